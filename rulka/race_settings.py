@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from collections.abc import Iterator
+
+from pydantic import Field
 
 from rulka.actions import ActionTable, action_table
 from rulka.params import (
@@ -41,17 +43,16 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     randomisation: RandomisationParams = Field(description="how much races differ in friction, camera, light and noise")
     races_per_start: Several = Field(description="races of as many cars side by side that begin alike; 1 for none")
 
-    @model_validator(mode="after")
-    def _check(self) -> RaceSettings:
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
         if self.continuous and self.actions_per_decision > 1:
-            message = "continuous actions are held for a whole decision: actions_per_decision must be 1"
-            raise ValueError(message)
+            yield "continuous actions are held for a whole decision: actions_per_decision must be 1"
         if self.races_per_start > 1 and self.start_from_earlier > 0.0:
-            message = "races that begin where their own car was do not begin alike: with races_per_start "
-            message += f"{self.races_per_start}, start_from_earlier must be 0"
-            raise ValueError(message)
+            yield (
+                "races that begin where their own car was do not begin alike: with races_per_start "
+                f"{self.races_per_start}, start_from_earlier must be 0"
+            )
         _ = self.table  # refuses ticks that the actions cannot share
-        return self
 
     @classmethod
     def for_training(

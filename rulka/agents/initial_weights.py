@@ -152,9 +152,8 @@ def initial_agent(
         TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
     """
     parts, entry, (pretrained, policy, agent) = transfer.of(algorithm), ALGORITHMS[algorithm], sources
-    for is_there, message in parts.impossible(algorithm, network, policy.config["shape"]):
-        if is_there:
-            raise TransferError(message)
+    for message in parts.impossible(algorithm, network, policy.config["shape"]):
+        raise TransferError(message)
     if agent is not None and parts.float_head == "agent":
         _check_fusion(agent, network)
     table, normalisation = policy.actions, policy.normalisation

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self, get_args
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import Field
 
@@ -36,6 +37,24 @@ class StillEncoderParams(ByPartParams):
     encoder: NotNegativeSchedule = key(Schedule.constant(0.0), "of images")
 
 
+class Beside(NamedTuple):
+    """What the section of an algorithm that is trained has to go with.
+
+    Attributes:
+        name: of the algorithm.
+        network: sizes of networks.
+        parts: what its network takes over.
+        decision_ms: how long a decision lasts, repeats included.
+        num_learners: that learn as one.
+    """
+
+    name: Algorithm
+    network: NetworkParams
+    parts: PartsParams
+    decision_ms: int
+    num_learners: int
+
+
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
@@ -49,19 +68,17 @@ class AlgorithmParams(Section):
         """Returns what each of so many learners goes by, that together do what these parameters say."""
         return self.model_copy(update={name: getattr(self, name) // num_learners for name in self.SPLIT})
 
-    def indivisible(self, name: Algorithm, num_learners: int) -> list[tuple[bool, str]]:
-        """Returns what keeps so many learners from learning as one; see `impossible`."""
-        return [
-            (
-                num_learners > 1 and not self.SPLIT,
-                f"train.learners is {num_learners}, and {name} learns with one: set it to 1",
-            ),
-            *(self._indivisible(f"{name}.{count}", getattr(self, count), num_learners) for count in self.SPLIT),
-        ]
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields a sentence for each combination with other sections that cannot be, where the algorithm is trained."""
+        if beside.num_learners > 1 and not self.SPLIT:
+            yield f"train.learners is {beside.num_learners}, and {beside.name} learns with one: set it to 1"
+        for count in self.SPLIT:
+            yield from self._indivisible(count, getattr(self, count), beside)
 
     @staticmethod
-    def _indivisible(key: str, count: int, num_learners: int) -> tuple[bool, str]:
-        return count % num_learners > 0, f"{key} {count} cannot be split over {num_learners} train.learners"
+    def _indivisible(key: str, count: int, beside: Beside) -> Iterator[str]:
+        if count % beside.num_learners:
+            yield f"{beside.name}.{key} {count} cannot be split over {beside.num_learners} train.learners"
 
     @property
     def races_per_start(self) -> int:
@@ -77,17 +94,3 @@ class AlgorithmParams(Section):
         """Says which parameter keeps its network from acting in int8; nothing where it can."""
         del network
         return ""
-
-    def impossible(
-        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
-    ) -> list[tuple[bool, str]]:
-        """Returns for each combination with other sections that cannot be whether it is there, and what is wrong.
-
-        Args:
-            network: sizes of networks.
-            parts: what its network takes over.
-            decision_ms: how long a decision lasts, repeats included.
-            is_trained: whether the algorithm takes part.
-        """
-        del network, parts, decision_ms, is_trained
-        return []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -89,6 +89,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    @model_validator(mode="after")
+    def _refuse_impossible(self) -> Self:
+        for problem in self._impossible():
+            raise ValueError(problem)
+        return self
+
+    def _impossible(self) -> Iterator[str]:
+        """Yields a sentence for each combination of keys that cannot be; the first is the error."""
+        yield from ()
+
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
     """Returns a field of a section: its default, what it means, and bounds beside those of its type."""
@@ -98,20 +108,12 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
     return Field(default, description=meaning, **bounds)
 
 
-def refuse_impossible(combinations: Iterable[tuple[bool, str]]) -> None:
-    """Raises ValueError with the text of the first combination that is there."""
-    message = next((text for is_there, text in combinations if is_there), None)
-    if message is not None:
-        raise ValueError(message)
-
-
 MapChoice = Literal["main", "all"]
 """Races on the main track of `data/races`, or on all maps."""
 
 
-def check_order(section: Section, lower: str, upper: str) -> None:
-    """Raises ValueError unless the first of two fields is at most the second; None counts as no bound."""
+def wrong_order(section: Section, lower: str, upper: str) -> Iterator[str]:
+    """Yields a sentence unless the first of two fields is at most the second; None counts as no bound."""
     low, high = getattr(section, lower), getattr(section, upper)
     if low is not None and high is not None and low > high:
-        message = f"{lower} {low} is greater than {upper} {high}"
-        raise ValueError(message)
+        yield f"{lower} {low} is greater than {upper} {high}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.params.base import CloneShape, Count, MapChoice, NotNegative, Section, Several, Share, Whole, key
 from rulka.params.pretrain import Epochs, FitLearningRate, FitParams, WeightDecay
@@ -45,13 +46,9 @@ class CloneParams(FitParams, LineStartParams):
     race_every: Whole = key(2, "epochs after which it races; the best racer is kept, at 0 the least loss")
     num_races: Several = key(40, "races each time, side by side")
 
-    @model_validator(mode="after")
-    def _check(self) -> CloneParams:
+    def _impossible(self) -> Iterator[str]:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
-            message = f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
-            raise ValueError(message)
-        if self.dagger is not None and self.dagger.rounds * self.dagger.every >= self.epochs:
-            last = self.dagger.rounds * self.dagger.every
-            message = f"dagger's last round comes after epoch {last} of {self.epochs}: none is left to learn of it"
-            raise ValueError(message)
-        return self
+            yield f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
+        last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every
+        if last >= self.epochs:
+            yield f"dagger's last round comes after epoch {last} of {self.epochs}: none is left to learn of it"

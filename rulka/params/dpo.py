@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rulka.params.algorithm import Beside
 from rulka.params.base import (
     Count,
     GroupSize,
@@ -17,7 +19,6 @@ from rulka.params.base import (
     Weight,
     key,
 )
-from rulka.params.networks import NetworkParams, PartsParams
 from rulka.params.policy_gradient import Epochs, EpochsParams, PolicyParams
 from rulka.schedule import Schedule
 
@@ -77,17 +78,11 @@ class DpoParams(PolicyParams, EpochsParams):
         """Where the pairs come from, if they are given."""
         return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
 
-    def impossible(
-        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
-    ) -> list[tuple[bool, str]]:
-        """Returns what cannot be together; see `AlgorithmParams`."""
-        return [
-            *super().impossible(network, parts, decision_ms, is_trained=is_trained),
-            (
-                self.given_pairs is not None and self.action_repeat > 1,
-                f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1",
-            ),
-        ]
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        if self.given_pairs is not None and self.action_repeat > 1:
+            yield f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1"
 
     @property
     def holds_on(self) -> bool:

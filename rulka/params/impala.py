@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rulka.params.base import NotNegative, Positive, Section, check_order, key
-from rulka.params.networks import NetworkParams, PartsParams
+from rulka.params.base import NotNegative, Positive, Section, key, wrong_order
 from rulka.params.policy_gradient import CriticParams, PolicyLearningRate, RacerTau, StepsPerUpdate, VersionsBehind
 from rulka.schedule import Schedule
 
@@ -39,10 +39,8 @@ class VtraceParams(Section):
     rho_bar: Positive = key(1.0, "bound of a decision's own weight: whose values are learned")
     c_bar: NotNegative = key(1.0, "bound of its weight for those before it: how far surprises travel back")
 
-    @model_validator(mode="after")
-    def _check(self) -> VtraceParams:
-        check_order(self, "c_bar", "rho_bar")
-        return self
+    def _impossible(self) -> Iterator[str]:
+        yield from wrong_order(self, "c_bar", "rho_bar")
 
 
 CorrectionParams = Annotated[
@@ -62,10 +60,3 @@ class ImpalaParams(CriticParams):
     forced_lag: int = key(
         0, "updates that experience waits before it is learned from, to try corrections out", ge=0, le=10_000
     )
-
-    def impossible(
-        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
-    ) -> list[tuple[bool, str]]:
-        """Returns what cannot be together; see `AlgorithmParams`."""
-        del network, decision_ms
-        return [self.warmup_without_clone("impala", parts, is_trained=is_trained)]

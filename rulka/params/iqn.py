@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rulka.params.algorithm import ActionRepeat, AlgorithmParams, StillEncoderParams
+from rulka.params.algorithm import ActionRepeat, AlgorithmParams, Beside, StillEncoderParams
 from rulka.params.base import (
     MOST,
-    Algorithm,
     BatchSize,
     Count,
     LearningRateSchedule,
@@ -21,9 +21,8 @@ from rulka.params.base import (
     ShareSchedule,
     Whole,
     key,
-    refuse_impossible,
 )
-from rulka.params.networks import NetworkParams, PartsParams
+from rulka.params.networks import NetworkParams
 from rulka.schedule import Schedule
 
 
@@ -133,36 +132,35 @@ class IqnParams(AlgorithmParams):
             return "network.iqn has layer_norm or noisy_sigma"
         return ""
 
-    def impossible(
-        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
-    ) -> list[tuple[bool, str]]:
-        """Returns what cannot be together; see `AlgorithmParams`."""
-        horizon = self.mini_race_decisions(decision_ms)
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        if self.resets is not None:
+            yield from self._indivisible("resets.further_samples", self.resets.further_samples, beside)
+        horizon = self.mini_race_decisions(beside.decision_ms)
         first_clock = self.oversample_max_term - self.oversample_long_term
-        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {decision_ms} ms"
-        return [
-            (
-                is_trained and network.analog,
+        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {beside.decision_ms} ms"
+        if beside.network.analog:
+            yield (
                 "iqn compares all actions, and network.analog has no end of them: set network.analog to false, or "
-                "train.algorithm and train.compared to what learns a policy",
-            ),
-            (horizon < 1, f"{race}: set at least {decision_ms}"),
-            (self.n_steps > horizon, f"{race}, fewer than iqn.n_steps {self.n_steps}"),
-            (
-                self.prioritised is not None and self.prioritised.min_actions_left >= horizon,
-                f"{race}, of which iqn.prioritised.min_actions_left leaves none",
-            ),
-            (
-                first_clock > 0 or -first_clock - self.oversample_max_term >= horizon,
+                "train.algorithm and train.compared to what learns a policy"
+            )
+        if horizon < 1:
+            yield f"{race}: set at least {beside.decision_ms}"
+        if self.n_steps > horizon:
+            yield f"{race}, fewer than iqn.n_steps {self.n_steps}"
+        if self.prioritised is not None and self.prioritised.min_actions_left >= horizon:
+            yield f"{race}, of which iqn.prioritised.min_actions_left leaves none"
+        if first_clock > 0 or -first_clock - self.oversample_max_term >= horizon:
+            yield (
                 f"iqn.oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
-                f"{self.oversample_max_term}, and less than {horizon} above twice of it, as {race}",
-            ),
-            (
-                (self.warmup_steps > 0 or self.has_limits) and not network.iqn.guided,
+                f"{self.oversample_max_term}, and less than {horizon} above twice of it, as {race}"
+            )
+        if (self.warmup_steps > 0 or self.has_limits) and not beside.network.iqn.guided:
+            yield (
                 "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
-                "or both to 0",
-            ),
-        ]
+                "or both to 0"
+            )
 
     def share_of_learner(self, num_learners: int) -> Self:
         """Returns what each of so many learners goes by; see `AlgorithmParams`."""
@@ -171,12 +169,6 @@ class IqnParams(AlgorithmParams):
             return share
         samples = share.resets.further_samples // num_learners
         return share.model_copy(update={"resets": share.resets.model_copy(update={"further_samples": samples})})
-
-    def indivisible(self, name: Algorithm, num_learners: int) -> list[tuple[bool, str]]:
-        """Returns what keeps so many learners from learning as one; see `AlgorithmParams`."""
-        samples = 0 if self.resets is None else self.resets.further_samples
-        further = self._indivisible(f"{name}.resets.further_samples", samples, num_learners)
-        return [*super().indivisible(name, num_learners), further]
 
     def mini_race_decisions(self, decision_ms: int) -> int:
         """Returns how many decisions of so many ms a mini-race has."""
@@ -192,41 +184,19 @@ class IqnParams(AlgorithmParams):
         """Whether the cloned policy ever limits what actions are taken."""
         return any(value > 0.0 for value in self.guide_floor.values)
 
-    @model_validator(mode="after")
-    def _check(self) -> IqnParams:
-        refuse_impossible(self._impossible())
-        return self
-
-    def _impossible(self) -> list[tuple[bool, str]]:
-        """Returns for each impossible combination whether it is there, and what is wrong with it."""
+    def _impossible(self) -> Iterator[str]:
         most_shown = max(self.demonstration_share.values)
-        return [
-            (
-                bool(self.num_quantiles % 2 or self.num_quantiles_acting % 2),
-                "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first",
-            ),
-            (
-                self.batch_size > self.start_steps,
-                f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}",
-            ),
-            (
-                self.start_steps > self.buffer_steps,
-                f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}",
-            ),
-            (
-                round(self.batch_size * most_shown) == self.batch_size,
-                f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}",
-            ),
-            (
-                self.demonstration_margin is not None and not self.has_demonstrations,
-                "demonstration_margin is about demonstrations, and demonstration_share is 0: set it to null",
-            ),
-            (
-                self.munchausen is not None and self.use_double_dqn,
-                "munchausen targets weigh all next actions: set use_double_dqn to false",
-            ),
-            (
-                self.has_limits and not self.use_double_dqn,
-                "guide_floor limits which next action is chosen: set use_double_dqn to true",
-            ),
-        ]
+        if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
+            yield "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
+        if self.batch_size > self.start_steps:
+            yield f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
+        if self.start_steps > self.buffer_steps:
+            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+        if round(self.batch_size * most_shown) == self.batch_size:
+            yield f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}"
+        if self.demonstration_margin is not None and not self.has_demonstrations:
+            yield "demonstration_margin is about demonstrations, and demonstration_share is 0: set it to null"
+        if self.munchausen is not None and self.use_double_dqn:
+            yield "munchausen targets weigh all next actions: set use_double_dqn to false"
+        if self.has_limits and not self.use_double_dqn:
+            yield "guide_floor limits which next action is chosen: set use_double_dqn to true"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.fusion_config import ConcatConfig, FusionConfig, TokenSequenceConfig
@@ -36,39 +37,32 @@ class NetworkParams(Section):
     fusion: FusionConfig = key(ConcatConfig(), "what makes one state of image features and floats")
     iqn: IqnNetworkParams = key(IqnNetworkParams(), "of IQN alone")
 
-    def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> list[tuple[bool, str]]:
-        """Returns which fusion does not go with an encoder: for each such case whether it is there, and what is wrong.
+    def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> Iterator[str]:
+        """Yields a sentence for each reason why the fusion does not go with an encoder.
 
         Args:
             encoder: of the images.
             observation: how large they are.
         """
         takes_all = isinstance(self.fusion, TokenSequenceConfig) and self.fusion.takes_all
-        remedy = "set network.fusion.image to one"
-        return [
-            (
-                takes_all and isinstance(encoder, ConvConfig | ImpalaConfig) and encoder.adaptive_pool == 1,
-                "network.fusion.image all takes a token for each place of the encoder's map, and "
-                f"encoder.adaptive_pool 1 leaves one place: {remedy}",
-            ),
-            (
-                takes_all
-                and isinstance(encoder, PatchConfig)
-                and encoder.patch == observation.height == observation.width,
-                "network.fusion.image all takes a token for each patch, and "
-                f"encoder.patch {observation.height} is the whole image: {remedy}",
-            ),
-            (
-                takes_all and isinstance(encoder, BackboneConfig) and encoder.token == "cls",
-                "network.fusion.image all takes the tokens of patches, and encoder.token cls the class token alone: "
-                f"set encoder.token to mean, or {remedy.removeprefix('set ')}",
-            ),
-            (
-                not takes_all and isinstance(encoder, PatchConfig) and encoder.depth == 0,
+        all_takes, remedy = "network.fusion.image all takes", "set network.fusion.image to one"
+        if takes_all and isinstance(encoder, ConvConfig | ImpalaConfig) and encoder.adaptive_pool == 1:
+            yield (
+                f"{all_takes} a token for each place of the encoder's map, and encoder.adaptive_pool 1 leaves one "
+                f"place: {remedy}"
+            )
+        if takes_all and isinstance(encoder, PatchConfig) and encoder.patch == observation.height == observation.width:
+            yield f"{all_takes} a token for each patch, and encoder.patch {encoder.patch} is the whole image: {remedy}"
+        if takes_all and isinstance(encoder, BackboneConfig) and encoder.token == "cls":
+            yield (
+                f"{all_takes} the tokens of patches, and encoder.token cls the class token alone: "
+                f"set encoder.token to mean, or {remedy.removeprefix('set ')}"
+            )
+        if not takes_all and isinstance(encoder, PatchConfig) and encoder.depth == 0:
+            yield (
                 f"encoder.depth 0 leaves patches to a fusion, and network.fusion.kind {self.fusion.kind} takes only "
-                "their mean: set encoder.depth to 1 or more, or take image all of network.fusion.kind token_sequence",
-            ),
-        ]
+                "their mean: set encoder.depth to 1 or more, or take image all of network.fusion.kind token_sequence"
+            )
 
 
 Source = Literal["fresh", "cloned", "agent"]
@@ -84,31 +78,27 @@ class PartsParams(Section):
     trunk: Trunk = "cloned"
     heads: PartHeads = "cloned"
 
-    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
-        """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it.
+    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
+        """Yields a sentence for each part that cannot be taken over.
 
         Args:
             algorithm: whose parts these are.
             network: sizes of networks.
             shape: of the cloned policy.
         """
-        cloned = [part for part in ("trunk", "heads") if self.by_part()[part] == "cloned"]
-        has_another = shape != "policy"
-        return [
-            *(
-                (
-                    has_another,
+        if shape == "policy":
+            return
+        for part in ("trunk", "heads"):
+            if self.by_part()[part] == "cloned":
+                yield (
                     f"transfer.{algorithm}.{part} is cloned, but the cloned policy has that of its clone.shape "
-                    f"{shape}, not that of {algorithm}: set it to fresh, or clone.shape to policy",
+                    f"{shape}, not that of {algorithm}: set it to fresh, or clone.shape to policy"
                 )
-                for part in cloned
-            ),
-            (
-                has_another and network.iqn.layer_norm and self.float_head == "cloned",
+        if network.iqn.layer_norm and self.float_head == "cloned":
+            yield (
                 f"transfer.{algorithm}.float_head is cloned, but that of clone.shape {shape} has "
-                "network.iqn.layer_norm: set it to fresh",
-            ),
-        ]
+                "network.iqn.layer_norm: set it to fresh"
+            )
 
     def by_part(self) -> dict[str, str]:
         """Returns the source of every part, by the name of the part."""
@@ -121,10 +111,26 @@ class IqnPartsParams(PartsParams):
     trunk: Trunk = "fresh"
     heads: PartHeads = "fresh"
 
-    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
-        """Returns what cannot be taken over; see `PartsParams`."""
-        del algorithm
-        return _impossible_for_iqn(self, network.iqn, shape)
+    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
+        """Yields what cannot be taken over; see `PartsParams`."""
+        if shape != "policy":
+            if network.iqn.guided:
+                yield (
+                    f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: "
+                    "set it to false, with iqn.warmup_steps and iqn.guide_floor 0, or clone.shape to policy"
+                )
+            return
+        for part in ("trunk", "heads"):
+            if self.by_part()[part] == "cloned":
+                yield (
+                    f"transfer.{algorithm}.{part} is cloned, but the logits of the cloned policy, whose clone.shape is "
+                    f"{shape}, and what leads to them, are no values of actions: set it to fresh, or clone.shape to iqn"
+                )
+        if network.iqn.layer_norm and self.float_head == "cloned":
+            yield (
+                "network.iqn.layer_norm makes another function of the cloned float head's weights: "
+                "set transfer.iqn.float_head to fresh"
+            )
 
 
 class TransferParams(Section):
@@ -139,40 +145,14 @@ class TransferParams(Section):
     agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
     seed: Seed = key(1, "of the weights that start fresh")
 
-    @model_validator(mode="after")
-    def _check(self) -> TransferParams:
+    def _impossible(self) -> Iterator[str]:
         wishes = {name: parts.by_part() for name, parts in self if isinstance(parts, PartsParams)}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
-            message = f"{asking[0]} is agent: name the folder of one in transfer.agent"
-            raise ValueError(message)
+            yield f"{asking[0]} is agent: name the folder of one in transfer.agent"
         if self.agent is not None and not asking:
-            message = f"agent names {self.agent}, and no part is taken from it: set it to null"
-            raise ValueError(message)
-        return self
+            yield f"agent names {self.agent}, and no part is taken from it: set it to null"
 
     def of(self, algorithm: Algorithm) -> PartsParams:
         """Returns what one algorithm takes over."""
         return getattr(self, algorithm)
-
-
-def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
-    no_values = (
-        f"the logits of the cloned policy, whose clone.shape is {shape}, and what leads to them, are no values of "
-        "actions: set it to fresh, or clone.shape to iqn"
-    )
-    is_policy, has_cloned_floats = shape == "policy", parts.float_head == "cloned"
-    return [
-        (
-            network.guided and not is_policy,
-            f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: set it to "
-            "false, with iqn.warmup_steps and iqn.guide_floor 0, or clone.shape to policy",
-        ),
-        (is_policy and parts.trunk == "cloned", f"transfer.iqn.trunk is cloned, but {no_values}"),
-        (is_policy and parts.heads == "cloned", f"transfer.iqn.heads is cloned, but {no_values}"),
-        (
-            network.layer_norm and has_cloned_floats and is_policy,
-            "network.iqn.layer_norm makes another function of the cloned float head's weights: "
-            "set transfer.iqn.float_head to fresh",
-        ),
-    ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.params.base import Section, key
 
@@ -46,16 +47,12 @@ class ObservationParams(Section):
     frames_as: FramesAs = key("channels", "of several: channels of one image, or features side by side")
     withheld: tuple[Part, ...] = key((), "parts of the observation that agents are not shown", strict=False)
 
-    @model_validator(mode="after")
-    def _check(self) -> ObservationParams:
+    def _impossible(self) -> Iterator[str]:
         repeated = sorted({part for part in self.withheld if self.withheld.count(part) > 1})
         if repeated:
-            message = f"withheld names {', '.join(repeated)} twice"
-            raise ValueError(message)
+            yield f"withheld names {', '.join(repeated)} twice"
         if len(self.withheld) == len(get_args(Part)):
-            message = "withheld leaves nothing to see"
-            raise ValueError(message)
-        return self
+            yield "withheld leaves nothing to see"
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

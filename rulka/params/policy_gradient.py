@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rulka.params.algorithm import AlgorithmParams
+from rulka.params.algorithm import AlgorithmParams, Beside
 from rulka.params.base import (
-    Algorithm,
     BatchSize,
     Count,
     LearningRateSchedule,
@@ -19,7 +19,6 @@ from rulka.params.base import (
     Whole,
     key,
 )
-from rulka.params.networks import PartsParams
 from rulka.schedule import Schedule
 
 # Fields of which algorithms have defaults of their own.
@@ -54,12 +53,10 @@ class PolicyParams(AlgorithmParams):
         """Whether the loss ever holds on to the policy that it began as."""
         raise NotImplementedError
 
-    @model_validator(mode="after")
-    def _check_batch(self) -> PolicyParams:
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
         if self.batch_size > self.steps_per_update:
-            message = f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
-            raise ValueError(message)
-        return self
+            yield f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
 
 
 class PolicyGradientParams(PolicyParams):
@@ -85,13 +82,15 @@ class CriticParams(PolicyGradientParams):
     value_weight: NotNegativeSchedule = key(Schedule.constant(0.5), "of the value loss, beside the policy loss")
     value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
 
-    def warmup_without_clone(self, name: Algorithm, parts: PartsParams, *, is_trained: bool) -> tuple[bool, str]:
-        """Returns whether the value is solved for though no policy is spared by it, and what is wrong with that."""
-        return (
-            is_trained and parts.heads == "fresh" and self.value_warmup_steps > 0,
-            f"{name}.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.{name}.heads is "
-            f"fresh: set {name}.value_warmup_steps to 0",
-        )
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        name, steps = beside.name, self.value_warmup_steps
+        if beside.parts.heads == "fresh" and steps > 0:
+            yield (
+                f"{name}.value_warmup_steps {steps} spares a cloned policy, and transfer.{name}.heads is fresh: "
+                f"set {name}.value_warmup_steps to 0"
+            )
 
 
 class EpochsParams(Section):
@@ -101,9 +100,6 @@ class EpochsParams(Section):
     # The encoder takes most of the time; until these epochs one pass of it serves all.
     encoder_epochs: Whole = key(1, "last epochs of an update, which also train the encoder")
 
-    @model_validator(mode="after")
-    def _check_epochs(self) -> EpochsParams:
+    def _impossible(self) -> Iterator[str]:
         if self.encoder_epochs > self.epochs:
-            message = f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
-            raise ValueError(message)
-        return self
+            yield f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rulka.params.algorithm import ActionRepeat
 from rulka.params.base import PositiveSchedule, ShareSchedule, key
-from rulka.params.networks import NetworkParams, PartsParams
 from rulka.params.policy_gradient import CriticParams, EpochsParams, Gamma, StepsPerUpdate
 from rulka.schedule import Schedule
 
@@ -28,10 +27,3 @@ class PpoParams(CriticParams, EpochsParams):
     max_kl: PositiveSchedule = key(
         Schedule.constant(0.05), "an update ends when it has moved the policy this far, in nats"
     )
-
-    def impossible(
-        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
-    ) -> list[tuple[bool, str]]:
-        """Returns what cannot be together; see `AlgorithmParams`."""
-        del network, decision_ms
-        return [self.warmup_without_clone("ppo", parts, is_trained=is_trained)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import model_validator
-
-from rulka.params.algorithm import AlgorithmParams, StillEncoderParams
+from rulka.params.algorithm import AlgorithmParams, Beside, StillEncoderParams
 from rulka.params.base import (
     BatchSize,
     Count,
@@ -18,9 +17,7 @@ from rulka.params.base import (
     Weight,
     Whole,
     key,
-    refuse_impossible,
 )
-from rulka.params.networks import NetworkParams, PartsParams
 from rulka.schedule import Schedule
 
 
@@ -38,12 +35,9 @@ class C51Params(Section):
     least: Weight = key(-10.0, "return of the first atom; smaller ones count as this")
     most: Weight = key(40.0, "return of the last atom; larger ones count as this")
 
-    @model_validator(mode="after")
-    def _check(self) -> C51Params:
+    def _impossible(self) -> Iterator[str]:
         if self.least >= self.most:
-            message = f"least {self.least:g} must be smaller than most {self.most:g}"
-            raise ValueError(message)
-        return self
+            yield f"least {self.least:g} must be smaller than most {self.most:g}"
 
 
 class PqlParams(AlgorithmParams):
@@ -94,37 +88,23 @@ class PqlParams(AlgorithmParams):
         """Never: nobody has written it."""
         return False
 
-    def impossible(
-        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
-    ) -> list[tuple[bool, str]]:
-        """Returns what cannot be together; see `AlgorithmParams`."""
-        del decision_ms
-        return [
-            (
-                is_trained and network.actions_per_decision > 1,
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        if beside.network.actions_per_decision > 1:
+            yield (
                 "pql rates single actions: set network.actions_per_decision to 1, or train.algorithm and "
-                "train.compared to what decides for chunks",
-            ),
-            (
-                is_trained and parts.heads == "fresh" and self.critic_warmup_updates > 0,
+                "train.compared to what decides for chunks"
+            )
+        if beside.parts.heads == "fresh" and self.critic_warmup_updates > 0:
+            yield (
                 f"pql.critic_warmup_updates {self.critic_warmup_updates} spares a cloned policy, and "
-                "transfer.pql.heads is fresh: set pql.critic_warmup_updates to 0",
-            ),
-        ]
+                "transfer.pql.heads is fresh: set pql.critic_warmup_updates to 0"
+            )
 
-    @model_validator(mode="after")
-    def _check(self) -> PqlParams:
-        refuse_impossible(
-            [
-                (
-                    self.start_steps > self.buffer_steps,
-                    f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}",
-                ),
-                (
-                    max(self.noise_least.values) > max(self.noise_most.values),
-                    f"noise_least {max(self.noise_least.values)} is larger than noise_most "
-                    f"{max(self.noise_most.values)}",
-                ),
-            ]
-        )
-        return self
+    def _impossible(self) -> Iterator[str]:
+        least, most = max(self.noise_least.values), max(self.noise_most.values)
+        if self.start_steps > self.buffer_steps:
+            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+        if least > most:
+            yield f"noise_least {least} is larger than noise_most {most}"

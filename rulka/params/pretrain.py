@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.params.base import (
     BatchSize,
@@ -87,9 +88,6 @@ class PretrainParams(FitParams):
 
     objective: ObjectiveParams = key(AutoencoderParams(), "what the encoder is trained to be good for")
 
-    @model_validator(mode="after")
-    def _check(self) -> PretrainParams:
+    def _impossible(self) -> Iterator[str]:
         if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
-            message = f"{self.objective.kind} tells the images of a batch apart: batch_size must be at least 2"
-            raise ValueError(message)
-        return self
+            yield f"{self.objective.kind} tells the images of a batch apart: batch_size must be at least 2"

@@ -5,9 +5,10 @@ Sections `race_end`, `track`, `races`, `capture` and `evaluate`, and sets of tra
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.campaign_slugs import CampaignSlug
 from rulka.params.base import (
@@ -24,8 +25,8 @@ from rulka.params.base import (
     Share,
     StartSpeedMps,
     Whole,
-    check_order,
     key,
+    wrong_order,
 )
 
 
@@ -51,12 +52,9 @@ class RaceStartParams(LineStartParams):
     start_speed_mps: StartSpeedMps = key(30.0, "speed at which those begin")
     start_from_earlier: Share = key(0.0, "share of races that begin where an earlier one of their car was")
 
-    @model_validator(mode="after")
-    def _check_starts(self) -> Self:
+    def _impossible(self) -> Iterator[str]:
         if self.start_anywhere + self.start_from_earlier > 1.0:
-            message = "start_anywhere and start_from_earlier are shares of the same races: at most 1 together"
-            raise ValueError(message)
-        return self
+            yield "start_anywhere and start_from_earlier are shares of the same races: at most 1 together"
 
 
 class TrackParams(Section):
@@ -112,10 +110,8 @@ class DriverParams(Section):
     slip_chance: Share = key(0.3, "chance that a decision is left as it was, at most")
     line_m: LateralM = key(2.0, "drivers aim at a line at most this far beside the centre")
 
-    @model_validator(mode="after")
-    def _check(self) -> DriverParams:
-        check_order(self, "pace_low", "pace_high")
-        return self
+    def _impossible(self) -> Iterator[str]:
+        yield from wrong_order(self, "pace_low", "pace_high")
 
 
 class SelectParams(Section):
@@ -128,10 +124,8 @@ class SelectParams(Section):
     environment: str | None = key(None, "as recordings name it, for example Stadium; null for any")
     max_best_ratio: float | None = key(None, "slowest race, in times of the map's best; null for any", ge=1.0, le=MOST)
 
-    @model_validator(mode="after")
-    def _check_range(self) -> SelectParams:
-        check_order(self, "min_race_s", "max_race_s")
-        return self
+    def _impossible(self) -> Iterator[str]:
+        yield from wrong_order(self, "min_race_s", "max_race_s")
 
 
 class RaceParams(Section):
@@ -161,12 +155,8 @@ class CaptureParams(Section):
     )
     test_fraction: float = key(0.1, "share of a map's races that are only measured on", ge=0, lt=1)
 
-    @model_validator(mode="after")
-    def _check(self) -> CaptureParams:
+    def _impossible(self) -> Iterator[str]:
         if self.validation_fraction + self.test_fraction >= 1:
-            message = "validation_fraction and test_fraction are shares of the same races: less than 1 together"
-            raise ValueError(message)
+            yield "validation_fraction and test_fraction are shares of the same races: less than 1 together"
         if self.backend == "game" and self.maps == "all":
-            message = "the game shows the one map that is open: with backend game, maps must be main"
-            raise ValueError(message)
-        return self
+            yield "the game shows the one map that is open: with backend game, maps must be main"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from collections.abc import Iterator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
 from rulka.actions import TICK_MS
-from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
-from rulka.params.base import Algorithm, Section, key, refuse_impossible
+from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams, Beside
+from rulka.params.base import Algorithm, Section, key
 from rulka.params.clone import CloneParams
 from rulka.params.dpo import DpoParams
 from rulka.params.evaluate import EvaluateParams
@@ -55,114 +55,52 @@ class Params(Section):
         """The sections of all algorithms, by name."""
         return {name: getattr(self, name) for name in ALGORITHM_NAMES}
 
-    @model_validator(mode="after")
-    def _check(self) -> Params:
-        refuse_impossible(self._impossible())
-        return self
+    def _impossible(self) -> Iterator[str]:
+        yield from self._impossible_actions()
+        yield from self._impossible_pictures()
+        yield from self._impossible_int8()
+        for name in self.train.algorithms:
+            yield from self._impossible_training(name, self.algorithms[name])
 
-    def _impossible(self) -> list[tuple[bool, str]]:
-        """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
+    def _impossible_actions(self) -> Iterator[str]:
         count, ticks = self.network.actions_per_decision, self.actions.ticks_per_action
-        is_analog, clone = self.network.analog, self.clone
-        side, objective = min(self.observation.height, self.observation.width), self.pretrain.objective
-        return [
-            (
-                ticks % count > 0,
-                f"network.actions_per_decision {count} must divide actions.ticks_per_action {ticks}",
-            ),
-            (
-                is_analog and count > 1,
-                f"network.analog holds numbers for a whole decision: set network.actions_per_decision {count} to 1",
-            ),
-            (
-                is_analog and self.train.environment == "game",
+        if ticks % count:
+            yield f"network.actions_per_decision {count} must divide actions.ticks_per_action {ticks}"
+        if not self.network.analog:
+            return
+        if count > 1:
+            yield f"network.analog holds numbers for a whole decision: set network.actions_per_decision {count} to 1"
+        if self.train.environment == "game":
+            yield (
                 "network.analog steers by numbers, and a game's keys are pressed or not: set train.environment to "
-                "simulator, or network.analog to false",
-            ),
-            (
-                is_analog and clone.shape != "policy",
-                f"network.analog clones a policy of numbers, and clone.shape {clone.shape} values of actions: set it "
-                "to policy",
-            ),
-            (
-                is_analog and clone.labels == "hard",
+                "simulator, or network.analog to false"
+            )
+        if self.clone.shape != "policy":
+            yield (
+                f"network.analog clones a policy of numbers, and clone.shape {self.clone.shape} values of actions: "
+                "set it to policy"
+            )
+        if self.clone.labels == "hard":
+            yield (
                 "network.analog imitates steering, gas and brake as they were, and clone.labels hard the longest "
-                "action: set it to soft",
-            ),
-            *(
-                problem
-                for name, section in self.algorithms.items()
-                for problem in section.impossible(
-                    self.network,
-                    self.transfer.of(name),
-                    ticks * section.action_repeat * TICK_MS,
-                    is_trained=name in self.train.algorithms,
-                )
-            ),
-            *(problem for name in self.train.algorithms for problem in self._impossible_repeats(name)),
-            *(
-                problem
-                for name in self.train.algorithms
-                for problem in self._impossible_groups(name, self.algorithms[name].races_per_start)
-            ),
-            *(
-                problem
-                for name in self.train.algorithms
-                for problem in self.algorithms[name].indivisible(name, self.train.learners)
-            ),
-            *(
-                problem
-                for name in self.train.algorithms
-                for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
-            ),
-            *self.network.impossible(self.encoder, self.observation),
-            *(
-                (
-                    self.train.acting_precision is not None and not self.algorithms[name].acts_quantised,
-                    f"train.acting_precision is {self.train.acting_precision}, and {name} acts in train.precision: set "
-                    "it to null",
-                )
-                for name in self.train.algorithms
-            ),
-            *self._impossible_int8(),
-            (
-                isinstance(self.encoder, PatchConfig)
-                and bool(self.observation.height % self.encoder.patch or self.observation.width % self.encoder.patch),
-                f"encoder.patch must divide observation.height {self.observation.height} and observation.width "
-                f"{self.observation.width}",
-            ),
-            (
-                isinstance(self.encoder, BackboneConfig) and self.observation.channels > 1,
-                "a backbone takes one frame at a time: set observation.frames_as to features",
-            ),
-            (
-                isinstance(objective, ViewsParams) and objective.crop_pixels >= side,
-                f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
-            ),
-        ]
+                "action: set it to soft"
+            )
 
-    def _impossible_repeats(self, name: Algorithm) -> list[tuple[bool, str]]:
-        """Returns the same for an algorithm that repeats its actions."""
-        repeats, count, frames = (
-            self.algorithms[name].action_repeat,
-            self.network.actions_per_decision,
-            self.observation.frames,
-        )
-        return [
-            (
-                repeats > 1 and count > 1,
-                f"{name}.action_repeat {repeats} repeats single actions, and network.actions_per_decision is {count}: "
-                "set one of them to 1",
-            ),
-            (
-                repeats > 1 and frames > 1,
-                f"{name}.action_repeat {repeats} would put observation.frames {frames} further apart than captured "
-                "races have them: set one of them to 1, as `rulka preset frames` does",
-            ),
-        ]
+    def _impossible_pictures(self) -> Iterator[str]:
+        seen, encoder, objective = self.observation, self.encoder, self.pretrain.objective
+        side = min(seen.height, seen.width)
+        yield from self.network.impossible(encoder, seen)
+        if isinstance(encoder, PatchConfig) and (seen.height % encoder.patch or seen.width % encoder.patch):
+            yield f"encoder.patch must divide observation.height {seen.height} and observation.width {seen.width}"
+        if isinstance(encoder, BackboneConfig) and seen.channels > 1:
+            yield "a backbone takes one frame at a time: set observation.frames_as to features"
+        if isinstance(objective, ViewsParams) and objective.crop_pixels >= side:
+            yield f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns"
 
-    def _impossible_int8(self) -> list[tuple[bool, str]]:
-        """Returns the same for actors in int8, which is known of one kind of network."""
+    def _impossible_int8(self) -> Iterator[str]:
+        """Yields what keeps actors from int8, which is known of one kind of network."""
+        if self.train.acting_precision != "int8":
+            return
         seen, encoder = self.observation, self.encoder
         reasons = [
             "" if isinstance(encoder, ConvConfig) else f"encoder.kind is {encoder.kind}, not conv",
@@ -172,31 +110,45 @@ class Params(Section):
             "" if seen.shows_image else "observation.withheld has image",
             *(self.algorithms[name].no_int8(self.network) for name in self.train.algorithms),
         ]
-        is_wanted = self.train.acting_precision == "int8"
         remedy = "set train.acting_precision to bfloat16, float16 or float32, or that"
-        return [(is_wanted and bool(why), f"train.acting_precision is int8, but {why}: {remedy}") for why in reasons]
+        yield from (f"train.acting_precision is int8, but {why}: {remedy}" for why in reasons if why)
 
-    def _impossible_groups(self, algorithm: Algorithm, group_size: int) -> list[tuple[bool, str]]:
-        """Returns the same for an algorithm that compares so many races, which begin alike."""
-        train, compares = self.train, f"{algorithm} compares {group_size} races from equal starts"
-        num_groups = train.num_cars // group_size
-        return [
-            (
-                train.cars_per_collector % (group_size * train.car_groups) > 0,
+    def _impossible_training(self, name: Algorithm, section: AlgorithmParams) -> Iterator[str]:
+        """Yields what cannot be together for an algorithm that is trained."""
+        train, network, parts = self.train, self.network, self.transfer.of(name)
+        repeats, group_size = section.action_repeat, section.races_per_start
+        decision_ms = self.actions.ticks_per_action * repeats * TICK_MS
+        yield from section.impossible(Beside(name, network, parts, decision_ms, train.learners))
+        yield from parts.impossible(name, network, self.clone.shape)
+        acting = train.acting_precision
+        if acting is not None and not section.acts_quantised:
+            yield f"train.acting_precision is {acting}, and {name} acts in train.precision: set it to null"
+        if repeats > 1 and network.actions_per_decision > 1:
+            yield (
+                f"{name}.action_repeat {repeats} repeats single actions, and network.actions_per_decision is "
+                f"{network.actions_per_decision}: set one of them to 1"
+            )
+        if repeats > 1 and self.observation.frames > 1:
+            yield (
+                f"{name}.action_repeat {repeats} would put observation.frames {self.observation.frames} further apart "
+                "than captured races have them: set one of them to 1, as `rulka preset frames` does"
+            )
+        compares, num_groups = f"{name} compares {group_size} races from equal starts", train.num_cars // group_size
+        if train.cars_per_collector % (group_size * train.car_groups):
+            yield (
                 f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that"
-                + (f" in each of its {train.car_groups} car_groups" if train.car_groups > 1 else ""),
-            ),
-            (
-                group_size > 1 and train.start_from_earlier > 0.0,
+                + (f" in each of its {train.car_groups} car_groups" if train.car_groups > 1 else "")
+            )
+        if group_size > 1 and train.start_from_earlier > 0.0:
+            yield (
                 f"{compares}, and races that begin where their own car was do not begin alike: set "
-                "train.start_from_earlier to 0",
-            ),
-            (
-                group_size > 1 and train.num_tracks > num_groups,
+                "train.start_from_earlier to 0"
+            )
+        if group_size > 1 and train.num_tracks > num_groups:
+            yield (
                 f"{compares}, all on one track: {train.num_tracks} tracks need as many groups of cars, and there are "
-                f"{num_groups}",
-            ),
-        ]
+                f"{num_groups}"
+            )
 
 
 def keys_of(algorithm: Algorithm) -> tuple[str, ...]:

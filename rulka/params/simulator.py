@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from rulka.params.base import NotNegative, Positive, Section, Share, check_order, key
+from rulka.params.base import NotNegative, Positive, Section, Share, key, wrong_order
 
 Four = Annotated[tuple[Positive, Positive, Positive, Positive], Field(strict=False)]
 Five = Annotated[tuple[Positive, Positive, Positive, Positive, Positive], Field(strict=False)]
@@ -99,17 +100,13 @@ class PhysicsParams(Section):
     fall_m: Positive = key(15.0, "and this far below or above its surface")
     crash_deg: float = key(75.0, "a car that touches the road tilted by more has crashed", gt=0, le=180)
 
-    @model_validator(mode="after")
-    def _check(self) -> PhysicsParams:
+    def _impossible(self) -> Iterator[str]:
         if any(down >= up for down, up in zip(self.gear_down_mps, self.gear_up_mps, strict=True)):
-            message = f"each gear must shift down below the speed at which it is reached, got {self.gear_down_mps}"
-            raise ValueError(message)
+            yield f"each gear must shift down below the speed at which it is reached, got {self.gear_down_mps}"
         if list(self.gear_up_mps) != sorted(set(self.gear_up_mps)):
-            message = f"gear_up_mps must rise from gear to gear, got {self.gear_up_mps}"
-            raise ValueError(message)
-        check_order(self, "idle_rpm", "max_rpm")
-        check_order(self, "rest_m", "travel_m")
-        return self
+            yield f"gear_up_mps must rise from gear to gear, got {self.gear_up_mps}"
+        yield from wrong_order(self, "idle_rpm", "max_rpm")
+        yield from wrong_order(self, "rest_m", "travel_m")
 
 
 class CameraParams(Section):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
-
-from pydantic import model_validator
 
 from rulka.params.base import (
     MOST,
@@ -124,57 +123,50 @@ class TrainParams(RaceStartParams):
         """All that are trained, that of `data/agent` first."""
         return (self.algorithm, *self.compared)
 
-    @model_validator(mode="after")
-    def _check(self) -> TrainParams:
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
         if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
-            message = f"compared must name other algorithms than {self.algorithm!r}, each once"
-            raise ValueError(message)
+            yield f"compared must name other algorithms than {self.algorithm!r}, each once"
         if self.inference == "central" and self.num_collectors == 0:
-            message = "central inference acts for collector processes, and num_collectors 0 has none"
-            raise ValueError(message)
-        self._check_policy_workers()
-        self._check_learners()
-        self._check_cluster()
-        if self.environment == "game":
-            self._check_game()
-        if self.num_tracks > self.num_cars // self.car_groups:
-            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
-            message += f", in {self.car_groups} car_groups" if self.car_groups > 1 else ""
-            raise ValueError(message)
-        return self
-
-    def _check_policy_workers(self) -> None:
+            yield "central inference acts for collector processes, and num_collectors 0 has none"
         if self.inference == "local" and (self.policy_workers, self.car_groups) != (1, 1):
-            message = "policy_workers and car_groups are of central inference; with inference local both must be 1"
-            raise ValueError(message)
+            yield "policy_workers and car_groups are of central inference; with inference local both must be 1"
         if self.policy_workers > max(1, self.num_collectors):
-            message = f"{self.policy_workers} policy_workers have only {self.num_collectors} collectors to act for"
-            raise ValueError(message)
+            yield f"{self.policy_workers} policy_workers have only {self.num_collectors} collectors to act for"
         if self.cars_per_collector % self.car_groups:
-            message = f"{self.cars_per_collector} cars_per_collector cannot be parted into {self.car_groups} car_groups"
-            raise ValueError(message)
-
-    def _check_learners(self) -> None:
-        """Refuses what several learners cannot have equal shares of."""
+            yield f"{self.cars_per_collector} cars_per_collector cannot be parted into {self.car_groups} car_groups"
         for name in ("num_collectors", *(("policy_workers",) if self.inference == "central" else ())):
             if getattr(self, name) % self.learners:
-                message = f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
-                raise ValueError(message)
+                yield f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
+        yield from self._impossible_in_cluster()
+        yield from self._impossible_in_game()
+        if self.num_tracks > self.num_cars // self.car_groups:
+            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
+            yield message + (f", in {self.car_groups} car_groups" if self.car_groups > 1 else "")
 
-    def _check_cluster(self) -> None:
-        """Refuses what collectors on other nodes cannot do."""
+    def _impossible_in_cluster(self) -> Iterator[str]:
+        """Yields what collectors on other nodes cannot do."""
         if self.cluster == "none":
             return
-        wrong = None
+        elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
         if self.environment == "game":
-            wrong = "games are on the machine of the learner"
-        elif self.num_collectors == 0:
-            wrong = "num_collectors 0 has no processes that could be elsewhere"
-        elif self.learners > 1:
-            wrong = f"{self.learners} learners have their collectors beside them"
-        if wrong is not None:
-            message = f"cluster {self.cluster} lets collectors run on other nodes, and {wrong}"
-            raise ValueError(message)
+            yield f"{elsewhere}, and games are on the machine of the learner"
+        if self.num_collectors == 0:
+            yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
+        if self.learners > 1:
+            yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
+
+    def _impossible_in_game(self) -> Iterator[str]:
+        """Yields what one car in a real game cannot do."""
+        if self.environment != "game":
+            return
+        one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
+        nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        if [some.kind for some in self.tracks] != ["main"]:
+            wrong.append("tracks must be the main one alone")
+        if wrong:
+            yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
 
     @property
     def num_tracks(self) -> int:
@@ -197,14 +189,3 @@ class TrainParams(RaceStartParams):
         workers = max(1, self.policy_workers // self.learners)
         collectors = self.num_collectors // self.learners
         return self.model_copy(update={"learners": 1, "num_collectors": collectors, "policy_workers": workers})
-
-    def _check_game(self) -> None:
-        """Refuses what one car in a real game cannot do."""
-        one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
-        nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
-        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
-        if [some.kind for some in self.tracks] != ["main"]:
-            wrong.append("tracks must be the main one alone")
-        if wrong:
-            message = f"a game has one car, which begins at the start line: {', '.join(wrong)}"
-            raise ValueError(message)
