@@ -2,7 +2,7 @@
 
 `null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay. A key that
 the file leaves out is added below its section, and a section that is empty there is taken from the preset as it stands,
-with its comments. What each changed is noted down in `runs/`, so that the last one can be undone.
+with its comments. The file before and after each is kept in `runs/`, so that the last one can be undone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rulka.params import (
 )
 from rulka.params.problems import did_you_mean
 from rulka.params.reader import parsed
-from rulka.params.writer import outermost_missing, section_lines, with_section, with_values, without
+from rulka.params.writer import section_lines, with_section, with_values
 
 PRESETS_DIR = Path("presets")
 ENVIRONMENTS = "environments"
@@ -116,22 +116,16 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
         remarks.append(f"{params_file.name} now shows what {name} sets in {', '.join(brought)}")
     if changes or brought:
         names = [*(other for other in below if other != name), name]
-        inside = [(section, key) for section in brought for key in overlay[section]]
-        missing = [outermost_missing(written, keys) for keys in [*(keys for keys, _, _ in found), *inside]]
-        now = parsed(body)
-        added = [(keys, reduce(getitem, keys, now)) for keys in dict.fromkeys(filter(None, missing))]
-        # As the file wrote it, if it did: 1 stays 1, and does not become 1.0.
-        noted = [
-            (keys, _at(written, keys) if gap is None else old, new)
-            for (keys, old, new), gap in zip(found, missing, strict=False)
-        ]
-        note = {"preset": name, "below": below, "changes": noted, "added": added}
-        _write(params_file, names, body, [*_noted(params_file), note])
+        after = f"{_header(names)}{body}"
+        note = {"preset": name, "below": below, "before": text, "after": after}
+        _write(params_file, after, [*_noted(params_file), note])
     return Applied(changes, remarks)
 
 
 def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
     """Takes back what the last preset changed, as far as nobody has changed it since.
+
+    Where somebody has changed the file, keys that the preset added stay, at the values that they had before.
 
     Args:
         params_file: read, and written at once or not at all.
@@ -146,60 +140,55 @@ def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
     if not names:
         message = f"no preset lies over {params_file}: its first line names none"
         raise PresetError(message)
-    if not notes or notes[-1]["preset"] != names[-1]:
+    if not notes or notes[-1]["preset"] != names[-1] or "after" not in notes[-1]:
         message = f"what preset {names[-1]} changed was not noted down in {PRESETS_LOG}"
         raise PresetError(message, hint="It was applied elsewhere. `git diff params.yaml` shows all that differs.")
-    base = resolved(written, f"{params_file} is wrong")
-    added = {tuple(path): value for path, value in notes[-1].get("added", ())}
-    as_added = [path for path, value in added.items() if _at(written, path) == value]
+    note, base = notes[-1], resolved(written, f"{params_file} is wrong")
+    before, after = (resolved(parsed(note[when]), f"{params_file} was wrong") for when in ("before", "after"))
     values: dict[tuple[str, ...], Any] = {}
-    removed = dict.fromkeys(as_added)
     changes: list[str] = []
     remarks: list[str] = []
-    for path, old, new in ((tuple(path), old, new) for path, old, new in notes[-1]["changes"]):
-        now = _at(base, path)
-        if now != new:
-            remarks.append(f"{'.'.join(path)} was {_short(old)}, and is left at {_short(now)}")
-            continue
-        changes.append(f"{'.'.join(path)}: {_short(new)} -> {_short(old)}")
-        if any(path[: len(outer)] == outer for outer in as_added):
-            continue
-        if any(path[: len(outer)] == outer for outer in added):
-            removed[path] = None
+    for keys, new, old in differences(after, before, f"{params_file} before", PresetError):
+        now = _at(base, keys)
+        if now == new:
+            values[keys] = old
+            changes.append(f"{'.'.join(keys)}: {_short(new)} -> {_short(old)}")
         else:
-            values[path] = old
-    body = without(with_values(_without_header(text), values), removed)
-    checked_params(parsed(body), f"without preset {names[-1]!r} {params_file} does not fit together")
-    _write(params_file, notes[-1]["below"], body, notes[:-1])
+            remarks.append(f"{'.'.join(keys)} was {_short(old)}, and is left at {_short(now)}")
+    if text == note["after"]:
+        restored = note["before"]
+    else:
+        restored = _header(note["below"]) + with_values(_without_header(text), values)
+    checked_params(parsed(restored), f"without preset {names[-1]!r} {params_file} does not fit together")
+    _write(params_file, restored, notes[:-1])
     return Applied(changes, remarks)
 
 
-def _at(sections: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def _at(sections: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     """Returns what lies at some keys; None where one of them is not there."""
     value: Any = sections
-    for key in path:
+    for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def _noted(params_file: Path) -> list[dict[str, Any]]:
-    """Returns what each preset did.
-
-    `preset` is its name, `below` are those that lay there before, `changes` keys with their old and new value, `added`
-    keys that the file left out before, with what it says since.
-    """
+    """Returns what each preset did: its name, the names of those `below`, and the file's text `before` and `after`."""
     log = params_file.parent / PRESETS_LOG
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
 
 
-def _write(params_file: Path, names: list[str], rest: str, notes: list[dict[str, Any]]) -> None:
+def _write(params_file: Path, text: str, notes: list[dict[str, Any]]) -> None:
     """Writes parameters and notes, both or neither."""
-    header = f"{HEADER}{', '.join(names)}\n" if names else ""
     log = params_file.parent / PRESETS_LOG
     log.parent.mkdir(exist_ok=True)
     with new_file(log) as new_notes, new_file(params_file) as new_params:
-        new_params.write_text(f"{header}{rest}", encoding="utf-8")
+        new_params.write_text(text, encoding="utf-8")
         new_notes.write_text("".join(f"{json.dumps(note)}\n" for note in notes), encoding="utf-8")
+
+
+def _header(names: list[str]) -> str:
+    return f"{HEADER}{', '.join(names)}\n" if names else ""
 
 
 def _without_header(text: str) -> str:

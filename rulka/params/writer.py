@@ -1,6 +1,6 @@
 """Writes values into `params.yaml`: comments, order and every other line stay, in the layout that DVC writes too.
 
-A key that the file leaves out is added at the end of its section, and can be removed again.
+A key that the file leaves out is added at the end of its section.
 """
 
 from __future__ import annotations
@@ -65,38 +65,6 @@ def section_lines(text: str, name: str) -> str:
     place = _place(rows, (name,))
     assert place is not None
     return _joined(rows[place.start + 1 : place.stop])
-
-
-def without(text: str, removed: Iterable[Keys]) -> str:
-    """Returns the text of a file of sections without some keys; a section that has no other stays, empty."""
-    rows = _normal(text).splitlines()
-    for keys in removed:
-        place, outer = _place(rows, keys), _place(rows, keys[:-1])
-        if place is None or outer is None:
-            yaml = YAML()
-            data = yaml.load(_joined(rows))  # in one line with others
-            del _inmost(data, keys)[0][keys[-1]]
-            rows = _dumped(yaml, data).splitlines()
-            continue
-        del rows[place.start : place.stop]
-        if outer.start < 0:
-            if place.start and not rows[place.start - 1].strip():
-                del rows[place.start - 1]
-            continue
-        rest = rows[outer.start + 1 : outer.stop - len(place)]
-        if not any(map(_is_content, rest)):
-            rows[outer.start] = re.sub(r"^(\s*[^\s:#]+:)", r"\1 {}", rows[outer.start])
-            del rows[outer.start + 1 : outer.stop - len(place)]
-    return _joined(rows)
-
-
-def outermost_missing(data: Mapping[str, Any], keys: Keys) -> Keys | None:
-    """Returns the keys down to the first that is not in a file of sections; None where all are."""
-    for count, key in enumerate(keys):
-        if not isinstance(data, Mapping) or key not in data:
-            return keys[: count + 1]
-        data = data[key]
-    return None
 
 
 def _inmost(data: Any, keys: Keys) -> tuple[Any, bool]:
