@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from models.prepared import PreparedNetwork, Scales, can_prepare, dequantise
 from models.torso import ActingHead, Torso
 from rulka.agents.precision import ActingPrecision, Precision, faster_precision
 from rulka.agents.quantisation import check_int8
-from rulka.device import device_of
+from rulka.device import Generators, device_of
+from rulka.schedule import Moment
 
 LEAST_CARS_MEASURED = 8
 """With fewer cars in a batch float32 is always taken: there is next to nothing to gain."""
@@ -105,3 +106,37 @@ class ActingNetwork(Generic[NetworkT]):
             low.store_in(getattr(torch, precision))
             self._copy = low
         return self._copy
+
+
+class NetworkActor(Generic[NetworkT]):
+    """What the actors of all algorithms share: weights, progress of the run, RNG state; see `rulka.agents.spec.Actor`.
+
+    What derives from it makes `_acting`.
+    """
+
+    _acting: ActingNetwork[NetworkT]
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._device, self._generators = device, Generators(device, seed)
+        self._moment = Moment(0)
+
+    @property
+    def network(self) -> NetworkT:
+        """The weights it acts with."""
+        return self._acting.network
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes weights to act with, from the next decision on."""
+        self._acting.load(tensors)
+
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for schedules."""
+        self._moment = moment
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the RNG state."""
+        return self._generators.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._generators.load_state_dict(state)

@@ -18,20 +18,20 @@ from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
-from rulka.agents.acting import ActingNetwork
+from rulka.agents.acting import ActingNetwork, NetworkActor
 from rulka.agents.distributions import Categoricals
 from rulka.agents.iqn_network import fresh_network
 from rulka.agents.networks import by_place
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
-from rulka.device import CPU, Generators, on_host, upload
+from rulka.device import CPU, on_host, upload
 from rulka.params import IqnParams
-from rulka.schedule import Moment
 
 
-class IqnActor:
+class IqnActor(NetworkActor[IqnNetwork]):
     """Takes the action with the best mean return, or, now and then, another one."""
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
+        super().__init__(seed, device)
         params: IqnParams = spec.settings
         network = fresh_network(spec, seed).to(device)
         self._floor = 0.0
@@ -47,17 +47,10 @@ class IqnActor:
             lambda network: network.acting_head(self._tau),
         )
         self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy: they change with the weights alone
-        self._device, self._generators = device, Generators(device, seed)
-        self._moment = Moment(0)
-
-    @property
-    def network(self) -> IqnNetwork:
-        """The weights it acts with."""
-        return self._acting.network
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors)
+        super().load_network(tensors)
         self._factors.clear()
         self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
 
@@ -90,18 +83,6 @@ class IqnActor:
             centred = centred + best.sum(dim=1, keepdim=True) - best
             state = state[:, None]
         return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
-
-    def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come: for schedules, and the end of the warm-up."""
-        self._moment = moment
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its random numbers."""
-        return self._generators.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
-        self._generators.load_state_dict(state)
 
     def _limited(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         """Returns advantages, minus infinity for actions outside the limits of the guide."""

@@ -5,44 +5,31 @@ Dimensions: N cars, A actions, K places of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.actions import Choices
-from rulka.agents.acting import ActingNetwork
+from rulka.agents.acting import ActingNetwork, NetworkActor
 from rulka.agents.distributions import distribution_of
 from rulka.agents.policy_network import fresh_network
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
-from rulka.device import CPU, Generators, on_host, upload
-from rulka.schedule import Moment
+from rulka.device import CPU, on_host, upload
 
 
 def _outputs(network: ActorCritic, image: Tensor, floats: Tensor) -> Tensor:
     return network(image, floats).outputs
 
 
-class PolicyActor:
+class PolicyActor(NetworkActor[ActorCritic]):
     """Samples from the policy, or takes its greedy decision."""
 
     def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
+        super().__init__(seed, device)
         network = fresh_network(spec, seed).to(device)
         precision = spec.acting_precision or spec.precision
         self._acting = ActingNetwork(network, precision, _outputs, ActorCritic.acting_head)
         self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
-        self._device, self._generators = device, Generators(device, seed)
-
-    @property
-    def network(self) -> ActorCritic:
-        """The weights it acts with."""
-        return self._acting.network
-
-    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
@@ -61,14 +48,3 @@ class PolicyActor:
         outputs = self._acting(*upload((image, floats), self._device))
         by_place = outputs.unflatten(1, (*self._actions.decision_shape, -1))
         return ActionValues("probability", by_place.softmax(dim=-1).cpu().numpy())
-
-    def set_moment(self, moment: Moment) -> None:
-        """Has no effect: nothing in acting follows a schedule."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its random numbers."""
-        return self._generators.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
-        self._generators.load_state_dict(state)

@@ -6,43 +6,29 @@ find the right one. Dimensions: N cars.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.actor_critic import ClonePolicy
 from rulka.actions import Choices
-from rulka.agents.acting import ActingNetwork
+from rulka.agents.acting import ActingNetwork, NetworkActor
 from rulka.agents.policy_network import fresh_actor
 from rulka.agents.pql_decisions import decisions_of
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
-from rulka.device import CPU, Generators, on_host, upload
+from rulka.device import CPU, on_host, upload
 from rulka.params import PqlParams
-from rulka.schedule import Moment
 
 
-class PqlActor:
+class PqlActor(NetworkActor[ClonePolicy]):
     """Takes the decision of the policy, with noise while it explores."""
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device = CPU) -> None:
+        super().__init__(seed, device)
         network, precision = fresh_actor(spec, seed).to(device), spec.acting_precision or spec.precision
         self._acting = ActingNetwork(network, precision, ClonePolicy.forward, ClonePolicy.acting_head)
         self._params: PqlParams = spec.settings
         self._is_chosen, self._decisions = isinstance(spec.actions, Choices), decisions_of(spec.actions)
-        self._device, self._generators = device, Generators(device, seed)
-        self._moment = Moment(0)
-
-    @property
-    def network(self) -> ClonePolicy:
-        """The weights it acts with."""
-        return self._acting.network
-
-    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
@@ -67,15 +53,3 @@ class PqlActor:
         return ActionValues(
             "probability", self._acting(*upload((image, floats), self._device)).softmax(dim=1).cpu().numpy()
         )
-
-    def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come, for the schedules of the noise."""
-        self._moment = moment
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its random numbers."""
-        return self._generators.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
-        self._generators.load_state_dict(state)
