@@ -19,7 +19,7 @@ from rulka.params import (
     Several,
     SimulatorParams,
     Ticks,
-    TrainParams,
+    TrainingRaceParams,
 )
 
 ALIKE = RandomisationParams()
@@ -62,7 +62,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         simulator: SimulatorParams,
         race_end: RaceEndParams,
         rewards: RewardParams,
-        train: TrainParams,
+        train: TrainingRaceParams,
         actions_per_decision: int,
     ) -> RaceSettings:
         """Returns how training races go; its greedy checks only start all of theirs at the line."""

@@ -80,4 +80,11 @@ from rulka.params.reader import (
 )
 from rulka.params.sections import Params, keys_of
 from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
-from rulka.params.training import EngineeredRewardParams, RandomisationParams, RewardParams, TrainParams
+from rulka.params.training import (
+    EngineeredRewardParams,
+    RandomisationParams,
+    RewardParams,
+    RuntimeParams,
+    TrainingRaceParams,
+    TrainParams,
+)

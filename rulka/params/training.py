@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
 from rulka.params.base import (
     MOST,
@@ -79,12 +79,15 @@ class RandomisationParams(Section):
         return not any(self.model_dump().values())
 
 
-class TrainParams(RaceStartParams):
-    """Stage `train`: the runtime shared by every algorithm."""
+class TrainingRaceParams(RaceStartParams):
+    """The races that an agent trains on: where they begin, and how they differ."""
 
-    environment: Backend = key("simulator", "where the races are driven")
-    algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
-    compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
+    randomisation: RandomisationParams = key(RandomisationParams(), "how training races differ from each other")
+
+
+class RuntimeParams(Section):
+    """How experience is collected and learned from: what the runtime of every algorithm reads of section `train`."""
+
     seed: Seed = key(1, "of starts, exploration and the order of learning")
     max_env_steps: Count = key(1_000_000, "environment steps after which training ends")
     max_minutes: Positive | None = key(4.0, "wall minutes after which training ends, if that comes first; null: none")
@@ -107,10 +110,6 @@ class TrainParams(RaceStartParams):
     acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = key(
         None, "of the weights that collectors get, and in which they act; null: float32 and precision"
     )
-    tracks: tuple[TracksParams, ...] = key(
-        (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
-    )
-    randomisation: RandomisationParams = key(RandomisationParams(), "how training races differ from each other")
     checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
     experience: Literal["saved", "rebuilt"] = key("saved", "of a run that goes on: with its checkpoints, or anew")
     num_checks: Count = key(20, "greedy checks of the weights, evenly over the budget, beside one at the start")
@@ -118,15 +117,8 @@ class TrainParams(RaceStartParams):
     check_candidates: Several = key(4, "weights that take part in the last choice")
     final_check_races: Several = key(100, "races of each candidate in the last choice")
 
-    @property
-    def algorithms(self) -> tuple[Algorithm, ...]:
-        """All that are trained, that of `data/agent` first."""
-        return (self.algorithm, *self.compared)
-
     def _impossible(self) -> Iterator[str]:
         yield from super()._impossible()
-        if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
-            yield f"compared must name other algorithms than {self.algorithm!r}, each once"
         if self.inference == "central" and self.num_collectors == 0:
             yield "central inference acts for collector processes, and num_collectors 0 has none"
         if self.inference == "local" and (self.policy_workers, self.car_groups) != (1, 1):
@@ -138,40 +130,12 @@ class TrainParams(RaceStartParams):
         for name in ("num_collectors", *(("policy_workers",) if self.inference == "central" else ())):
             if getattr(self, name) % self.learners:
                 yield f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
-        yield from self._impossible_in_cluster()
-        yield from self._impossible_in_game()
-        if self.num_tracks > self.num_cars // self.car_groups:
-            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
-            yield message + (f", in {self.car_groups} car_groups" if self.car_groups > 1 else "")
-
-    def _impossible_in_cluster(self) -> Iterator[str]:
-        """Yields what collectors on other nodes cannot do."""
-        if self.cluster == "none":
-            return
-        elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
-        if self.environment == "game":
-            yield f"{elsewhere}, and games are on the machine of the learner"
-        if self.num_collectors == 0:
-            yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
-        if self.learners > 1:
-            yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
-
-    def _impossible_in_game(self) -> Iterator[str]:
-        """Yields what one car in a real game cannot do."""
-        if self.environment != "game":
-            return
-        one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
-        nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
-        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
-        if [some.kind for some in self.tracks] != ["main"]:
-            wrong.append("tracks must be the main one alone")
-        if wrong:
-            yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
-
-    @property
-    def num_tracks(self) -> int:
-        """How many tracks are raced on."""
-        return sum(some.count for some in self.tracks)
+        if self.cluster != "none":
+            elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
+            if self.num_collectors == 0:
+                yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
+            if self.learners > 1:
+                yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
 
     @property
     def num_batches(self) -> int:
@@ -184,8 +148,52 @@ class TrainParams(RaceStartParams):
         return self.num_batches * self.cars_per_collector
 
     @property
-    def share_of_learner(self) -> TrainParams:
+    def share_of_learner(self) -> Self:
         """What each of the learners goes by; the budget stays that of all."""
         workers = max(1, self.policy_workers // self.learners)
         collectors = self.num_collectors // self.learners
         return self.model_copy(update={"learners": 1, "num_collectors": collectors, "policy_workers": workers})
+
+
+class TrainParams(RuntimeParams, TrainingRaceParams):
+    """Stage `train`: which agents are trained, on which races, and the runtime shared by every algorithm."""
+
+    environment: Backend = key("simulator", "where the races are driven")
+    algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
+    compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
+    tracks: tuple[TracksParams, ...] = key(
+        (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
+    )
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """All that are trained, that of `data/agent` first."""
+        return (self.algorithm, *self.compared)
+
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
+        if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
+            yield f"compared must name other algorithms than {self.algorithm!r}, each once"
+        yield from self._impossible_in_game()
+        if self.num_tracks > self.num_cars // self.car_groups:
+            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
+            yield message + (f", in {self.car_groups} car_groups" if self.car_groups > 1 else "")
+
+    def _impossible_in_game(self) -> Iterator[str]:
+        """Yields what one car in a real game cannot do."""
+        if self.environment != "game":
+            return
+        one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
+        nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        if [some.kind for some in self.tracks] != ["main"]:
+            wrong.append("tracks must be the main one alone")
+        if wrong:
+            yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
+        if self.cluster != "none":
+            yield (f"cluster {self.cluster} lets collectors run on other nodes, and games run where the learner does")
+
+    @property
+    def num_tracks(self) -> int:
+        """How many tracks are raced on."""
+        return sum(some.count for some in self.tracks)

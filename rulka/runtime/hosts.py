@@ -28,7 +28,7 @@ from torch import Tensor
 from rulka.buffers.experience import ExperienceBlock
 from rulka.cluster.ray_cluster import ActorLostError, Node, RayCluster
 from rulka.cluster.settings import ClusterError
-from rulka.params import TrainParams
+from rulka.params import RuntimeParams
 from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Delivery, Permission, PermittedCollectors
@@ -488,7 +488,7 @@ def _difference(what: str, found: Mapping[str, str], expected: Mapping[str, str]
     return f"it is of another {what}: {'; '.join(each)}" if each else ""
 
 
-def deal(train: TrainParams, nodes: Sequence[Node], num_free_cpus: int) -> list[tuple[HostShare, Node]]:
+def deal(train: RuntimeParams, nodes: Sequence[Node], num_free_cpus: int) -> list[tuple[HostShare, Node]]:
     """Deals the collectors one by one to the node that has the fewest of them and a CPU left, each node one host.
 
     Args:
@@ -522,7 +522,7 @@ def deal(train: TrainParams, nodes: Sequence[Node], num_free_cpus: int) -> list[
     ]
 
 
-def _deal_workers(train: TrainParams, counts: Sequence[int]) -> list[int]:
+def _deal_workers(train: RuntimeParams, counts: Sequence[int]) -> list[int]:
     if train.inference == "local":
         return [1] * len(counts)
     if train.policy_workers < len(counts):

@@ -14,7 +14,7 @@ from rulka.agents.precision import Precision
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
-from rulka.params import TrainParams
+from rulka.params import RuntimeParams
 from rulka.runtime.collector import CarBatch
 
 RANKS_FOLDER = "ranks"
@@ -96,7 +96,7 @@ class RunSpec:
     make_actor: MakeActor
     build_learner: BuildLearner
     block: BlockSpec
-    train: TrainParams
+    train: RuntimeParams
     folder: Path
     label: str
     make_collector_cars: Callable[[int], MakeCars] | None = None

@@ -24,7 +24,7 @@ from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.observation import num_floats
-from rulka.params import ObservationParams, TrainParams
+from rulka.params import ObservationParams, RuntimeParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.specs import LearnerShare, MakeActor
 from rulka.tracks.track import Track, load_track
@@ -55,7 +55,7 @@ def build_game_cars(track: Path, settings: RaceSettings, link: GameLink, num_car
     return GameCars(load_track(track), settings, link)
 
 
-def num_games(train: TrainParams) -> int:
+def num_games(train: RuntimeParams) -> int:
     """Returns how many games a run needs: one for each collector, and a last one for the greedy checks."""
     return train.num_batches + 1
 
@@ -93,12 +93,12 @@ def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
     return replace(spec, settings=settings, precision=share.precision or spec.precision)
 
 
-def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
+def collecting_actor(spec: AgentSpec, train: RuntimeParams) -> MakeActor:
     """Returns the factory of the actors of collectors and policy workers."""
     return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
 
 
-def check_cluster(train: TrainParams, device: torch.device) -> None:
+def check_cluster(train: RuntimeParams, device: torch.device) -> None:
     """Makes sure that collectors can be where `train.cluster` has them, as far as that is known before a run.
 
     Raises:
@@ -112,12 +112,12 @@ def check_cluster(train: TrainParams, device: torch.device) -> None:
         raise ClusterError(message, hint="Set train.inference to local: then collectors act by themselves.")
 
 
-def acting_device(train: TrainParams, device: torch.device) -> torch.device:
+def acting_device(train: RuntimeParams, device: torch.device) -> torch.device:
     """Returns where these actors compute, in a run on a device."""
     return device if train.inference == "central" else CPU
 
 
-def block_spec(observation: ObservationParams, train: TrainParams, table: ActionTable) -> BlockSpec:
+def block_spec(observation: ObservationParams, train: RuntimeParams, table: ActionTable) -> BlockSpec:
     """Returns the shape of the blocks of a run."""
     return BlockSpec(
         num_steps=train.block_steps,
