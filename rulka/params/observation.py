@@ -9,9 +9,9 @@ from pydantic import Field
 
 from rulka.params.base import Section, key
 
-MIN_PIXELS, MAX_PIXELS = 34, 1024
-"""Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoders.conv`."""
-
+MAX_PIXELS = 1024
+MIN_PIXELS = 34
+"""Below it nothing is left of an image after the four convolutions of `models.encoders.conv`."""
 
 FramesAs = Literal["channels", "features"]
 """How several frames reach a network: as channels of one image, or one after another, their features side by side."""
