@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +20,7 @@ from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
     from rulka.datasets.races import QuarantinedFile
+    from rulka.exchange.site import MapEntry
 
 
 def inspect(paths: Paths, /, as_json: AsJson = False) -> None:
@@ -81,7 +84,6 @@ def fetch(  # noqa: PLR0913
     replays: int = 20,
     with_maps: bool = True,
     only_list: Flag = False,
-    refresh: Flag = False,
     requests_per_s: float = 1.0,
     url: str | None = None,
     as_json: AsJson = False,
@@ -101,26 +103,38 @@ def fetch(  # noqa: PLR0913
         replays: best-ranked recordings of each map; 0 for maps alone.
         with_maps: fetch the map files as well.
         only_list: show the maps that fit and fetch nothing.
-        refresh: ask again for lists that were asked for before; files are never fetched twice.
         requests_per_s: how often to ask; the site is somebody's hobby.
         url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
         as_json: print one JSON object with what became of everything, or with --only-list a list of the maps; all other
             lines go to standard error.
     """
-    from rulka.exchange.command import run_fetch
-    from rulka.exchange.fetch import Wanted
-    from rulka.exchange.listing import MapQuery
+    from rulka.exchange.fetch import REJECTED, fetch
+    from rulka.exchange.site import MapQuery, Site
 
-    lengths_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
-    least_ms, most_ms = lengths_ms
+    least_ms, most_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
     check_folder(out)
-    wanted = Wanted(MapQuery(map_id, map_uid, name, author, least_ms, most_ms, maps), replays, with_maps, environment)
+    query = MapQuery(map_id, map_uid, name, author, least_ms, most_ms, maps)
+    site = Site(url or os.environ.get("RULKA_EXCHANGE_URL") or "https://tmnf.exchange", requests_per_s)
     with lines_aside(as_json):
-        found = run_fetch(
-            wanted, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say
-        )
+        if only_list:
+            found = [entry.model_dump() for entry in _listed(site.maps(query))]
+        else:
+            say(f"fetching from {site.url} into {out}; Ctrl-C stops, run again goes on")
+            wanted = {"num_replays": replays, "with_maps": with_maps, "environment": environment}
+            report = fetch(site, query, out, **wanted, say=say)
+            counts = f"{report.num_new} files fetched, {report.num_known} known before"
+            say(f"{report.num_maps} maps: {counts}, {report.num_rejected} not taken (see {out / REJECTED})")
+            found = asdict(report)
     if as_json:
-        say_json([asdict(entry) for entry in found] if isinstance(found, list) else asdict(found))
+        say_json(found)
+
+
+def _listed(entries: Iterator[MapEntry]) -> Iterator[MapEntry]:
+    """Says a line about every map that passes."""
+    for entry in entries:
+        length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
+        say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
+        yield entry
 
 
 def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False) -> None:
