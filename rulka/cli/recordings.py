@@ -138,17 +138,17 @@ def _listed(entries: Iterator[MapEntry]) -> Iterator[MapEntry]:
 
 
 def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False) -> None:
-    """Write a race of data/races as a recording or as an input script; an existing file is left alone.
+    """Write the inputs of a race of data/races as a script that TMInterface plays; an existing file is left alone.
 
     Args:
         race: race_id of the race, or its beginning.
-        out: file to write: `.Replay.Gbx`, or `.txt` for a script that TMInterface plays.
+        out: file to write; it ends in `.txt`.
         races: folder of the race dataset.
         as_json: print one JSON object.
     """
     from rulka.datasets.export import export_race
 
-    check_file(out, ".gbx", ".txt")
+    check_file(out, ".txt")
     written = export_race(races, race, out)
     facts = {"file": out.as_posix(), "race_id": written.race_id, "map_uid": written.map_uid}
     if as_json:

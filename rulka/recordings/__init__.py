@@ -1,4 +1,4 @@
-"""Reading and writing TrackMania recordings and maps (`.Gbx`). No torch."""
+"""Reading TrackMania recordings and maps (`.Gbx`). No torch."""
 
 from rulka.recordings.alignment import Lag, device_of, inputs_to_controls, measure_lag, require_inputs
 from rulka.recordings.controls import events_to_controls, label_decisions
@@ -14,13 +14,11 @@ from rulka.recordings.errors import (
     UnlimiterMapError,
     UnreadableFileError,
     UnsupportedGenerationError,
-    UnwritableError,
     WrongKindError,
 )
 from rulka.recordings.model import Block, Ghost, InputEvent, MapInfo, Recording, RecordingHeader, Samples, VehicleState
 from rulka.recordings.reader import parse_map, parse_recording, read_header, read_map, read_recording
 from rulka.recordings.summary import inspect_file
-from rulka.recordings.writer import encode_recording, write_recording
 
 __all__ = [
     "Block",
@@ -42,11 +40,9 @@ __all__ = [
     "UnlimiterMapError",
     "UnreadableFileError",
     "UnsupportedGenerationError",
-    "UnwritableError",
     "VehicleState",
     "WrongKindError",
     "device_of",
-    "encode_recording",
     "events_to_controls",
     "inputs_to_controls",
     "inspect_file",
@@ -58,5 +54,4 @@ __all__ = [
     "read_map",
     "read_recording",
     "require_inputs",
-    "write_recording",
 ]

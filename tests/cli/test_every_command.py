@@ -94,7 +94,6 @@ ROWS = (
         lambda text, path: json.loads(text)["num_new"] == 2 and is_fetched(text, path),
         "{place}/new",
     ),
-    Row("export", "export race-0 {place}/a.Replay.Gbx", lambda _, path: read_recording(path), "{place}/a.Replay.Gbx"),
     Row(
         "export",
         "export race-0 {place}/b.txt --json",

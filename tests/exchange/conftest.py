@@ -19,7 +19,8 @@ import pytest
 from urllib3.util import retry
 
 from rulka.exchange import site as exchange
-from rulka.recordings import encode_recording, parse_recording
+from rulka.recordings import parse_recording
+from tests.recordings.writer import encode_recording
 
 
 def _forge() -> Any:

@@ -11,16 +11,15 @@ from rulka.recordings import (
     Ghost,
     Recording,
     RecordingError,
-    UnwritableError,
-    encode_recording,
     parse_recording,
     read_header,
     read_recording,
-    write_recording,
 )
 from rulka.recordings.errors import DamagedError
 from rulka.recordings.lzo import decompress
 from rulka.recordings.rotation import quaternion_to_matrix
+from tests.recordings.gbx_writer import UnwritableError
+from tests.recordings.writer import encode_recording, write_recording
 
 FIELDS = (
     "login", "nickname", "vehicle", "validated_map_uid", "race_time_ms", "respawns", "stunts", "checkpoint_times_ms",
