@@ -16,15 +16,10 @@ from pathlib import Path
 
 from rulka.exchange.site import MapEntry, MapQuery, NotThereError, Site
 from rulka.outputs import new_file
-from rulka.recordings import (
-    RecordingError,
-    UnlimiterMapError,
-    UnsupportedGenerationError,
-    parse_map,
-    parse_recording,
-)
 from rulka.recordings.container import read_container
+from rulka.recordings.errors import RecordingError, UnlimiterMapError, UnsupportedGenerationError
 from rulka.recordings.header import parse_header
+from rulka.recordings.reader import parse_map, parse_recording
 
 REJECTED = "rejected"
 UNRANKED = 99999

@@ -30,7 +30,7 @@ from rulka.agents.load import load_policy
 from rulka.cli import COMMANDS, main
 from rulka.datasets.frames import FrameDataset
 from rulka.params import read_params
-from rulka.recordings import read_recording
+from rulka.recordings.reader import read_recording
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

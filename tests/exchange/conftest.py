@@ -19,7 +19,7 @@ import pytest
 from urllib3.util import retry
 
 from rulka.exchange import site as exchange
-from rulka.recordings import parse_recording
+from rulka.recordings.reader import parse_recording
 from tests.recordings.writer import encode_recording
 
 

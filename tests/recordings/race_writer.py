@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
 from rulka.observation import CAR
-from rulka.recordings import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.recordings.controls import FULL_LOCK
 from rulka.recordings.inputs import FINISH_LINE, RACE_RUNNING
-from rulka.recordings.rotation import matrix_to_quaternion
+from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
 from tests.recordings.gbx_writer import UnwritableError
 
 PERIOD_MS = 100
@@ -61,7 +61,7 @@ def _samples(race: Race) -> Samples:
         period_ms=PERIOD_MS,
         time_ms=time_ms,
         position=rows[:, CAR["position"]],
-        quaternion=matrix_to_quaternion(rotation).astype(np.float32),
+        quaternion=Rotation.from_matrix(rotation).as_quat(scalar_first=True).astype(np.float32),
         velocity=rows[:, CAR["velocity"]],
         angular_velocity=rows[:, CAR["angular_velocity"]],
         vehicle=_vehicle(rows, rotation, _controls_at(race, time_ms)),

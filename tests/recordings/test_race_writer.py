@@ -9,7 +9,8 @@ import pytest
 
 from rulka.datasets.from_recordings import race_of_ghost
 from rulka.observation import CAR
-from rulka.recordings import events_to_controls, parse_recording
+from rulka.recordings.controls import events_to_controls
+from rulka.recordings.reader import parse_recording
 from tests.datasets.test_export import make_race
 from tests.recordings.gbx_writer import UnwritableError
 from tests.recordings.race_writer import controls_to_events, recording_of_race
