@@ -177,13 +177,15 @@ def frames(
         players: with export: name who drove each race, as data/races does.
         as_json: print one JSON object.
     """
-    from rulka.datasets.hugging_face import export_dataset, import_dataset, stage_writing
+    from rulka.datasets.hugging_face import export_frames, import_frames, stage_writing
+    from rulka.datasets.races import load_races
 
     written = check_folder(folder if action == "export" else frames)
     if action == "export":
-        index = export_dataset(frames, folder, licence=licence, with_players=players)
+        names = {race.race_id: race.player for race in load_races(RACES).races} if players else None
+        index = export_frames(frames, folder, licence=licence, players=names)
     else:
-        index = import_dataset(folder, frames)
+        index = import_frames(folder, frames)
     stage = stage_writing(written)
     num_frames, num_races = sum(race.num_frames for race in index.races), len(index.races)
     if as_json:

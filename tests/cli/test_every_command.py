@@ -141,7 +141,7 @@ ROWS = (
     Row("track show", "track show tiny --out {place}/a.png", lambda text, _: "tiny" in text, "{place}/a.png"),
     Row("track show", "track show --campaign --json", lambda text, _: len(json.loads(text)) == 10),
     Row("track list", "track list", lambda text, _: "copper-oval" in text),
-    Row("frames export", "frames export {place}/hub", lambda _, path: (path / "rulka.json").is_file(), "{place}/hub"),
+    Row("frames export", "frames export {place}/hub", lambda _, path: (path / "index.json").is_file(), "{place}/hub"),
     Row(
         "frames export",
         "frames export {place}/hub --json",
