@@ -21,9 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from rulka.recordings import RecordingError, parse_map, parse_recording
 from rulka.recordings.container import MAP, read_container
+from rulka.recordings.errors import RecordingError
 from rulka.recordings.header import parse_header
+from rulka.recordings.reader import parse_map, parse_recording
 
 TRIES = 15
 MAX_FULL_TO_DECOMPRESSION, MIN_FULL_TO_HEADER = 3.0, 20.0

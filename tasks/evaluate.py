@@ -7,7 +7,7 @@ Reads  data/agent/          the agent, its training log, and compared/<algorithm
        runs/stage_durations.jsonl         how long the stages took; where it is missing, the report says nothing of it
 Writes data/evaluation/
          report.html        one page that opens offline
-         race.mp4           the agent's best race; the same as best_race.Replay.Gbx and best_race.txt, its inputs
+         race.mp4           the agent's best race; best_race.txt has its inputs, where TMInterface can play them
          metrics.json       see rulka.evaluation.metrics
          scores.json        the few of these that DVC compares
          races.json         every race: start, end, time, gates
@@ -141,7 +141,7 @@ def evaluate(
         caption = _film(folder / VIDEO_FILE, evaluation, races.settings, evaluate)
         best = best_race(evaluation.contestants[0].races)
         assert best is not None
-        export_result(folder, best, races.settings.table, evaluation.contestants[0].label)
+        export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]

@@ -12,9 +12,9 @@ from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.cli import COMMANDS, GONE, main
 from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
 from rulka.presets import preset_names
-from rulka.recordings import read_recording
 from rulka.recordings import summary as summary_module
 from rulka.recordings.errors import RecordingError
+from rulka.recordings.reader import read_recording
 from tests.conftest import straight_track
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,8 @@ from rulka.datasets.from_recordings import find_recordings, map_name, race_of_gh
 from rulka.datasets.races import Race
 from rulka.datasets.split import place, split_races
 from rulka.errors import UserError
-from rulka.recordings import Ghost, read_recording
+from rulka.recordings.model import Ghost
+from rulka.recordings.reader import read_recording
 from rulka.tracks.from_paths import path_from_rows, track_from_paths
 from rulka.tracks.track import TrackError
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +20,7 @@ from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
     from rulka.datasets.races import QuarantinedFile
+    from rulka.exchange.site import MapEntry
 
 
 def inspect(paths: Paths, /, as_json: AsJson = False) -> None:
@@ -81,7 +84,6 @@ def fetch(  # noqa: PLR0913
     replays: int = 20,
     with_maps: bool = True,
     only_list: Flag = False,
-    refresh: Flag = False,
     requests_per_s: float = 1.0,
     url: str | None = None,
     as_json: AsJson = False,
@@ -101,40 +103,52 @@ def fetch(  # noqa: PLR0913
         replays: best-ranked recordings of each map; 0 for maps alone.
         with_maps: fetch the map files as well.
         only_list: show the maps that fit and fetch nothing.
-        refresh: ask again for lists that were asked for before; files are never fetched twice.
         requests_per_s: how often to ask; the site is somebody's hobby.
         url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
         as_json: print one JSON object with what became of everything, or with --only-list a list of the maps; all other
             lines go to standard error.
     """
-    from rulka.exchange.command import run_fetch
-    from rulka.exchange.fetch import Wanted
-    from rulka.exchange.listing import MapQuery
+    from rulka.exchange.fetch import REJECTED, fetch
+    from rulka.exchange.site import MapQuery, Site
 
-    lengths_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
-    least_ms, most_ms = lengths_ms
+    least_ms, most_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
     check_folder(out)
-    wanted = Wanted(MapQuery(map_id, map_uid, name, author, least_ms, most_ms, maps), replays, with_maps, environment)
+    query = MapQuery(map_id, map_uid, name, author, least_ms, most_ms, maps)
+    site = Site(url or os.environ.get("RULKA_EXCHANGE_URL") or "https://tmnf.exchange", requests_per_s)
     with lines_aside(as_json):
-        found = run_fetch(
-            wanted, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say
-        )
+        if only_list:
+            found = [entry.model_dump() for entry in _listed(site.maps(query))]
+        else:
+            say(f"fetching from {site.url} into {out}; Ctrl-C stops, run again goes on")
+            wanted = {"num_replays": replays, "with_maps": with_maps, "environment": environment}
+            report = fetch(site, query, out, **wanted, say=say)
+            counts = f"{report.num_new} files fetched, {report.num_known} known before"
+            say(f"{report.num_maps} maps: {counts}, {report.num_rejected} not taken (see {out / REJECTED})")
+            found = asdict(report)
     if as_json:
-        say_json([asdict(entry) for entry in found] if isinstance(found, list) else asdict(found))
+        say_json(found)
+
+
+def _listed(entries: Iterator[MapEntry]) -> Iterator[MapEntry]:
+    """Says a line about every map that passes."""
+    for entry in entries:
+        length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
+        say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
+        yield entry
 
 
 def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False) -> None:
-    """Write a race of data/races as a recording or as an input script; an existing file is left alone.
+    """Write the inputs of a race of data/races as a script that TMInterface plays; an existing file is left alone.
 
     Args:
         race: race_id of the race, or its beginning.
-        out: file to write: `.Replay.Gbx`, or `.txt` for a script that TMInterface plays.
+        out: file to write; it ends in `.txt`.
         races: folder of the race dataset.
         as_json: print one JSON object.
     """
     from rulka.datasets.export import export_race
 
-    check_file(out, ".gbx", ".txt")
+    check_file(out, ".txt")
     written = export_race(races, race, out)
     facts = {"file": out.as_posix(), "race_id": written.race_id, "map_uid": written.map_uid}
     if as_json:
@@ -163,13 +177,15 @@ def frames(
         players: with export: name who drove each race, as data/races does.
         as_json: print one JSON object.
     """
-    from rulka.datasets.hugging_face import export_dataset, import_dataset, stage_writing
+    from rulka.datasets.hugging_face import export_frames, import_frames, stage_writing
+    from rulka.datasets.races import load_races
 
     written = check_folder(folder if action == "export" else frames)
     if action == "export":
-        index = export_dataset(frames, folder, licence=licence, with_players=players)
+        names = {race.race_id: race.player for race in load_races(RACES).races} if players else None
+        index = export_frames(frames, folder, licence=licence, players=names)
     else:
-        index = import_dataset(folder, frames)
+        index = import_frames(folder, frames)
     stage = stage_writing(written)
     num_frames, num_races = sum(race.num_frames for race in index.races), len(index.races)
     if as_json:

@@ -221,8 +221,7 @@ class FrameWriter:
             statistics=statistics,
             checksums=checksums_of(self._folder, files),
         )
-        content = sealed({"schema_version": SCHEMA_VERSION} | asdict(index))
-        (self._folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_index(self._folder, index)
         return index
 
     def _flush(self, split: Split) -> None:
@@ -366,8 +365,14 @@ def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(r.start, r.start + r.num_frames) for r in races)])
 
 
-def read_index(folder: Path) -> FrameIndex:
-    """Reads and checks `index.json`.
+def write_index(folder: Path, index: FrameIndex) -> None:
+    """Writes `index.json`, sealed."""
+    content = sealed({"schema_version": SCHEMA_VERSION} | asdict(index))
+    (folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
+    """Reads and checks `index.json`; `hint` is what to do where there is none that can be read.
 
     Raises:
         FrameDataError: if it is missing, unreadable, damaged, or of an older or newer version.
@@ -377,15 +382,15 @@ def read_index(folder: Path) -> FrameIndex:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         message = f"{folder.as_posix()} holds no complete frame dataset: {INDEX_FILE} is missing"
-        raise FrameDataError(message, hint=HINT) from error
+        raise FrameDataError(message, hint=hint) from error
     except (OSError, ValueError) as error:
         message = f"{path.as_posix()} cannot be read: {error}"
-        raise FrameDataError(message, hint=HINT) from error
+        raise FrameDataError(message, hint=hint) from error
     version = content.pop("schema_version", 0) if isinstance(content, dict) else 0
     if version != SCHEMA_VERSION:
         age = "newer" if version > SCHEMA_VERSION else "older"
         message = f"{folder.as_posix()} has frame schema {version}, {age} than the {SCHEMA_VERSION} that is read here"
-        raise FrameDataError(message, hint=HINT)
+        raise FrameDataError(message, hint=hint)
     if not is_sealed(content | {"schema_version": version}):
         message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
         raise FrameDataError(message, hint=DAMAGE_HINT)

@@ -28,9 +28,11 @@ from rulka.datasets.selection import (
 from rulka.errors import UserError
 from rulka.graph import read_lock
 from rulka.params import SelectParams
-from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, read_recording, require_inputs
+from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
+from rulka.recordings.model import Ghost, Recording
+from rulka.recordings.reader import parse_map, read_recording
 from rulka.recordings.times import check_times
 from rulka.tracks.driven_path import DrivenPath, jump_of, path_from_rows, problem_of
 from rulka.tracks.from_paths import track_from_paths

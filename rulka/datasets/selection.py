@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.errors import UserError
 from rulka.params import SelectParams
-from rulka.recordings import Ghost, Recording, device_of
+from rulka.recordings.alignment import device_of
+from rulka.recordings.model import Ghost, Recording
 
 
 class UnusableRecordingError(UserError):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, ActionTable
-from rulka.datasets.export import SCRIPT_SUFFIX, write_race
+from rulka.datasets.export import write_race
 from rulka.datasets.races import META_FILE, Race, RaceDataset, load_races, track_path
 from rulka.evaluation.results import Evaluation, RaceResult, best_race
 from rulka.tracks.find import find_track
@@ -20,7 +20,6 @@ from rulka.tracks.track import Track
 _LOGGER = logging.getLogger(__name__)
 RANDOM, REFERENCE = "random", "reference"
 """Keys of random actions, as contestants have them, and of the reference lap."""
-BEST_RACE_FILES = ("best_race.Replay.Gbx", "best_race.txt")
 
 
 def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
@@ -81,14 +80,13 @@ def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32
     return race.controls[tick]
 
 
-def export_result(folder: Path, result: RaceResult, table: ActionTable, player: str) -> None:
-    """Writes a race into a folder, as a recording and, unless its pedals are pressed in part, as an input script."""
+def export_result(path: Path, result: RaceResult, table: ActionTable, player: str) -> None:
+    """Writes the inputs of a race as a script, unless its pedals are pressed in part."""
     race = race_of_result(result, table, player)
-    for name in BEST_RACE_FILES:
-        if name.endswith(SCRIPT_SUFFIX) and not np.isin(race.controls[:, 1:], (0.0, 1.0)).all():
-            _LOGGER.warning("the best race has no input script: these know pedals that are pressed or not")
-            continue
-        write_race(race, folder / name)
+    if np.isin(race.controls[:, 1:], (0.0, 1.0)).all():
+        write_race(race, path)
+    else:
+        _LOGGER.warning("the best race has no input script: these know pedals that are pressed or not")
 
 
 def best_laps(evaluations: Sequence[Evaluation], table: ActionTable) -> RaceDataset:

@@ -9,29 +9,103 @@ closes its connection is dropped at once, not after the timeout; and without a p
 from __future__ import annotations
 
 import logging
-import os
-import selectors
 import socket
 import threading
 import time
+from contextlib import suppress
+from typing import NamedTuple
 
 from rulka.actions import TICK_MS
+from rulka.game import state
 from rulka.game.errors import GameError
 from rulka.game.frames import GameFrames
-from rulka.game.protocol import LOOPBACK, MessageId, pack_sync
+from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, SIZED_COMMANDS, MessageId, pack_sync
 from rulka.game.simulated import SimulatedGame
-from rulka.game.stream import Lost, Message, Stream
 
 logger = logging.getLogger(__name__)
 
 UNPACED_SPEED = 50.0
 """From this factor on the race runs as fast as it can."""
 SLICE_S = 0.05
-"""No wait is longer, so that `stop` is heard."""
+"""Longest wait for a new program, so that `stop` is heard, and shortest for a message."""
+LONGEST_S = 1_000_000.0
+"""No socket waits for as long as the protocol can say."""
 BEHIND_S = 0.02
 """A race that lags further behind its clock does not catch up."""
 ACCEPT_S = 0.01
 """New connections are looked for this often while the race runs as fast as it can."""
+SEND_TIMEOUT_S = 2.0
+_MAX_CONTENT = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
+"""Longest contents that are believed, bytes."""
+
+
+class Lost(Exception):  # noqa: N818
+    """The program is gone, or what it sends can no longer be followed; the text says why."""
+
+
+class Message(NamedTuple):
+    """A message of a program.
+
+    Attributes:
+        number: its id, perhaps an unknown one.
+        values: the numbers of its payload, or the bytes of a sized one.
+    """
+
+    number: int
+    values: tuple
+
+
+class _Program:
+    """A connected program; every method raises `Lost` where it is gone."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket, self._unread = connection, connection.makefile("rb")
+
+    def send(self, message: bytes | memoryview) -> None:
+        """Sends all of a message."""
+        self._socket.settimeout(SEND_TIMEOUT_S)
+        try:
+            self._socket.sendall(message)
+        except OSError as error:
+            reason = f"it cannot be sent to ({error})"
+            raise Lost(reason) from error
+
+    def receive(self, wait_s: float) -> Message:
+        """Returns the next message; an unknown id is a message of four bytes."""
+        self._socket.settimeout(min(max(wait_s, SLICE_S), LONGEST_S))
+        (number,) = INT.unpack(self._take(INT.size))
+        if number not in COMMAND_PAYLOADS:
+            logger.warning("message %d is unknown; its four bytes are skipped", number)
+            return Message(number, ())
+        payload = COMMAND_PAYLOADS[MessageId(number)]
+        values = payload.unpack(self._take(payload.size))
+        if number in SIZED_COMMANDS:
+            if not 0 <= values[0] <= _MAX_CONTENT[MessageId(number)]:
+                reason = f"message {number} claims {values[0]} bytes"
+                raise Lost(reason)
+            values = (self._take(values[0]),)
+        return Message(number, values)
+
+    def close(self) -> None:
+        """Closes the connection, which ends a wait in another thread too."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _take(self, size: int) -> bytes:
+        try:
+            data = self._unread.read(size)
+        except TimeoutError as error:
+            reason = "no echo came in time"
+            raise Lost(reason) from error
+        except OSError as error:
+            reason = f"it is gone ({error})"
+            raise Lost(reason) from error
+        if len(data) < size:
+            reason = "it closed the connection"
+            raise Lost(reason)
+        return data
 
 
 class GameServer:
@@ -52,12 +126,13 @@ class GameServer:
     def __init__(self, game: SimulatedGame, frames: GameFrames, port: int) -> None:
         self._game, self._frames = game, frames
         self._last_tick_s = self._next_accept_s = 0.0
-        self._stream: Stream | None = None
+        self._program: _Program | None = None
         self._stopped = threading.Event()
-        self._listener = _listen(port)
-        # Not `select`, which refuses a process that has over 1,024 files open.
-        self._waiting = selectors.DefaultSelector()
-        self._waiting.register(self._listener, selectors.EVENT_READ)
+        try:
+            self._listener = socket.create_server((LOOPBACK, port))
+        except OSError as error:
+            message = f"port {port} of this machine cannot be listened on: {error.strerror or error}"
+            raise GameError(message, hint="another server may run there: choose another --port") from error
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self) -> None:
@@ -70,19 +145,20 @@ class GameServer:
                     self._drop(str(lost))
         finally:
             self._drop("the server stops")
-            self._waiting.close()
             self._listener.close()
 
     def stop(self) -> None:
         """Ends `serve` soon; may be called from another thread or a signal handler."""
         self._stopped.set()
+        if self._program is not None:
+            self._program.close()
 
     # The game's main loop ------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Accepts, moves the race by one tick where one is due, and draws."""
         self._accept(self._idle_s())
-        if self._stream is None:
+        if self._program is None:
             return
         # A frame comes first: the tick that it was requested in is the one that it shows.
         if self._game.frame_size is not None:
@@ -92,9 +168,9 @@ class GameServer:
 
     def _idle_s(self) -> float:
         """Returns how long nothing is to be done but to accept."""
-        if self._stream is not None and self._game.frame_size is not None:
+        if self._program is not None and self._game.frame_size is not None:
             return 0.0
-        if self._stream is None or not self._game.is_running:
+        if self._program is None or not self._game.is_running:
             return SLICE_S
         return min(max(self._until_tick_s(), 0.0), SLICE_S)
 
@@ -128,73 +204,45 @@ class GameServer:
         if wait_s <= 0 and now_s < self._next_accept_s:
             return
         self._next_accept_s = now_s + ACCEPT_S
-        if not self._waiting.select(wait_s):
+        self._listener.settimeout(wait_s)
+        try:
+            connection, _ = self._listener.accept()
+        except (TimeoutError, BlockingIOError):
             return
-        connection, _ = self._listener.accept()
         self._drop("another program connected")
-        self._stream = Stream(connection)
+        self._program = _Program(connection)
         logger.info("a program connected")
         self._last_tick_s = now_s
         self._sync(MessageId.ON_CONNECT, pack_sync(MessageId.ON_CONNECT))
 
     def _drop(self, reason: str) -> None:
-        if self._stream is None:
+        if self._program is None:
             return
         logger.info("the program is dropped: %s", reason)
-        self._stream.close()
-        self._stream = None
+        self._program.close()
+        self._program = None
         self._game.disconnect()
 
     # While a sync is open ------------------------------------------------------------------------------------------
 
     def _sync(self, message_id: MessageId, message: bytes | memoryview) -> None:
-        """Sends a sync and handles messages until its echo; without a program it does nothing."""
-        stream = self._stream
-        if stream is None:
+        """Sends a sync and handles messages until its echo; without a program it does nothing.
+
+        The timeout counts from the start of the sync, and only while nothing comes.
+        """
+        program, game = self._program, self._game
+        if program is None:
             return
         started_s = time.monotonic()
-        stream.send(message)
-        echoed = False
-        while not echoed:
-            command = stream.next_message()
-            if command is None:
-                self._wait(stream, started_s)
-            else:
-                self._answer(stream, command)
-                echoed = command.number == message_id
+        program.send(message)
+        number = None
+        while number != message_id:
+            number, values = program.receive(game.timeout_ms / 1000.0 - (time.monotonic() - started_s))
+            if number == MessageId.SHUTDOWN:
+                reason = "it said so"
+                raise Lost(reason)
+            answer = game.handle(number, values)
+            if answer:
+                program.send(answer)
         # The game stood still, so the race clock has nothing to make up for.
         self._last_tick_s += time.monotonic() - started_s
-
-    def _answer(self, stream: Stream, command: Message) -> None:
-        if command.number == MessageId.SHUTDOWN:
-            reason = "it said so"
-            raise Lost(reason)
-        answer = self._game.handle(*command)
-        if answer:
-            stream.send(answer)
-
-    def _wait(self, stream: Stream, started_s: float) -> None:
-        """Waits for more bytes; the timeout counts from the start of the sync, and only while nothing comes."""
-        timeout_ms = self._game.timeout_ms
-        if self._stopped.is_set():
-            reason = "the server stops"
-            raise Lost(reason)
-        if stream.receive(SLICE_S):
-            return
-        if (time.monotonic() - started_s) * 1000.0 > timeout_ms:
-            reason = f"no echo within {timeout_ms} ms"
-            raise Lost(reason)
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if os.name == "posix":  # elsewhere the option would let two servers share a port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        message = f"port {port} of this machine cannot be listened on: {error.strerror or error}"
-        raise GameError(message, hint="another server may run there: choose another --port") from error
-    return listener

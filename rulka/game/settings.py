@@ -16,8 +16,11 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from rulka.env_file import ENV_FILE, read_env_file
 from rulka.errors import UserError
@@ -26,34 +29,49 @@ from rulka.game.protocol import BASE_PORT, LOOPBACK
 from rulka.ports import HIGHEST_PORT, LOWEST_PORT
 
 PREFIX = "RULKA_GAME_"
-NAMES = ("HOST", "PORT", "SPEED", "MAP", "EXE", "PREFIX", "COMMAND")
+
+_Program = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
-class GameSettingsError(UserError):
-    """A setting of the game is unknown, out of range or contradicts another; the message names it."""
+def _words(command: object) -> object:
+    return shlex.split(command) if isinstance(command, str) else command
 
 
-@dataclass(frozen=True)
-class GameSettings:
+class GameSettings(BaseModel):
     """What this machine says of its games.
 
     Attributes:
         host: where they listen.
         port: of the first one.
         speed: factor of the race clock.
-        map_name: map that a game in its menus opens; empty leaves that to a person.
+        map: that a game in its menus opens; empty leaves that to a person.
         exe: the game's program; None where a person starts the games.
         prefix: of Wine; None on Windows.
         command: words of a whole command in the place of both, `{port}` inside; empty where there is none.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     host: str = LOOPBACK
-    port: int = BASE_PORT
-    speed: float = 10.0
-    map_name: str = ""
-    exe: Path | None = None
-    prefix: Path | None = None
-    command: tuple[str, ...] = ()
+    port: int = Field(BASE_PORT, ge=LOWEST_PORT, le=HIGHEST_PORT)
+    speed: float = Field(10.0, ge=0.01, le=1000.0)
+    map: str = ""
+    exe: _Program | None = None
+    prefix: _Program | None = None
+    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        problem = ""
+        if self.command and (self.exe or self.prefix):
+            problem = f"{PREFIX}COMMAND stands in the place of {PREFIX}EXE and {PREFIX}PREFIX: set it or the two others"
+        elif self.command and not any("{port}" in word for word in self.command):
+            problem = f"{PREFIX}COMMAND does not say where the port goes: write {{port}} in it"
+        elif self.prefix and not self.exe:
+            problem = f"{PREFIX}PREFIX is set without {PREFIX}EXE: name the program that Wine is to start"
+        if problem:
+            raise ValueError(problem)
+        return self
 
     @property
     def starts_games(self) -> bool:
@@ -66,7 +84,11 @@ class GameSettings:
         Args:
             patience_s: how long to wait for a game that does not listen.
         """
-        return GameLink(self.host, self.port, speed=self.speed, patience_s=patience_s, map_name=self.map_name)
+        return GameLink(self.host, self.port, speed=self.speed, patience_s=patience_s, map_name=self.map)
+
+
+class GameSettingsError(UserError):
+    """A setting of the game is unknown, out of range or contradicts another; the message names it."""
 
 
 def read_game_settings(environment: Mapping[str, str] | None = None, file: Path = ENV_FILE) -> GameSettings:
@@ -77,59 +99,23 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
         file: need not exist.
 
     Raises:
-        GameSettingsError: naming the setting and where it stands.
+        GameSettingsError: naming the setting and what it may be.
         EnvFileError: at a line of the file that cannot be read.
     """
-    values = read_env_file(file, PREFIX)
-    values |= {
-        name: value
-        for name, value in (os.environ if environment is None else environment).items()
-        if name.startswith(PREFIX)
+    values = read_env_file(file, PREFIX) | dict(os.environ if environment is None else environment)
+    given = {
+        name.removeprefix(PREFIX).lower(): value for name, value in values.items() if value and name.startswith(PREFIX)
     }
-    unknown = sorted(set(values) - {PREFIX + name for name in NAMES})
-    if unknown:
-        message = f"unknown settings of the game: {', '.join(unknown)}"
-        raise GameSettingsError(message, hint=f"Known are {', '.join(PREFIX + name for name in NAMES)}.")
-    given = {name: values[PREFIX + name] for name in NAMES if values.get(PREFIX + name)}
-    settings = GameSettings(
-        host=given.get("HOST", LOOPBACK),
-        port=int(_number(given, "PORT", BASE_PORT, LOWEST_PORT, HIGHEST_PORT)),
-        speed=_number(given, "SPEED", 10.0, 0.01, 1000.0),
-        map_name=given.get("MAP", ""),
-        exe=Path(given["EXE"]).expanduser() if "EXE" in given else None,
-        prefix=Path(given["PREFIX"]).expanduser() if "PREFIX" in given else None,
-        command=_words(given.get("COMMAND", "")),
-    )
-    if settings.command and (settings.exe or settings.prefix):
-        message = "RULKA_GAME_COMMAND stands in the place of RULKA_GAME_EXE and RULKA_GAME_PREFIX"
-        raise GameSettingsError(message, hint="Set the command or the two others.")
-    if settings.prefix and not settings.exe:
-        message = "RULKA_GAME_PREFIX is set without RULKA_GAME_EXE"
-        raise GameSettingsError(message, hint="Name the program that Wine is to start.")
-    return settings
-
-
-def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    text = given.get(name)
-    if text is None:
-        return default
     try:
-        number = int(text) if isinstance(default, int) else float(text)
-    except ValueError:
-        number = float("nan")
-    if not least <= number <= most:
-        message = f"{PREFIX}{name} is a number from {least:g} to {most:g}, got {text[:60]!r}"
-        raise GameSettingsError(message)
-    return number
+        return GameSettings.model_validate(given)
+    except ValidationError as error:
+        known = ", ".join(PREFIX + name.upper() for name in GameSettings.model_fields)
+        raise GameSettingsError("; ".join(map(_problem, error.errors())), hint=f"Known are {known}.") from error
 
 
-def _words(command: str) -> tuple[str, ...]:
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        message = f"RULKA_GAME_COMMAND cannot be read: {error}"
-        raise GameSettingsError(message) from error
-    if words and not any("{port}" in word for word in words):
-        message = "RULKA_GAME_COMMAND does not say where the port goes"
-        raise GameSettingsError(message, hint="Write {port} in it.")
-    return words
+def _problem(problem: ErrorDetails) -> str:
+    rule = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    name = PREFIX + "".join(map(str, problem["loc"][:1])).upper()
+    if problem["type"] == "extra_forbidden":
+        return f"{name} is no setting of the game"
+    return f"{name} {rule}, got {problem['input'][:60]!r}" if problem["loc"] else rule

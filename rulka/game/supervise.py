@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -51,12 +51,6 @@ def launch_command(settings: GameSettings, port: int) -> list[str]:
     return [WINE, *game] if settings.prefix else game
 
 
-def launch_environment(settings: GameSettings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a game: that of this process, and Wine's prefix."""
-    extra = {"WINEPREFIX": str(settings.prefix), "WINEDEBUG": "-all"} if settings.prefix else {}
-    return dict(inherited) | extra
-
-
 def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[bytes]:
     """Starts a game in a process group of its own, see `rulka.processes.start_group`; `end_group` ends it.
 
@@ -69,11 +63,12 @@ def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[byt
         LaunchError: if the program cannot be started.
     """
     command = launch_command(settings, port)
+    wine = {"WINEPREFIX": str(settings.prefix), "WINEDEBUG": "-all"} if settings.prefix else {}
     folder = settings.exe.parent if settings.exe else None  # the game looks for its data where it lies
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("ab") as out:
-            return start_group(command, launch_environment(settings, os.environ), out, folder)
+            return start_group(command, os.environ | wine, out, folder)
     except OSError as error:
         message = f"the game cannot be started with {command[0]!r}: {error.strerror or error}"
         raise LaunchError(message, hint="Look at RULKA_GAME_EXE, RULKA_GAME_PREFIX and RULKA_GAME_COMMAND.") from error
@@ -83,9 +78,8 @@ LOG_DIR = Path("runs/games")
 START_LIMIT_S = 120.0
 """Longest wait for a game to listen; the first start of a day takes a minute on slow disks."""
 LOOK_S = 0.2
-MAX_RESTARTS = 5
-"""Of all games together, within `RESTART_WINDOW_S`."""
-RESTART_WINDOW_S = 60.0
+MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
+"""Of all games together."""
 SELF_MADE_PATIENCE_S = 60.0
 """Programs wait so long for a game that is started again."""
 PATIENCE_S = 10.0
@@ -107,18 +101,19 @@ class GameSupervisor:
         log_dir: one log for each port.
 
     Attributes:
+        games: the process of the game at each port.
         num_restarts: how often a game was started again.
     """
 
     def __init__(self, settings: GameSettings, num_games: int, reports: Path, log_dir: Path) -> None:
         self._settings, self._reports, self._log_dir = settings, reports, log_dir
         self._ports = [settings.port + index for index in range(num_games)]
-        self._games: dict[int, subprocess.Popen[bytes]] = {}
+        self.games: dict[int, subprocess.Popen[bytes]] = {}
         self._budget = RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S)
         self._is_ending, self._is_started = threading.Event(), threading.Event()
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._watch, name="games", daemon=True)
         self.num_restarts = 0
+        self._thread = threading.Thread(target=self._watch, name="games", daemon=True)
 
     def start(self, limit_s: float = START_LIMIT_S) -> None:
         """Starts all games and waits until they listen.
@@ -144,15 +139,11 @@ class GameSupervisor:
         if self._thread.is_alive():
             self._thread.join()
 
-    def pids(self) -> dict[int, int]:
-        """Returns the process id of the game at each port."""
-        return {port: game.pid for port, game in self._games.items()}
-
     def _wait_until_all_listen(self, limit_s: float) -> None:
         while not set(self._ports) <= listening_ports():
             if self._error is not None:
                 raise self._error
-            for port, game in list(self._games.items()):
+            for port, game in list(self.games.items()):
                 if game.poll() is not None:
                     message = f"the game at port {port} ended with exit code {game.returncode} before it listened"
                     raise GameStartError(message, hint=f"See {self._log(port).as_posix()}.")
@@ -167,7 +158,7 @@ class GameSupervisor:
         """The thread: starts, restarts, and in the end ends the games."""
         try:
             for port in self._ports:
-                self._games[port] = launch(self._settings, port, self._log(port))
+                self.games[port] = launch(self._settings, port, self._log(port))
             while not self._is_ending.wait(LOOK_S):
                 if self._is_started.is_set():
                     self._replace_broken()
@@ -175,11 +166,11 @@ class GameSupervisor:
             self._error = error
             _LOGGER.error("%s", error.for_people())
         finally:
-            for game in self._games.values():
+            for game in self.games.values():
                 end_group(game)
 
     def _replace_broken(self) -> None:
-        for port, game in self._games.items():
+        for port, game in self.games.items():
             report = hang_report(self._reports, port)
             is_dead, hangs = game.poll() is not None, report.exists()
             if not is_dead and not hangs:
@@ -193,7 +184,7 @@ class GameSupervisor:
             _LOGGER.warning("the game at port %d %s; starting it again", port, reason)
             end_group(game)
             report.unlink(missing_ok=True)
-            self._games[port] = launch(self._settings, port, self._log(port))
+            self.games[port] = launch(self._settings, port, self._log(port))
             self.num_restarts += 1
 
     def _log(self, port: int) -> Path:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.recordings.errors import NoSamplesError
 from rulka.recordings.model import Ghost, Samples, VehicleState
-from rulka.recordings.rotation import matrix_to_quaternion, quaternion_to_matrix, slerp
 
 DECISION_MS = 50
 RPM_PER_MPS = (360.0, 219.0, 160.0, 110.0, 85.0)
@@ -57,7 +57,7 @@ def car_rows(ghost: Ghost) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 
 def _rows(samples: Samples, vehicle: VehicleState) -> NDArray[np.float32]:
     rows = np.zeros((len(samples), NUM_CAR_FIELDS), dtype=np.float32)
-    rotation = quaternion_to_matrix(samples.quaternion)
+    rotation = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()
     gear = _gears(vehicle)
     state = _gearbox_state(gear, vehicle.forward_speed_mps)
     fields: dict[str, NDArray] = {
@@ -164,8 +164,9 @@ def _blend(start: NDArray, end: NDArray, share: NDArray, step_s: NDArray) -> NDA
         + s**2 * (3 - 2 * s) * end[:, position]
         + s**2 * (s - 1) * h * end[:, velocity]
     )
-    first, second = (matrix_to_quaternion(row[:, CAR["rotation"]].reshape(-1, 3, 3)) for row in (start, end))
-    result[:, CAR["rotation"]] = quaternion_to_matrix(slerp(first, second, share)).reshape(-1, 9)
+    first, second = (Rotation.from_matrix(row[:, CAR["rotation"]].reshape(-1, 3, 3)) for row in (start, end))
+    turn = Rotation.from_rotvec(share[:, None] * (second * first.inv()).as_rotvec())
+    result[:, CAR["rotation"]] = (turn * first).as_matrix().reshape(-1, 9)
     return result
 
 

@@ -6,13 +6,11 @@ needs their layouts, since nothing in a clip states its size. A kind that is not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rulka.recordings.container import GHOST
 from rulka.recordings.errors import UnsupportedGenerationError
 from rulka.recordings.ghost import read_ghost
 from rulka.recordings.model import Ghost
-from rulka.recordings.nodes import ChunkReader, NodeReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.nodes import ChunkReader, Nodes, node, passed, skip, skip_list
 from rulka.recordings.stream import Cursor
 
 CLIP, TRACK, GHOST_BLOCK, EFFECT = 0x03079000, 0x03078000, 0x030E5000, 0x07010000
@@ -31,24 +29,14 @@ def read_clip(cursor: Cursor, nodes: Nodes, ghosts: _Found) -> None:
         UnsupportedGenerationError: at a structure that is not known; `ghosts` then holds those before it.
         DamagedError: if the clip contradicts itself.
     """
-    nodes.reference(cursor, {CLIP: _node(ghosts, _CLIP_CHUNKS, "a clip")})
-
-
-def _node(ghosts: _Found, chunks: Mapping[int, ChunkReader[_Found]], where: str) -> NodeReader:
-    def read(cursor: Cursor, nodes: Nodes) -> object:
-        stop = read_chunks(cursor, ghosts, nodes, chunks)
-        if stop is not None:
-            raise unknown_chunk(stop, where)
-        return None
-
-    return read
+    nodes.reference(cursor, {CLIP: node(ghosts, _CLIP_CHUNKS, "a clip")})
 
 
 def _tracks(*, has_name: bool, num_bytes: int = 0) -> ChunkReader[_Found]:
     def chunk(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
         cursor.skip(4)
         for _ in range(cursor.count(4)):
-            nodes.reference(cursor, {TRACK: _node(ghosts, _TRACK_CHUNKS, "a track of a clip")})
+            nodes.reference(cursor, {TRACK: node(ghosts, _TRACK_CHUNKS, "a track of a clip")})
         if has_name:
             cursor.string()
         cursor.skip(num_bytes)
@@ -64,7 +52,7 @@ def _versioned_tracks(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
 
 
 def _blocks(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
-    readers = {kind: _node(ghosts, chunks, "a block of a clip") for kind, chunks in _BLOCKS.items()}
+    readers = {kind: node(ghosts, chunks, "a block of a clip") for kind, chunks in _BLOCKS.items()}
     cursor.string()
     cursor.skip(4)
     for _ in range(cursor.count(4)):
@@ -98,29 +86,12 @@ def _versioned_ghost(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
     cursor.skip(16)
 
 
-def _skip(num_bytes: int) -> ChunkReader[_Found]:
-    def chunk(cursor: Cursor, _: _Found, __: Nodes) -> None:
-        cursor.skip(num_bytes)
-
-    return chunk
-
-
-def _keys(key_bytes: int, num_bytes: int = 0) -> ChunkReader[_Found]:
-    """Returns the reader of a list of keys and what follows it."""
-
-    def chunk(cursor: Cursor, _: _Found, __: Nodes) -> None:
-        cursor.skip(key_bytes * cursor.count(key_bytes))
-        cursor.skip(num_bytes)
-
-    return chunk
-
-
 def _custom_keys(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
     version = 6 + cursor.u32()
     if version not in CUSTOM_KEY_BYTES:
         message = f"the keys of a camera are stored in version {version}; known are {sorted(CUSTOM_KEY_BYTES)}"
         raise UnsupportedGenerationError(message)
-    _keys(CUSTOM_KEY_BYTES[version])(cursor, ghosts, nodes)
+    skip_list(CUSTOM_KEY_BYTES[version])(cursor, ghosts, nodes)
 
 
 def _named_camera(num_ids: int, num_bytes: int) -> ChunkReader[_Found]:
@@ -143,7 +114,7 @@ def _versioned_camera(cursor: Cursor, _: _Found, __: Nodes) -> None:
 
 
 def _effect(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
-    nodes.reference(cursor, {EFFECT: _node(ghosts, _EFFECT_CHUNKS, "an effect")})
+    nodes.reference(cursor, {EFFECT: node(ghosts, _EFFECT_CHUNKS, "an effect")})
 
 
 def _text(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
@@ -158,7 +129,7 @@ def _image(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
 
 def _sound(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
     cursor.file_reference()
-    _keys(12)(cursor, ghosts, nodes)
+    skip_list(12)(cursor, ghosts, nodes)
 
 
 def _played_sound(cursor: Cursor, _: _Found, __: Nodes) -> None:
@@ -168,19 +139,11 @@ def _played_sound(cursor: Cursor, _: _Found, __: Nodes) -> None:
 
 def _placed_sound(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
     cursor.file_reference()
-    _keys(24 if cursor.u32() >= 1 else 12)(cursor, ghosts, nodes)
+    skip_list(24 if cursor.u32() >= 1 else 12)(cursor, ghosts, nodes)
 
 
 def _no_scene(cursor: Cursor, _: _Found, nodes: Nodes) -> None:
     nodes.reference(cursor, {})
-
-
-def _id(cursor: Cursor, _: _Found, __: Nodes) -> None:
-    cursor.id()
-
-
-def _string(cursor: Cursor, _: _Found, __: Nodes) -> None:
-    cursor.string()
 
 
 _CLIP_CHUNKS: dict[int, ChunkReader[_Found]] = {
@@ -190,41 +153,41 @@ _CLIP_CHUNKS: dict[int, ChunkReader[_Found]] = {
     CLIP | 0x3: _tracks(has_name=True),
     CLIP | 0x4: _no_scene,
     CLIP | 0x5: _tracks(has_name=True),
-    CLIP | 0x6: _id,
-    CLIP | 0x9: _string,
+    CLIP | 0x6: passed(Cursor.id),
+    CLIP | 0x9: passed(Cursor.string),
     CLIP | 0xD: _versioned_tracks,
-} | {CLIP | number: _skip(4) for number in (0x7, 0x8, 0xA, 0xB, 0xC)}
+} | {CLIP | number: skip(4) for number in (0x7, 0x8, 0xA, 0xB, 0xC)}
 _TRACK_CHUNKS: dict[int, ChunkReader[_Found]] = {
     TRACK | 1: _blocks,
-    TRACK | 2: _skip(4),
-    TRACK | 3: _skip(4),
-    TRACK | 4: _skip(8),
+    TRACK | 2: skip(4),
+    TRACK | 3: skip(4),
+    TRACK | 4: skip(8),
     TRACK | 5: _cycling,
 }
 _EFFECT_CHUNKS: dict[int, ChunkReader[_Found]] = {
-    EFFECT | 1: _keys(28, 4),
-    EFFECT | 2: _keys(32, 4),
-    EFFECT | 4: _keys(48, 12),
-    EFFECT | 5: _keys(48, 16),
+    EFFECT | 1: skip_list(28, 4),
+    EFFECT | 2: skip_list(32, 4),
+    EFFECT | 4: skip_list(48, 12),
+    EFFECT | 5: skip_list(48, 16),
 }
 _BLOCKS: dict[int, dict[int, ChunkReader[_Found]]] = {
     GHOST_BLOCK: {GHOST_BLOCK | 1: _old_ghost, GHOST_BLOCK | 2: _versioned_ghost},
-    TIME: {TIME: _keys(12)},
-    FADE: {FADE: _keys(8, 16)},
-    TRAILS: {TRAILS: _skip(8)},
-    MUSIC: {MUSIC: _keys(8), MUSIC | 1: _keys(12)},
-    SOUND: {SOUND | 1: _sound, SOUND | 2: _skip(8), SOUND | 3: _played_sound, SOUND | 4: _placed_sound},
-    TEXT: {TEXT | 1: _text, TEXT | 2: _skip(12), TEXT | 3: _skip(4)},
-    IMAGE: {IMAGE: _image, IMAGE | 1: _skip(4)},
+    TIME: {TIME: skip_list(12)},
+    FADE: {FADE: skip_list(8, 16)},
+    TRAILS: {TRAILS: skip(8)},
+    MUSIC: {MUSIC: skip_list(8), MUSIC | 1: skip_list(12)},
+    SOUND: {SOUND | 1: _sound, SOUND | 2: skip(8), SOUND | 3: _played_sound, SOUND | 4: _placed_sound},
+    TEXT: {TEXT | 1: _text, TEXT | 2: skip(12), TEXT | 3: skip(4)},
+    IMAGE: {IMAGE: _image, IMAGE | 1: skip(4)},
     CAMERA_CUSTOM: {
-        CAMERA_CUSTOM | 1: _keys(80),
-        CAMERA_CUSTOM | 2: _keys(96),
-        CAMERA_CUSTOM | 5: _keys(96),
+        CAMERA_CUSTOM | 1: skip_list(80),
+        CAMERA_CUSTOM | 2: skip_list(96),
+        CAMERA_CUSTOM | 5: skip_list(96),
         CAMERA_CUSTOM | 6: _custom_keys,
     },
     CAMERA_GAME: {
-        CAMERA_GAME: _skip(12),
-        CAMERA_GAME | 1: _skip(16),
+        CAMERA_GAME: skip(12),
+        CAMERA_GAME | 1: skip(16),
         CAMERA_GAME | 2: _named_camera(2, 4),
         CAMERA_GAME | 3: _named_camera(1, 4),
         CAMERA_GAME | 4: _named_camera(1, 48),

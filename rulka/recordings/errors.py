@@ -57,7 +57,3 @@ class MisalignedInputsError(RecordingError):
 
 class UnlimiterMapError(RecordingError):
     """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""
-
-
-class UnwritableError(RecordingError):
-    """A race that cannot be written as a recording."""

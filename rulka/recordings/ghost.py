@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from rulka.recordings.entities import ENTITY_RECORD, read_entity_samples
 from rulka.recordings.errors import UnsupportedGenerationError
 from rulka.recordings.inputs import read_events
 from rulka.recordings.model import Ghost, Samples
-from rulka.recordings.nodes import ChunkReader, NodeReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.nodes import ChunkReader, NodeReader, Nodes, keep, passed, read_node, skip
 from rulka.recordings.samples import read_compressed_samples, read_plain_samples
 from rulka.recordings.stream import Cursor
 from rulka.recordings.tick_inputs import read_tick_inputs
 
 MAX_MODEL_VERSION = 9
-_CHECKPOINT = struct.Struct("<II")
-"""Time and score; the old games store another number, which nobody needs, in place of the score."""
-
-
-def optional(value: int) -> int | None:
-    """Returns a stored number, None for the mark that there is none (or any other negative number)."""
-    return None if value >= 1 << 31 else value
 
 
 def _samples(read: Callable[[Cursor], Samples | None]) -> ChunkReader[Ghost]:
@@ -75,11 +67,8 @@ def read_entity_record(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
 
 def _entity_reader(ghost: Ghost) -> NodeReader:
     def read(cursor: Cursor, nodes: Nodes) -> object:
-        holder = Ghost()
-        stop = read_chunks(cursor, holder, nodes, {ENTITY_RECORD: _samples(read_entity_samples)})
-        ghost.notes.extend(holder.notes)
-        if stop is not None:
-            raise unknown_chunk(stop, "the record of entities")
+        holder = Ghost(notes=ghost.notes)
+        read_node(cursor, holder, nodes, {ENTITY_RECORD: _samples(read_entity_samples)}, "the record of entities")
         return holder.samples
 
     return read
@@ -115,61 +104,22 @@ def _driver(num_unknown: int) -> ChunkReader[Ghost]:
     return chunk
 
 
-def _race_time(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.race_time_ms = optional(cursor.u32())
+def _checkpoints(*, has_stunts: bool) -> ChunkReader[Ghost]:
+    """Returns the reader of pairs of a time and a score; old games store in its place what nobody needs."""
 
+    def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+        pairs = [(cursor.optional(), cursor.optional()) for _ in range(cursor.count(8))]
+        cursor.expect_end()
+        ghost.checkpoint_times_ms = tuple(time for time, _ in pairs)
+        if has_stunts:
+            ghost.checkpoint_stunts = tuple(stunts or 0 for _, stunts in pairs)
 
-def _respawns(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.respawns = optional(cursor.u32())
-
-
-def _stunts(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.stunts = optional(cursor.u32())
-
-
-def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    pairs = list(_CHECKPOINT.iter_unpack(cursor.take(8 * cursor.count(8))))
-    cursor.expect_end()
-    ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
-    ghost.checkpoint_stunts = tuple(optional(stunts) or 0 for _, stunts in pairs)
-
-
-def _old_checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    pairs = list(_CHECKPOINT.iter_unpack(cursor.take(8 * cursor.count(8))))
-    cursor.expect_end()
-    ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
-
-
-def _login(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.login = cursor.string()
-
-
-def _validated_map(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.validated_map_uid = cursor.id()
-
-
-def _nickname(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.nickname = cursor.id()
+    return chunk
 
 
 def _skins(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
     _skip_file_references(cursor)
     ghost.nickname = cursor.string()
-
-
-def _vehicle(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    ghost.vehicle = cursor.ident().uid
-
-
-def _ghost_uid(cursor: Cursor, _: Ghost, __: Nodes) -> None:
-    cursor.id()
-
-
-def _skip(num_bytes: int) -> ChunkReader[Ghost]:
-    def chunk(cursor: Cursor, _: Ghost, __: Nodes) -> None:
-        cursor.skip(num_bytes)
-
-    return chunk
 
 
 def _validation(*, has_seed: bool) -> ChunkReader[Ghost]:
@@ -215,31 +165,31 @@ def _tick_inputs(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
 
 GHOST_CHUNKS: dict[int, ChunkReader[Ghost]] = {
     0x0303F003: _samples(read_plain_samples),
-    0x0303F004: _skip(4),
+    0x0303F004: skip(4),
     0x0303F005: _samples(read_compressed_samples),
     0x0303F006: _replaying_samples,
     0x03092000: _appearance,
     0x03092003: _driver(0),
-    0x03092004: _old_checkpoints,
-    0x03092005: _race_time,
+    0x03092004: _checkpoints(has_stunts=False),
+    0x03092005: keep("race_time_ms", Cursor.optional),
     0x03092006: _driver(1),
-    0x03092007: _skip(12),
-    0x03092008: _respawns,
-    0x03092009: _skip(12),
-    0x0309200A: _stunts,
-    0x0309200B: _checkpoints,
-    0x0309200C: _skip(4),
+    0x03092007: skip(12),
+    0x03092008: keep("respawns", Cursor.optional),
+    0x03092009: skip(12),
+    0x0309200A: keep("stunts", Cursor.optional),
+    0x0309200B: _checkpoints(has_stunts=True),
+    0x0309200C: skip(4),
     0x0309200D: _driver(4),
-    0x0309200E: _ghost_uid,
-    0x0309200F: _login,
-    0x03092010: _validated_map,
+    0x0309200E: passed(Cursor.id),
+    0x0309200F: keep("login", Cursor.string),
+    0x03092010: keep("validated_map_uid", Cursor.id),
     0x03092011: _validation(has_seed=False),
-    0x03092012: _skip(20),
-    0x03092015: _nickname,
+    0x03092012: skip(20),
+    0x03092015: keep("nickname", Cursor.id),
     0x03092017: _skins,
-    0x03092018: _vehicle,
+    0x03092018: keep("vehicle", lambda cursor: cursor.ident().uid),
     0x03092019: _validation(has_seed=True),
-    0x0309201C: _skip(32),
+    0x0309201C: skip(32),
     0x0309201D: _tick_inputs,
     0x03092025: _versioned_validation,
 }
@@ -253,7 +203,5 @@ def read_ghost(cursor: Cursor, nodes: Nodes) -> Ghost:
         UnsupportedGenerationError: if it holds a chunk that is not known and cannot be passed over.
     """
     ghost = Ghost()
-    stop = read_chunks(cursor, ghost, nodes, GHOST_CHUNKS)
-    if stop is not None:
-        raise unknown_chunk(stop, "a ghost")
+    read_node(cursor, ghost, nodes, GHOST_CHUNKS, "a ghost")
     return ghost

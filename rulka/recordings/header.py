@@ -8,7 +8,6 @@ from xml.sax.saxutils import unescape
 
 from rulka.recordings.container import GHOST, MAP, REPLAY, Container
 from rulka.recordings.errors import DamagedError
-from rulka.recordings.ghost import optional
 from rulka.recordings.model import RecordingHeader
 from rulka.recordings.stream import Cursor
 
@@ -55,7 +54,7 @@ def _basic_fields(cursor: Cursor) -> dict[str, object]:
     if version >= 4 and version != _NO_RECORD_VERSION:
         ident = cursor.ident()
         fields = {"map_uid": ident.uid, "environment": ident.collection, "map_author": ident.author}
-        fields |= {"race_time_ms": optional(cursor.u32()), "nickname": cursor.string()}
+        fields |= {"race_time_ms": cursor.optional(), "nickname": cursor.string()}
         if version >= 6:
             fields["login"] = cursor.string()
     if 8 <= version < 1 << 31:  # the game compares this one as a signed number
@@ -94,7 +93,7 @@ def _description(cursor: Cursor) -> tuple[tuple[int | None, ...], tuple[str, str
         ident = cursor.ident()
         identity = (ident.uid, ident.collection, ident.author, cursor.string())
     cursor.skip(4)
-    medals = tuple(optional(cursor.u32()) for _ in range(4)) if version >= 1 else (None,) * 4
+    medals = tuple(cursor.optional() for _ in range(4)) if version >= 1 else (None,) * 4
     return medals, identity
 
 

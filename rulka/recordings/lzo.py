@@ -3,7 +3,7 @@
 The stream has no header; the caller knows the uncompressed size. Every read and every write is checked, so that a
 damaged stream ends in an error and never outside the two arrays. The kernel is compiled once and cached.
 
-Files are written with `lzallright`. It cannot read files that nobody vouches for: it takes the size as a hint and grows
+`lzallright` cannot read files that nobody vouches for: it takes the size as a hint and grows
 its buffer as far as the stream goes, to 512 bytes for each compressed one (1 MB of zeros took 0.5 GB).
 """
 

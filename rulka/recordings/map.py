@@ -6,12 +6,22 @@ import struct
 from dataclasses import dataclass, field
 from functools import partial
 
-from rulka.recordings.container import MAP, Container
+from rulka.recordings.container import GHOST, MAP, Container
 from rulka.recordings.errors import DamagedError, UnlimiterMapError, UnsupportedGenerationError
-from rulka.recordings.ghost import optional, read_ghost
+from rulka.recordings.ghost import read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.model import Block, MapInfo
-from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.nodes import (
+    ChunkReader,
+    Nodes,
+    keep,
+    node,
+    passed,
+    read_chunks,
+    skip,
+    skip_list,
+    unknown_chunk,
+)
 from rulka.recordings.stream import ITEM_BYTES, SKIPPABLE, Cursor, Ident
 
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
@@ -110,24 +120,34 @@ def _place_free_blocks(body: bytes, start: int, blocks: list[Block]) -> None:
         blocks[number] = blocks[number]._replace(position_m=(x, y, z), pitch_yaw_roll=(pitch, yaw, roll))
 
 
-def _vehicle(cursor: Cursor, _: _Map, __: Nodes) -> None:
-    cursor.ident()
-
-
 def _parameters(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
-    nodes.reference(cursor, {COLLECTORS: _read_collectors})
-    medals = nodes.reference(cursor, {PARAMETERS: _read_parameters})
-    if isinstance(medals, tuple):
-        target.medals_ms = medals
+    nodes.reference(cursor, {COLLECTORS: node(target, {COLLECTORS: _stock}, "the block stock")})
+    nodes.reference(cursor, {PARAMETERS: node(target, _PARAMETER_CHUNKS, "the map's parameters")})
     cursor.skip(4)
 
 
-def _name(cursor: Cursor, target: _Map, _: Nodes) -> None:
-    target.name = cursor.string()
+def _stock(cursor: Cursor, _: _Map, __: Nodes) -> None:
+    for _item in range(cursor.count(16)):
+        cursor.ident()
+        cursor.skip(4)
 
 
-def _mod(cursor: Cursor, _: _Map, __: Nodes) -> None:
-    cursor.file_reference()
+def _medals(cursor: Cursor, target: _Map, _: Nodes) -> None:
+    target.medals_ms = cursor.optional(), cursor.optional(), cursor.optional(), cursor.optional()
+
+
+def _old_medals(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
+    _medals(cursor, target, nodes)
+    cursor.skip(4)
+
+
+def _named_medals(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
+    cursor.string()
+    _medals(cursor, target, nodes)
+
+
+def _author_ghost(cursor: Cursor, _: _Map, nodes: Nodes) -> None:
+    nodes.reference(cursor, {GHOST: read_ghost})
 
 
 def _blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
@@ -215,7 +235,7 @@ def _read_head(cursor: Cursor, nodes: Nodes, version: int, target: _Map) -> _Hea
     if flags not in _UNUSED_FLAGS:
         if flags & _HAS_SKIN:
             cursor.id()
-            nodes.reference(cursor, {SKIN: _read_skin})
+            nodes.reference(cursor, {SKIN: node(target, _SKIN_CHUNKS, "the skin of a block")})
         if version >= 2:
             _skip_extras(cursor, nodes, flags)
     return name, turns, (x, y, z), flags
@@ -225,7 +245,7 @@ def _skip_extras(cursor: Cursor, nodes: Nodes, flags: int) -> None:
     if flags & _HAS_CHARACTER:
         nodes.reference(cursor, {})
     if flags & _HAS_WAYPOINT:
-        nodes.reference(cursor, {WAYPOINT: _read_waypoint})
+        nodes.reference(cursor, {WAYPOINT: node(None, {WAYPOINT: _waypoint}, "a waypoint")})
     if flags & _HAS_CARD:
         for _ in range(cursor.count(12)):
             cursor.skip(8)
@@ -236,103 +256,39 @@ def _skip_extras(cursor: Cursor, nodes: Nodes, flags: int) -> None:
         cursor.skip(8)
 
 
-def _read_collectors(cursor: Cursor, nodes: Nodes) -> object:
-    def stock(part: Cursor, target: None, nodes: Nodes) -> None:
-        for _ in range(part.count(16)):
-            part.ident()
-            part.skip(4)
-
-    return _read_node(cursor, nodes, {COLLECTORS: stock}, "the block stock")
-
-
-def _read_node(cursor: Cursor, nodes: Nodes, chunks: dict[int, ChunkReader[None]], where: str) -> None:
-    stop = read_chunks(cursor, None, nodes, chunks)
-    if stop is not None:
-        raise unknown_chunk(stop, where)
+def _waypoint(cursor: Cursor, _: None, __: Nodes) -> None:
+    if cursor.u32() >= 2:
+        cursor.string()
+    else:
+        cursor.skip(4)
+    cursor.skip(4)
 
 
-def _skip(num_bytes: int) -> ChunkReader[None]:
-    def chunk(cursor: Cursor, target: None, nodes: Nodes) -> None:
-        cursor.skip(num_bytes)
-
-    return chunk
-
-
-def _strings(count: int, num_files: int = 0) -> ChunkReader[None]:
-    def chunk(cursor: Cursor, target: None, nodes: Nodes) -> None:
-        for _ in range(count):
-            cursor.string()
-        for _ in range(num_files):
-            cursor.file_reference()
-
-    return chunk
-
-
-def _read_skin(cursor: Cursor, nodes: Nodes) -> object:
-    def secondary(part: Cursor, target: None, nodes: Nodes) -> None:
-        part.skip(4)
-        part.file_reference()
-
-    chunks = {SKIN: _strings(2), SKIN | 1: _strings(1, 1), SKIN | 2: _strings(1, 2), SKIN | 3: secondary}
-    return _read_node(cursor, nodes, chunks, "the skin of a block")
-
-
-def _read_waypoint(cursor: Cursor, nodes: Nodes) -> object:
-    def properties(part: Cursor, target: None, nodes: Nodes) -> None:
-        if part.u32() >= 2:
-            part.string()
-        else:
-            part.skip(4)
-        part.skip(4)
-
-    return _read_node(cursor, nodes, {WAYPOINT: properties}, "a waypoint")
-
-
-def _read_parameters(cursor: Cursor, nodes: Nodes) -> object:
-    """Reads the map's parameters and returns its four medal times."""
-    medals: tuple[int | None, ...] = (None, None, None, None)
-
-    def times(part: Cursor, target: None, nodes: Nodes) -> None:
-        nonlocal medals
-        medals = tuple(optional(part.u32()) for _ in range(4))
-
-    def old_times(part: Cursor, target: None, inner: Nodes) -> None:
-        times(part, target, inner)
-        part.skip(4)
-
-    def new_times(part: Cursor, target: None, inner: Nodes) -> None:
-        part.string()
-        times(part, target, inner)
-
-    def items(part: Cursor, target: None, nodes: Nodes) -> None:
-        part.skip(4 * part.count(4))
-
-    def author_ghost(part: Cursor, target: None, inner: Nodes) -> None:
-        inner.reference(part, {0x03092000: read_ghost})
-
-    chunks: dict[int, ChunkReader[None]] = {
-        PARAMETERS: _skip(32),
-        PARAMETERS | 1: _strings(4),
-        PARAMETERS | 2: _skip(64),
-        PARAMETERS | 3: _skip(24),
-        PARAMETERS | 4: old_times,
-        PARAMETERS | 5: _skip(12),
-        PARAMETERS | 6: items,
-        PARAMETERS | 7: _skip(4),
-        PARAMETERS | 8: _skip(8),
-        PARAMETERS | 0xA: new_times,
-        PARAMETERS | 0xD: author_ghost,
-    }
-    _read_node(cursor, nodes, chunks, "the map's parameters")
-    return medals
-
-
+_SKIN_CHUNKS = {
+    SKIN: passed(Cursor.string, Cursor.string),
+    SKIN | 1: passed(Cursor.string, Cursor.file_reference),
+    SKIN | 2: passed(Cursor.string, Cursor.file_reference, Cursor.file_reference),
+    SKIN | 3: passed(Cursor.u32, Cursor.file_reference),
+}
+_PARAMETER_CHUNKS: dict[int, ChunkReader[_Map]] = {
+    PARAMETERS: skip(32),
+    PARAMETERS | 1: passed(*4 * [Cursor.string]),
+    PARAMETERS | 2: skip(64),
+    PARAMETERS | 3: skip(24),
+    PARAMETERS | 4: _old_medals,
+    PARAMETERS | 5: skip(12),
+    PARAMETERS | 6: skip_list(4),
+    PARAMETERS | 7: skip(4),
+    PARAMETERS | 8: skip(8),
+    PARAMETERS | 0xA: _named_medals,
+    PARAMETERS | 0xD: _author_ghost,
+}
 MAP_CHUNKS: dict[int, ChunkReader[_Map]] = {
-    MAP | 0x00D: _vehicle,
+    MAP | 0x00D: passed(Cursor.ident),
     MAP | 0x011: _parameters,
-    MAP | 0x012: _name,
+    MAP | 0x012: keep("name", Cursor.string),
     OLD_BLOCKS_CHUNK: _old_blocks,
-    MAP | 0x019: _mod,
+    MAP | 0x019: passed(Cursor.file_reference),
     BLOCKS_CHUNK: _blocks,
 }
 """Readers of the chunks of a map by folded id, up to its blocks."""

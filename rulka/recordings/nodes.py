@@ -111,6 +111,51 @@ def read_chunks(
     raise DamagedError(message)
 
 
+def read_node(cursor: Cursor, target: T, nodes: Nodes, chunks: Mapping[int, ChunkReader[T]], where: str) -> None:
+    """Reads the chunks of one node to its end.
+
+    Raises:
+        UnsupportedGenerationError: at a chunk that cannot be passed; `where` names what holds it.
+    """
+    stop = read_chunks(cursor, target, nodes, chunks)
+    if stop is not None:
+        raise unknown_chunk(stop, where)
+
+
+def node(target: T, chunks: Mapping[int, ChunkReader[T]], where: str) -> NodeReader:
+    """Returns a reader of nodes whose chunks fill a target; the node itself becomes nothing."""
+    return lambda cursor, nodes: read_node(cursor, target, nodes, chunks, where)
+
+
+def keep(name: str, read: Callable[[Cursor], object]) -> ChunkReader[object]:
+    """Returns the reader of a chunk of one value, which becomes an attribute of the target."""
+
+    def chunk(cursor: Cursor, target: object, _: Nodes) -> None:
+        setattr(target, name, read(cursor))
+
+    return chunk
+
+
+def passed(*reads: Callable[[Cursor], object]) -> ChunkReader[object]:
+    """Returns the reader of a chunk whose values nobody needs."""
+
+    def chunk(cursor: Cursor, _: object, __: Nodes) -> None:
+        for read in reads:
+            read(cursor)
+
+    return chunk
+
+
+def skip(num_bytes: int) -> ChunkReader[object]:
+    """Returns the reader of a chunk of a known size that nobody needs."""
+    return passed(lambda cursor: cursor.skip(num_bytes))
+
+
+def skip_list(item_bytes: int, num_bytes: int = 0) -> ChunkReader[object]:
+    """Returns the reader of a count, items of a known size, and what follows them, none of which anybody needs."""
+    return passed(lambda cursor: cursor.skip(item_bytes * cursor.count(item_bytes) + num_bytes))
+
+
 def unknown_chunk(identifier: int, where: str) -> UnsupportedGenerationError:
     """Returns the error for a chunk that cannot be passed."""
     message = f"{where} holds chunk 0x{identifier:08X}, whose layout is not known here and which cannot be passed over"

@@ -21,7 +21,7 @@ from rulka.recordings.header import parse_header, xml_number
 from rulka.recordings.inputs import FINISH_LINE, read_events
 from rulka.recordings.map import read_map_container
 from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
-from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.nodes import ChunkReader, Nodes, keep, passed, read_chunks, skip, unknown_chunk
 from rulka.recordings.stream import Cursor
 
 FIRST_READ_BYTES = 1 << 16
@@ -126,10 +126,6 @@ class _Replay:
     notes: list[str] = field(default_factory=list)
 
 
-def _map(cursor: Cursor, target: _Replay, _: Nodes) -> None:
-    target.map_data = cursor.take(cursor.u32())
-
-
 def _ghosts(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
     cursor.skip(4)
     for _ in range(cursor.count(4)):
@@ -144,13 +140,6 @@ def _ghosts(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
 def _versioned_ghosts(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
     cursor.skip(4)
     _ghosts(cursor, target, nodes)
-
-
-def _skip(num_bytes: int) -> ChunkReader[_Replay]:
-    def chunk(cursor: Cursor, _: _Replay, __: Nodes) -> None:
-        cursor.skip(num_bytes)
-
-    return chunk
 
 
 def _inputs(cursor: Cursor, target: _Replay, _: Nodes) -> None:
@@ -186,10 +175,6 @@ def _clip(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
         target.ghosts += [replace(ghost, is_from_clip=True) for ghost in ghosts[len(target.ghosts) :]]
 
 
-def _author(cursor: Cursor, _: _Replay, __: Nodes) -> None:
-    cursor.id()
-
-
 def _world_record(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
     """Reads the record of everything on the map; it stands in for a lone ghost's own where that has none."""
     cursor.skip(4)
@@ -203,17 +188,17 @@ def _world_record(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
 
 
 REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {
-    MAP_CHUNK: _map,
+    MAP_CHUNK: keep("map_data", lambda cursor: cursor.take(cursor.u32())),
     REPLAY | 0x004: _versioned_ghosts,
-    REPLAY | 0x005: _skip(4),
+    REPLAY | 0x005: skip(4),
     REPLAY | 0x00C: _clip,
     REPLAY | 0x00D: _inputs,
     REPLAY | 0x00E: _node("the list of shown events"),
     REPLAY | 0x010: _node("the list of shown events"),
-    REPLAY | 0x011: _skip(0),
+    REPLAY | 0x011: skip(0),
     REPLAY | 0x014: _ghosts,
     REPLAY | 0x015: _clip,
-    REPLAY | 0x018: _author,
+    REPLAY | 0x018: passed(Cursor.id),
     REPLAY | 0x024: _world_record,
 }
 """Readers of the chunks of a recording by folded id."""

@@ -121,6 +121,11 @@ class Cursor:
         """Reads a signed 32-bit integer."""
         return _I32(self.data, self._advance(4))[0]
 
+    def optional(self) -> int | None:
+        """Reads a number; None for the mark that there is none (or any other negative number)."""
+        value = self.u32()
+        return None if value >= 1 << 31 else value
+
     def chunk_head(self) -> tuple[int, bool]:
         """Reads the id of a chunk, and the mark behind it of one that can be passed over, where there is that mark."""
         start = self.position

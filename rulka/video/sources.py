@@ -28,8 +28,10 @@ from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import RaceResult
 from rulka.folders import RACES
 from rulka.params import Params
-from rulka.recordings import Ghost, inputs_to_controls, read_recording
+from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
+from rulka.recordings.model import Ghost
+from rulka.recordings.reader import read_recording
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.driven_path import DrivenPath, path_from_rows

@@ -17,14 +17,14 @@ import yaml
 from rulka.actions import FORWARD, action_table
 from rulka.calibration import command as calibration
 from rulka.datasets.demonstrations import race_of_driver
-from rulka.datasets.export import recording_of_race
 from rulka.datasets.races import RaceDataset, write_races
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
-from rulka.recordings import write_recording
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
 from tests.conftest import write_synthetic_frames
+from tests.recordings.race_writer import recording_of_race
+from tests.recordings.writer import write_recording
 
 TESTS = Path(__file__).parents[1]
 SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}

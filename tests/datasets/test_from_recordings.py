@@ -26,7 +26,8 @@ from rulka.datasets.races import RaceDataset
 from rulka.datasets.selection import RespawnError, summary_of
 from rulka.observation import CAR
 from rulka.params import SelectParams
-from rulka.recordings import Ghost, InputEvent, Recording, RecordingHeader, Samples, TruncatedError, VehicleState
+from rulka.recordings.errors import TruncatedError
+from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
 from rulka.tracks.driven_path import DrivenPath
 from rulka.tracks.track import Track, TrackError
 

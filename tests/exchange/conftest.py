@@ -5,18 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+from urllib3.util import retry
 
-from rulka.exchange.client import Client, Pace
-from rulka.recordings import encode_recording, parse_recording
+from rulka.exchange import site as exchange
+from rulka.recordings.reader import parse_recording
+from tests.recordings.writer import encode_recording
 
 
 def _forge() -> Any:
@@ -134,19 +138,21 @@ class Clock:
     slept: list[float] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now_s += seconds
-
-    def pace(self, **changes: Any) -> Pace:
-        return replace(Pace(clock=lambda: self.now_s, sleep=self.sleep), **changes)
+        if seconds > 0:
+            self.slept.append(seconds)
+            self.now_s += seconds
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stands in for the clock of the client and of urllib3's waits."""
+    found = Clock()
+    stand_in = SimpleNamespace(sleep=found.sleep, monotonic=lambda: found.now_s)
+    monkeypatch.setattr(exchange, "time", stand_in)
+    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=found.sleep, time=time.time))
+    return found
 
 
 @pytest.fixture
-def client(site: Site, clock: Clock) -> Iterator[Client]:
-    with Client(site.url, clock.pace()) as found:
-        yield found
+def client(site: Site, clock: Clock) -> exchange.Site:
+    return exchange.Site(site.url, 1.0)

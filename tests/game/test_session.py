@@ -92,8 +92,9 @@ def test_after_an_error_the_next_race_is_whole(serve: ServerMaker) -> None:
     session = session_at(server.port)
     first = race(session)
     session.begin()
-    server._game.timeout_ms = 0  # the next wait is too long
-    wait_for(lambda: server._stream is None, "the server to drop the program")
+    assert server._program is not None
+    server._program.close()
+    wait_for(lambda: server._program is None, "the server to drop the program")
     with pytest.raises(GameError):
         session.decide(CONTROLS[0])
     session.recover()

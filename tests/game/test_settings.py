@@ -11,7 +11,7 @@ from rulka.doctor.finding import State
 from rulka.doctor.game import game
 from rulka.env_file import EnvFileError
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
-from rulka.game.supervise import LaunchError, launch_command, launch_environment
+from rulka.game.supervise import LaunchError, launch, launch_command
 
 NO_FILE = Path("none/.env")
 
@@ -39,13 +39,20 @@ def test_the_file_is_read_and_the_environment_goes_before_it(tmp_path: Path) -> 
     assert settings.prefix == Path("/wine")
 
 
-def test_command_of_windows_and_of_wine() -> None:
+def test_command_of_windows() -> None:
     windows = read(EXE="TmForever.exe")
     assert launch_command(windows, 8479) == ["TmForever.exe", "/configstring=set custom_port 8479"]
-    assert launch_environment(windows, {"A": "1"}) == {"A": "1"}
-    wine = read(EXE="TmForever.exe", PREFIX="/wine")
-    assert launch_command(wine, 8480) == ["wine", "TmForever.exe", "/configstring=set custom_port 8480"]
-    assert launch_environment(wine, {"A": "1"}) == {"A": "1", "WINEPREFIX": "/wine", "WINEDEBUG": "-all"}
+
+
+def test_wine_gets_the_program_and_its_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wine = tmp_path / "wine"
+    wine.write_text('#!/bin/sh\necho "$WINEPREFIX $PWD $@"\n')
+    wine.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    game = launch(read(EXE=f"{tmp_path}/TmForever.exe", PREFIX="/wine"), 8480, tmp_path / "log")
+    assert game.wait() == 0
+    said = (tmp_path / "log").read_text()
+    assert said == f"/wine {tmp_path} {tmp_path}/TmForever.exe /configstring=set custom_port 8480\n"
 
 
 def test_a_command_of_ones_own_gets_the_port() -> None:
@@ -55,12 +62,12 @@ def test_a_command_of_ones_own_gets_the_port() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"PORT": "0"}, "RULKA_GAME_PORT is a number from 1 to 65535, got '0'"),
+        ({"PORT": "0"}, "RULKA_GAME_PORT should be greater than or equal to 1, got '0'"),
         ({"PORT": "8478.5"}, "RULKA_GAME_PORT"),
         ({"SPEED": "nan"}, "RULKA_GAME_SPEED"),
-        ({"PROT": "1"}, "unknown settings of the game: RULKA_GAME_PROT"),
+        ({"PROT": "1"}, "RULKA_GAME_PROT is no setting of the game"),
         ({"COMMAND": "run"}, "does not say where the port goes"),
-        ({"COMMAND": "run '{port}"}, "cannot be read"),
+        ({"COMMAND": "run '{port}"}, "RULKA_GAME_COMMAND No closing quotation"),
         ({"COMMAND": "run {port}", "EXE": "a.exe"}, "in the place of"),
         ({"PREFIX": "/wine"}, "without RULKA_GAME_EXE"),
     ],
@@ -90,5 +97,5 @@ def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.Mon
     (tmp_path / "TmForever.exe").touch()
     assert game()[0].state is State.OK
     monkeypatch.setenv("RULKA_GAME_PORT", "none")
-    with pytest.raises(GameSettingsError, match="RULKA_GAME_PORT is a number"):
+    with pytest.raises(GameSettingsError, match="RULKA_GAME_PORT should be a valid integer"):
         game()

@@ -36,7 +36,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def processes(games: GameSupervisor) -> list[psutil.Process]:
-    return [psutil.Process(pid) for pid in games.pids().values()]
+    return [psutil.Process(game.pid) for game in games.games.values()]
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -56,11 +56,11 @@ def test_games_are_started_started_again_and_ended(command: tuple[str, ...], tmp
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         with GameSupervisor(settings, 2, tmp_path, tmp_path / "logs") as games:
-            first, started = games.pids(), processes(games)
+            first, started = {port: game.pid for port, game in games.games.items()}, processes(games)
             assert set(first) == {port, port + 1} <= listening_ports()
             os.kill(first[port + 1], signal.SIGKILL)
             wait_for(lambda: games.num_restarts == 1 and port + 1 in listening_ports(), "the one that died")
-            second, started = games.pids(), started + processes(games)
+            second, started = {port: game.pid for port, game in games.games.items()}, started + processes(games)
             assert second[port] == first[port]
             assert second[port + 1] != first[port + 1]
             os.kill(second[port], signal.SIGSTOP)  # hangs; the kernel goes on to accept connections
@@ -102,7 +102,7 @@ def test_a_game_that_ends_or_stays_silent_is_an_error(tmp_path: Path) -> None:
     silent = GameSupervisor(GameSettings(port=free_ports(1), command=SILENT), 1, tmp_path, tmp_path)
     with pytest.raises(GameStartError, match="does not listen"):
         silent.start(limit_s=0.5)
-    (game,) = silent._games.values()
+    (game,) = silent.games.values()
     assert game.returncode is not None, "it has been ended"
 
 
@@ -122,7 +122,7 @@ folder = Path(sys.argv[2])
 code = "import socket, time\\ns = socket.create_server(('127.0.0.1', {port}))\\ntime.sleep(600)"
 command = (sys.executable, "-c", code)
 with GameSupervisor(GameSettings(port=int(sys.argv[1]), command=command), 1, folder, folder) as games:
-    print(*games.pids().values(), flush=True)
+    print(*(game.pid for game in games.games.values()), flush=True)
     time.sleep(600)
 """
 

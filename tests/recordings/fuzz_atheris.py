@@ -23,9 +23,10 @@ def main() -> int:
         return 0
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     with atheris.instrument_imports(include=["rulka.recordings"]):
-        from rulka.recordings import RecordingError, parse_map, parse_recording
         from rulka.recordings.container import read_container
+        from rulka.recordings.errors import RecordingError
         from rulka.recordings.header import parse_header
+        from rulka.recordings.reader import parse_map, parse_recording
 
     def one(data: bytes) -> None:
         with contextlib.suppress(RecordingError):

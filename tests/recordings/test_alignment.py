@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.recordings import (
-    Ghost,
-    InputEvent,
-    MisalignedInputsError,
-    NoInputsError,
-    Samples,
-    VehicleState,
+from rulka.recordings.alignment import (
+    ACTION_KEYS,
+    LAGS,
+    MIN_TELLING,
+    POSSIBLE_LAGS,
     device_of,
-    events_to_controls,
     inputs_to_controls,
     measure_lag,
 )
-from rulka.recordings.alignment import ACTION_KEYS, LAGS, MIN_TELLING, POSSIBLE_LAGS
+from rulka.recordings.controls import events_to_controls
+from rulka.recordings.errors import MisalignedInputsError, NoInputsError
+from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState
 
 NUM_TICKS = 3000
 

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from rulka.observation import CAR, NUM_CAR_FIELDS
-from rulka.recordings import Ghost, NoSamplesError, parse_recording
 from rulka.recordings.car_rows import RPM_PER_MPS, car_rows, interpolate_rows
-from rulka.recordings.rotation import matrix_to_quaternion, quaternion_to_matrix, slerp
+from rulka.recordings.errors import NoSamplesError
+from rulka.recordings.model import Ghost
+from rulka.recordings.reader import parse_recording
 
 
 def rows_of(positions: list[list[float]], velocities: list[list[float]]) -> np.ndarray:
@@ -13,11 +14,6 @@ def rows_of(positions: list[list[float]], velocities: list[list[float]]) -> np.n
     rows[:, CAR["velocity"]] = velocities
     rows[:, CAR["rotation"]] = np.eye(3).reshape(9)
     return rows
-
-
-def random_quaternions(rng: np.random.Generator, count: int) -> np.ndarray:
-    quaternion = rng.normal(size=(count, 4))
-    return quaternion / np.linalg.norm(quaternion, axis=1, keepdims=True)
 
 
 def test_rows_of_a_recording_by_hand(forge) -> None:
@@ -105,25 +101,3 @@ def test_rotations_turn_at_a_steady_rate() -> None:
     rows[1, CAR["rotation"]] = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]]).reshape(9)
     matrix = interpolate_rows(np.array([0, 300]), rows, np.array([100]))[0, CAR["rotation"]].reshape(3, 3)
     np.testing.assert_allclose(matrix[:, 2], [0.5, 0, np.sqrt(0.75)], atol=1e-6)
-
-
-def test_quaternions_and_matrices_are_inverse(rng: np.random.Generator) -> None:
-    quaternion = random_quaternions(rng, 500)
-    quaternion[:4] = np.eye(4)  # half turns about each axis
-    matrix = quaternion_to_matrix(quaternion)
-    np.testing.assert_allclose(matrix @ matrix.transpose(0, 2, 1), np.tile(np.eye(3), (500, 1, 1)), atol=1e-12)
-    np.testing.assert_allclose(np.linalg.det(matrix), 1, atol=1e-12)
-    found = matrix_to_quaternion(matrix)
-    np.testing.assert_allclose(np.abs((found * quaternion).sum(axis=1)), 1, atol=1e-12)
-
-
-def test_slerp_takes_the_short_way_and_ends_right(rng: np.random.Generator) -> None:
-    start, end = random_quaternions(rng, 300), random_quaternions(rng, 300)
-    end[0], end[1] = start[0], -start[1]
-    for share, goal in ((0.0, start), (1.0, end)):
-        found = slerp(start, end, np.full(300, share))
-        np.testing.assert_allclose(np.abs((found * goal).sum(axis=1)), 1, atol=1e-9)
-    middle = slerp(start, end, np.full(300, 0.5))
-    to_start, to_end = (np.abs((middle * side).sum(axis=1)) for side in (start, end))
-    np.testing.assert_allclose(to_start, to_end, atol=1e-9)
-    assert (to_start >= np.sqrt(0.5) - 1e-9).all()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.recordings import parse_recording, read_recording
+from rulka.recordings.reader import parse_recording, read_recording
 
 CLIP, TRACK = 0x03079000, 0x03078000
 

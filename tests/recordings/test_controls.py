@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.recordings import ContradictoryTimeError, InputEvent, events_to_controls, label_decisions
-from rulka.recordings.controls import TAP_TICKS, analog_value, tapped_steer
+from rulka.recordings.controls import TAP_TICKS, analog_value, events_to_controls, label_decisions, tapped_steer
+from rulka.recordings.errors import ContradictoryTimeError
+from rulka.recordings.model import InputEvent
 
 TABLE = action_table(5)
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import sys
 import zlib
+from types import FrameType
 
 import numpy as np
 import pytest
 
-from rulka.recordings import RecordingError, parse_map, parse_recording, stream
+from rulka.recordings import stream
 from rulka.recordings.container import read_container
-from rulka.recordings.errors import DamagedError
+from rulka.recordings.errors import DamagedError, RecordingError
+from rulka.recordings.reader import parse_map, parse_recording
 from rulka.recordings.stream import Cursor
 from tests.recordings.conftest import little_memory, little_work
 
@@ -55,27 +58,23 @@ def test_a_map_cut_off_before_its_blocks_end_is_an_error(forge) -> None:
             parse_map(data[:size])
 
 
-def test_a_stated_size_or_count_that_is_another_does_not_pass(forge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stated_size_or_count_that_is_another_does_not_pass(forge) -> None:
     """Every size in the body, found by watching the reader: the file is refused, or notes say what was not read."""
     data, start = stored_recording(forge)
     body = data[start:]
     places: set[int] = set()
 
-    def watch(name: str, before: int) -> None:
-        original = getattr(Cursor, name)
+    before = {Cursor.count.__code__: 0, Cursor.string.__code__: 0, Cursor.part.__code__: 4}
 
-        def watched(self: Cursor, *arguments: object) -> object:
-            if self.data == body:
-                places.add(self.position - before)
-            return original(self, *arguments)
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in before and (cursor := frame.f_locals["self"]).data == body:
+            places.add(cursor.position - before[frame.f_code])
 
-        monkeypatch.setattr(Cursor, name, watched)
-
-    watch("count", 0)
-    watch("string", 0)
-    watch("part", 4)
-    expected = parse_recording(data)
-    monkeypatch.undo()
+    sys.setprofile(watch)
+    try:
+        expected = parse_recording(data)
+    finally:
+        sys.setprofile(None)
     assert len(places) > 30
     for place in sorted(places):
         (size,) = struct.unpack_from("<I", body, place)

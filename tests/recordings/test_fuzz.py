@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.recordings import RecordingError, parse_map, parse_recording
+from rulka.recordings.errors import RecordingError
 from rulka.recordings.header import parse_header
-from rulka.recordings.reader import read_container
+from rulka.recordings.reader import parse_map, parse_recording, read_container
 from tests.recordings.conftest import little_memory, little_work
 
 MAX_BYTES_A_FILE = 400_000_000

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from rulka.recordings import DamagedError, UnlimiterMapError, UnsupportedGenerationError, parse_map, parse_recording
+from rulka.recordings.errors import DamagedError, UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.reader import parse_map, parse_recording
 
 
 def test_a_map_by_hand(forge) -> None:

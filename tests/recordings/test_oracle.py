@@ -6,22 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from rulka.observation import CAR
-from rulka.recordings import (
-    UnlimiterMapError,
-    UnsupportedGenerationError,
-    device_of,
-    inputs_to_controls,
-    inspect_file,
-    measure_lag,
-    parse_map,
-    read_header,
-    read_map,
-    read_recording,
-)
+from rulka.recordings.alignment import device_of, inputs_to_controls, measure_lag
 from rulka.recordings.car_rows import car_rows, interpolate_rows
-from rulka.recordings.rotation import quaternion_to_matrix
+from rulka.recordings.errors import UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.reader import parse_map, read_header, read_map, read_recording
+from rulka.recordings.summary import inspect_file
 
 NO_TIME = "4294967295"
 TOLERANCE_STEER = 0.005
@@ -191,7 +183,7 @@ def test_velocities_agree_with_positions(corpus: Path) -> None:
         fast = (speed > 10) & (speed < 200)
         error = np.linalg.norm(moved - samples.velocity[1:-1], axis=1)[fast] / speed[fast]
         assert np.median(error) < 0.03, name
-        forward = quaternion_to_matrix(samples.quaternion)[1:-1, :, 2]
+        forward = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()[1:-1, :, 2]
         assert np.median((forward * moved).sum(axis=1)[fast] / speed[fast]) > 0.98, name
 
 
@@ -268,7 +260,7 @@ def test_full_right_turns_right(corpus: Path) -> None:
         samples = ghost.samples
         assert samples is not None
         assert samples.vehicle is not None
-        matrix = quaternion_to_matrix(samples.quaternion)
+        matrix = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()
         rate = (matrix[:, :, 1] * samples.angular_velocity).sum(axis=1)
         right = (samples.vehicle.steer > 0.9) & samples.vehicle.has_contact.all(axis=1)
         if right.sum() > 20:

@@ -3,25 +3,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.recordings import (
+from rulka.recordings.alignment import inputs_to_controls, require_inputs
+from rulka.recordings.errors import (
     DamagedError,
-    Ghost,
-    InputEvent,
     NoInputsError,
-    RecordingHeader,
     TruncatedError,
     UnreadableFileError,
     UnsupportedGenerationError,
     WrongKindError,
-    inputs_to_controls,
-    parse_recording,
-    read_header,
-    read_map,
-    read_recording,
-    require_inputs,
 )
 from rulka.recordings.inputs import TOOL_OFFSET_MS
-from rulka.recordings.reader import complete_ghosts
+from rulka.recordings.model import Ghost, InputEvent, RecordingHeader
+from rulka.recordings.reader import complete_ghosts, parse_recording, read_header, read_map, read_recording
 
 
 def test_a_recording_made_by_hand(forge, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@ import zlib
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
-from rulka.recordings.rotation import quaternion_to_matrix
 from rulka.recordings.samples import read_compressed_samples, read_plain_samples
 from rulka.recordings.stream import Cursor
 
@@ -35,7 +35,7 @@ def motion(*, rotation: tuple[int, int, int] = (0, 0, 0), velocity: tuple[int, i
 )
 def test_rotation_by_hand(rotation: tuple[int, int, int], axis: int, expected: list[float], forge) -> None:
     samples = read(forge.samples_chunk([motion(rotation=rotation) + bytes(35)] * 2))
-    matrix = quaternion_to_matrix(samples.quaternion)[0]
+    matrix = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()[0]
     np.testing.assert_allclose(matrix[:, axis], expected, atol=2e-4)
 
 

@@ -3,7 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from rulka.recordings.summary import KEYS, inspect_file
+from rulka.recordings.summary import inspect_file
+
+KEYS = (
+    "file", "kind", "error", "hint", "map_uid", "environment", "player_login", "race_time_ms", "checkpoint_times_ms",
+    "respawns", "stunts", "num_inputs", "num_samples", "sample_period_ms", "device", "input_lag_ticks",
+)  # fmt: skip
 
 
 def put(folder: Path, name: str, data: bytes) -> Path:
@@ -35,6 +40,7 @@ def test_a_recording(forge, tmp_path: Path) -> None:
     }
     assert {key: found[key] for key in KEYS} == expected
     assert found["ghosts"] == [expected, expected]
+    assert tuple(expected) == KEYS
     assert json.loads(json.dumps(found)) == found
 
 

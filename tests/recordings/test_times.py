@@ -1,8 +1,8 @@
 import pytest
 
-from rulka.recordings import ContradictoryTimeError, Ghost, parse_recording
-from rulka.recordings.model import InputEvent, RecordingHeader
-from rulka.recordings.reader import complete_ghosts
+from rulka.recordings.errors import ContradictoryTimeError
+from rulka.recordings.model import Ghost, InputEvent, RecordingHeader
+from rulka.recordings.reader import complete_ghosts, parse_recording
 from rulka.recordings.times import MAX_AFTER_LAST_SAMPLE_MS, check_times
 
 

@@ -6,21 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lzallright import LZOCompressor
+from scipy.spatial.transform import Rotation
 
-from rulka.recordings import (
-    Ghost,
-    Recording,
-    RecordingError,
-    UnwritableError,
-    encode_recording,
-    parse_recording,
-    read_header,
-    read_recording,
-    write_recording,
-)
-from rulka.recordings.errors import DamagedError
+from rulka.recordings.errors import DamagedError, RecordingError
 from rulka.recordings.lzo import decompress
-from rulka.recordings.rotation import quaternion_to_matrix
+from rulka.recordings.model import Ghost, Recording
+from rulka.recordings.reader import parse_recording, read_header, read_recording
+from tests.recordings.gbx_writer import UnwritableError
+from tests.recordings.writer import encode_recording, write_recording
 
 FIELDS = (
     "login", "nickname", "vehicle", "validated_map_uid", "race_time_ms", "respawns", "stunts", "checkpoint_times_ms",
@@ -37,7 +30,11 @@ def assert_same_ghost(found: Ghost, ghost: Ghost) -> None:
     a, b = found.samples, ghost.samples
     np.testing.assert_array_equal(a.time_ms, b.time_ms)
     np.testing.assert_array_equal(a.position, b.position)
-    np.testing.assert_allclose(quaternion_to_matrix(a.quaternion), quaternion_to_matrix(b.quaternion), atol=3e-4)
+    np.testing.assert_allclose(
+        Rotation.from_quat(a.quaternion, scalar_first=True).as_matrix(),
+        Rotation.from_quat(b.quaternion, scalar_first=True).as_matrix(),
+        atol=3e-4,
+    )
     for first, second in ((a.velocity, b.velocity), (a.angular_velocity, b.angular_velocity)):
         size = np.linalg.norm(second, axis=1)
         assert (np.linalg.norm(first - second, axis=1) <= 0.016 * size + 1e-6).all()

@@ -126,7 +126,7 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
             try:
                 wait_for(lambda: run.races_of(0) and run.races_of(1), "races of both")
                 while not run.lost():  # one killed between two races costs none
-                    os.kill(games.pids()[port + 1], signal.SIGKILL)
+                    os.kill(games.games[port + 1].pid, signal.SIGKILL)
                     kills.append(len(run.races_of(1)))
                     assert len(kills) < 5
                     # More than a collector may be ahead of what was delivered: the last one is of the new game.
@@ -161,7 +161,7 @@ def test_a_game_that_does_not_come_back_ends_the_run(
 
         def kill() -> None:
             wait_for(lambda: run.loop.state.env_steps > 50, "some decisions")
-            os.kill(games.pids()[port], signal.SIGKILL)
+            os.kill(games.games[port].pid, signal.SIGKILL)
 
         threading.Thread(target=kill, daemon=True).start()
         with pytest.raises(WorkerCrashError, match=rf"(?s)GameClosedError: .*127\.0\.0\.1:{port}"):

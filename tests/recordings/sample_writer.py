@@ -12,10 +12,9 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.recordings.errors import UnwritableError
-from rulka.recordings.gbx_writer import u32
 from rulka.recordings.model import NUM_WHEELS, Samples, VehicleState
 from rulka.recordings.samples import CAR_CLASS
+from tests.recordings.gbx_writer import UnwritableError, u32
 
 VERSION, SIZE = 9, 61
 _STRAIGHT_WHEELS = 128

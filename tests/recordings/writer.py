@@ -12,12 +12,11 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from rulka.recordings.container import GHOST, REPLAY
-from rulka.recordings.errors import UnwritableError
-from rulka.recordings.gbx_writer import Ids, chunk, container, skippable, string, u32
 from rulka.recordings.inputs import MAX_CONTROL_NAMES, STAMP_ZERO_MS
 from rulka.recordings.model import Ghost, Recording
-from rulka.recordings.sample_writer import samples_payload
 from rulka.recordings.stream import END_OF_NODE
+from tests.recordings.gbx_writer import Ids, UnwritableError, chunk, container, skippable, string, u32
+from tests.recordings.sample_writer import samples_payload
 
 BASE = 0x0303F000
 HEADER_VERSION, LIST_VERSION = 7, 10
@@ -40,8 +39,8 @@ def write_recording(path: Path | str, recording: Recording) -> None:
 def encode_recording(recording: Recording) -> bytes:
     """Returns the bytes of a `.Replay.Gbx` with the ghosts of a recording, those of a clip left out.
 
-    `rulka.recordings.parse_recording` reads the same times, checkpoints, events, names and map back, and samples within
-    what the format keeps, see `rulka.recordings.sample_writer`.
+    `parse_recording` reads the same times, checkpoints, events, names and map back, and samples within
+    what the format keeps, see `sample_writer`.
 
     Args:
         recording: what to write. Of its header the map's names, title and notes are not taken over; its `header` and

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 
 from lzallright import LZOCompressor
 
+from rulka.recordings.errors import RecordingError
 from rulka.recordings.stream import SKIPPABLE
 
 ID_VERSION = 3
 CONTAINER_VERSION = 6
 _EMPTY_ID, _NEW_ID = 0xFFFFFFFF, 0x40000000
+
+
+class UnwritableError(RecordingError):
+    """A race that cannot be written as a recording."""
 
 
 def u32(*values: int) -> bytes:

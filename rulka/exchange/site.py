@@ -1,0 +1,250 @@
+"""An exchange site: its maps and recordings as typed rows, and their files.
+
+Addresses and names of fields are those of tmnf.exchange (TMNF-X), as public programs use them. These disagree on page
+sizes and on which filters the site obeys, so every filter is applied here as well, and a page may be shorter than asked
+for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Generic, TypeVar
+
+import urllib3
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
+
+from rulka.errors import UserError
+
+
+class ExchangeError(UserError):
+    """Base of everything that can be wrong with the exchange or its answers."""
+
+
+class UnavailableError(ExchangeError):
+    """The exchange does not answer, or stays busy."""
+
+
+class NotThereError(ExchangeError):
+    """The exchange does not have what was asked for, or does not give it out."""
+
+
+class BadAnswerError(ExchangeError):
+    """The exchange answered with something that its interface does not say."""
+
+
+USER_AGENT = "rulka (github.com/ArtyomZemlyak/rulka)"
+TIMEOUT_S = 60.0
+PATIENCE = urllib3.Retry(4, backoff_factor=1, status_forcelist=(429, 500, 502, 503, 504), retry_after_max=300)
+"""Four more tries: at once, after 2, 4 and 8 s, or when the site says, but after five minutes at the latest."""
+MAX_BYTES = 1 << 26
+"""A larger file is not taken; a recording of an hour has some two million bytes, a map with pictures ten."""
+MAX_REQUESTS_PER_S = 10.0
+PAGE_SIZE = 100
+MAX_PAGES = 1000
+MAP_FIELDS = "TrackId,TrackName,UId,AuthorTime,Awards,Uploader.Name"
+REPLAY_FIELDS = "ReplayId,User.UserId,User.Name,ReplayTime,ReplayScore,Position,IsBest,IsLeaderboard"
+_GONE = frozenset({401, 403, 404, 410})
+
+_Text = Annotated[str, BeforeValidator(lambda value: value or "")]
+_UPLOADER = AliasChoices(AliasPath("Uploader", "Name"), "Uploader.Name")
+
+
+class MapEntry(BaseModel):
+    """A map on the exchange; `length_ms` is its author time, None where not stated."""
+
+    map_id: int = Field(validation_alias="TrackId")
+    uid: _Text = Field("", validation_alias="UId")
+    name: _Text = Field("", validation_alias="TrackName")
+    author: _Text = Field("", validation_alias=_UPLOADER)
+    length_ms: int | None = Field(None, validation_alias="AuthorTime")
+
+
+class ReplayEntry(BaseModel):
+    """A recording on the exchange; `rank` is its place among those of its map, None where it has none."""
+
+    replay_id: int = Field(validation_alias="ReplayId")
+    time_ms: int | None = Field(None, validation_alias="ReplayTime")
+    rank: int | None = Field(None, validation_alias="Position")
+
+
+_Row = TypeVar("_Row", MapEntry, ReplayEntry)
+
+
+class _Page(BaseModel, Generic[_Row]):
+    rows: list[_Row] = Field(validation_alias="Results")
+    has_more: bool = Field(False, validation_alias="More")
+
+
+@dataclass(frozen=True)
+class MapQuery:
+    """Which maps are wanted; empty and None mean any.
+
+    Attributes:
+        ids: numbers of maps on the exchange.
+        uids: unique names of maps, as recordings state them.
+        name: part of the shown name.
+        author: name of the uploader, whatever its case.
+        min_length_ms: least author time.
+        max_length_ms: greatest author time.
+        max_maps: at most so many.
+
+    Raises:
+        UserError: if that is the whole exchange.
+    """
+
+    ids: tuple[int, ...] = ()
+    uids: tuple[str, ...] = ()
+    name: str = ""
+    author: str = ""
+    min_length_ms: int | None = None
+    max_length_ms: int | None = None
+    max_maps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_maps is None and not self.ids and not self.uids:
+            message = "neither the maps nor how many of them are named"
+            raise UserError(message, hint="Name maps with --map-id or --map-uid, or say --maps 10.")
+        if self.max_maps is not None and self.max_maps < 1:
+            message = f"{self.max_maps} maps are wanted; at least one is possible"
+            raise UserError(message)
+
+    def fits(self, found: MapEntry) -> bool:
+        """Returns whether a map is wanted."""
+        is_any = not self.ids and not self.uids
+        least_ms, most_ms, length_ms = self.min_length_ms, self.max_length_ms, found.length_ms
+        return (
+            (is_any or found.map_id in self.ids or found.uid in self.uids)
+            and self.name.casefold() in found.name.casefold()
+            and (not self.author or self.author.casefold() == found.author.casefold())
+            and (least_ms is None or (length_ms is not None and length_ms >= least_ms))
+            and (most_ms is None or (length_ms is not None and length_ms <= most_ms))
+        )
+
+    def parameters(self) -> dict[str, str]:
+        """Returns what the site is asked."""
+        asked = {
+            "id": ",".join(map(str, self.ids)),
+            "uid": ",".join(self.uids),
+            "trackname": self.name,
+            "authorTimeMin": self.min_length_ms,
+            "authorTimeMax": self.max_length_ms,
+        }
+        return {name: str(value) for name, value in asked.items() if value not in ("", None)}
+
+
+class Site:
+    """An exchange, asked at most so many times a second.
+
+    Args:
+        url: its address, for example `https://tmnf.exchange`.
+        requests_per_s: greater than 0, at most `MAX_REQUESTS_PER_S`.
+
+    Raises:
+        UserError: if the address is none, or the rate out of range.
+    """
+
+    def __init__(self, url: str, requests_per_s: float) -> None:
+        if not url.startswith(("http://", "https://")):
+            message = f"{url!r} is no address of a site"
+            raise UnavailableError(message, hint="It begins with https://, as in https://tmnf.exchange.")
+        if not 0 < requests_per_s <= MAX_REQUESTS_PER_S:
+            message = (
+                f"{requests_per_s} requests a second; more than 0 and at most {MAX_REQUESTS_PER_S:.0f} is possible"
+            )
+            raise UserError(message, hint="One a second is what the site is asked by default.")
+        self.url, self._between_s, self._next_s = url.rstrip("/"), 1 / requests_per_s, time.monotonic()
+        self._pool = urllib3.PoolManager(headers={"User-Agent": USER_AGENT}, timeout=TIMEOUT_S)
+
+    def maps(self, query: MapQuery) -> Iterator[MapEntry]:
+        """Yields the maps that fit a query, in the order of the site, page by page as they are needed.
+
+        Raises:
+            ExchangeError: if the site does not answer, or not as its interface says.
+        """
+        num_named = len(query.ids) + len(query.uids)
+        most = min(count for count in (query.max_maps, num_named or None) if count is not None)
+        return islice((entry for entry in self._all_maps(query.parameters()) if query.fits(entry)), most)
+
+    def best_replays(self, map_id: int, count: int) -> list[ReplayEntry]:
+        """Returns the recordings of a map with the best ranks, 9 before 10, those without a rank last by their time.
+
+        Raises:
+            ExchangeError: if the site does not answer, or not as its interface says.
+        """
+        found: dict[int, ReplayEntry] = {}
+        parameters = {"trackid": f"{map_id}", "fields": REPLAY_FIELDS, "limit": f"{PAGE_SIZE}"}
+        for _ in range(MAX_PAGES):
+            num_before = len(found)
+            page = self._page("/api/replays", parameters | {"offset": f"{num_before}"}, _Page[ReplayEntry])
+            found |= {entry.replay_id: entry for entry in page.rows}
+            if len(found) == num_before or not page.has_more:
+                break
+
+        def order(entry: ReplayEntry) -> tuple[float, float, int]:
+            rank_and_time = (float("inf") if value is None else value for value in (entry.rank, entry.time_ms))
+            return *rank_and_time, entry.replay_id
+
+        return sorted(found.values(), key=order)[:count]
+
+    def file(self, path: str) -> bytes:
+        """Returns a file.
+
+        Raises:
+            UnavailableError: if the site does not answer in time or in good order, again and again.
+            NotThereError: if it does not have this.
+            BadAnswerError: if the file is larger than any recording.
+        """
+        return self._get(path, {})
+
+    def _all_maps(self, parameters: Mapping[str, str]) -> Iterator[MapEntry]:
+        seen: set[int] = set()
+        asked = {"fields": MAP_FIELDS, "count": f"{PAGE_SIZE}", **parameters}
+        for _ in range(MAX_PAGES):
+            page = self._page("/api/tracks", asked, _Page[MapEntry])
+            entries = [entry for entry in page.rows if entry.map_id not in seen]
+            yield from entries
+            if not entries or not page.has_more:
+                return
+            seen |= {entry.map_id for entry in entries}
+            asked["after"] = f"{entries[-1].map_id}"
+
+    def _page(self, path: str, parameters: Mapping[str, str], kind: type[_Page[_Row]]) -> _Page[_Row]:
+        data = self._get(path, parameters)
+        try:
+            return kind.model_validate_json(data)
+        except ValidationError as error:
+            message = f"{self.url}{path} answered with something else than a page of results: {data[:60]!r}"
+            raise BadAnswerError(message) from error
+
+    def _get(self, path: str, parameters: Mapping[str, str]) -> bytes:
+        """Asks when it is time to, and again where the answer breaks off."""
+        time.sleep(max(0.0, self._next_s - time.monotonic()))
+        self._next_s = time.monotonic() + self._between_s
+        retries, url = PATIENCE, self.url + path
+        try:
+            while True:
+                answer = self._pool.request("GET", url, fields=parameters, retries=retries, preload_content=False)
+                try:
+                    data = answer.read(MAX_BYTES + 1)
+                    break
+                except (urllib3.exceptions.ProtocolError, urllib3.exceptions.ReadTimeoutError) as error:
+                    retries = retries.increment("GET", url, error=error)
+                    retries.sleep()
+                finally:
+                    answer.close()
+        except urllib3.exceptions.HTTPError as error:
+            message = f"{url} gives no answer: {error}"
+            raise UnavailableError(
+                message, hint="Run the same command again later; it goes on where it stopped."
+            ) from error
+        if answer.status in _GONE:
+            message = f"{url} is not there (status {answer.status})"
+            raise NotThereError(message)
+        if answer.status != 200 or len(data) > MAX_BYTES:
+            problem = f"status {answer.status}" if answer.status != 200 else f"more than {MAX_BYTES} bytes"
+            message = f"{url} answered with {problem}"
+            raise BadAnswerError(message)
+        return data
