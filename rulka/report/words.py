@@ -1,15 +1,32 @@
-"""How numbers are written on pages."""
+"""How pages are written: Jinja2's templates, and numbers in them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rulka.evaluation.statistics import Interval
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 THIN = "\N{NO-BREAK SPACE}"
+
+
+def templates(folder: Path) -> Environment:
+    """Returns the templates of a folder; they know the filter `seconds`."""
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,  # names of tracks and players come from files of strangers
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["seconds"] = seconds
+    return environment
 
 
 def seconds(time_s: float | None, digits: int = 2) -> str:
