@@ -2,9 +2,8 @@
 
 Reads  data/agent/          the agent, its training log, and compared/<algorithm>/ with further ones
        data/races/          track and demonstrations
-       data/policy/         the cloned policy and its metrics
+       data/policy/         the cloned policy and its pictures
        data/agent_init/, data/encoder/    their metadata, to say what was used
-       runs/stage_durations.jsonl         how long the stages took; where it is missing, the report says nothing of it
 Writes data/evaluation/
          report.html        one page that opens offline
          race.mp4           the agent's best race; best_race.txt has its inputs, where TMInterface can play them
@@ -19,22 +18,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rulka.agents.algorithms import label_of
 from rulka.artifacts import META_FILE
-from rulka.datasets.races import Race, load_races, write_races
+from rulka.datasets.races import load_races, write_races
 from rulka.device import use_device
-from rulka.evaluation.by_track import entries_by_track, format_tracks
 from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
 from rulka.evaluation.dataset import best_laps, demonstration_results, export_result
-from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
+from rulka.evaluation.metrics import entries_by_track, format_metrics, format_tracks, metrics_of, scores_of
 from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.folders import (
@@ -49,7 +43,6 @@ from rulka.folders import (
     POLICY,
     RACES,
     REPORT_PAGE,
-    STAGE_DURATIONS,
     TRAINING_LOG,
     VIDEO_FILE,
 )
@@ -58,16 +51,13 @@ from rulka.params import (
     EvaluateParams,
     ObservationParams,
     RaceEndParams,
-    Section,
     SimulatorParams,
     read_params,
 )
 from rulka.race_settings import RaceSettings
-from rulka.report.durations import StageDuration, read_durations
-from rulka.report.facts import facts_of, read_origins, transfer_summary
-from rulka.report.figures import draw_figures, encoder_figures, save_figures
+from rulka.report.figures import draw_figures, earlier_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
-from rulka.report.page import Report, render_report
+from rulka.report.page import Origins, Report, render_report
 from rulka.stage import output_folder, require, run_stage
 from rulka.tracks.chosen import chosen_tracks
 from rulka.video.hud import HudTexts
@@ -88,7 +78,6 @@ class Inputs:
         policy: `data/policy`.
         agent_init: `data/agent_init`.
         encoder: `data/encoder`.
-        durations: file with the durations of the stages; may be missing.
     """
 
     agent: Path
@@ -96,7 +85,6 @@ class Inputs:
     policy: Path
     agent_init: Path
     encoder: Path
-    durations: Path
 
 
 def evaluate(
@@ -114,7 +102,6 @@ def evaluate(
     Raises:
         UserError: if an input is missing, damaged, or made for other observations or actions.
     """
-    started_s = time.monotonic()
     require(inputs.agent, "train")
     require(inputs.policy, "clone")
     require(inputs.races, "races")
@@ -144,11 +131,24 @@ def evaluate(
         export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
-        durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
-        report = _draw(folder, evaluation, demonstrations, races, {"evaluate": evaluate, "race_end": race_end}, inputs)
-        durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))
-        page = render_report(replace(report, video_caption=caption, durations=durations, tracks=tracks))
-        (folder / REPORT_PAGE).write_text(page, encoding="utf-8")
+        figures = draw_figures(evaluation, _training_logs(inputs.agent))
+        (folder / PLOTS).mkdir()
+        for name, figure in figures.items():
+            (folder / PLOTS / f"{name}.png").write_bytes(figure.png)
+        origins = Origins.read(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
+        own = {"evaluate": evaluate.model_dump(mode="json"), "race_end": race_end.model_dump(mode="json")}
+        report = Report(
+            evaluation=evaluation,
+            metrics=metrics,
+            races=races,
+            demonstrations=demonstrations,
+            origins=origins,
+            parameters=origins.parameters | own,
+            plots=[*figures.values(), *earlier_figures(inputs.encoder, inputs.policy)],
+            video=folder / VIDEO_FILE,
+            video_caption=caption,
+        )
+        (folder / REPORT_PAGE).write_text(render_report(report), encoding="utf-8")
     _say_where(out_dir, metrics)
 
 
@@ -170,35 +170,6 @@ def _film(path: Path, evaluation: Evaluation, settings: RaceSettings, evaluate: 
     ending = f"{best.time_s:.2f} s" if best.time_s is not None else f"{best.end} after {best.progress_m:.0f} m"
     beside = " The blue car is the best demonstration, started at the same moment." if ghost else ""
     return f"The agent’s best race of {len(agent.races)}: {ending}, from start {best.seed}.{beside}"  # noqa: RUF001
-
-
-def _draw(
-    folder: Path,
-    evaluation: Evaluation,
-    demonstrations: list[Race],
-    races: EvaluationRaces,
-    own: Mapping[str, Section],
-    inputs: Inputs,
-) -> Report:
-    """Draws all figures and gathers what else stands in the report."""
-    cloning = _read_json(inputs.policy / METRICS_FILE)
-    figures = draw_figures(evaluation, _training_logs(inputs.agent), cloning)
-    save_figures(folder / PLOTS, figures)
-    origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
-    transfer = transfer_summary(inputs.agent_init)
-    parameters = origins.parameters() | {name: section.model_dump(mode="json") for name, section in own.items()}
-    return Report(
-        evaluation=evaluation,
-        seed=races.seeds[0],
-        plots=[*figures.values(), *encoder_figures(inputs.encoder)],
-        video=folder / VIDEO_FILE,
-        video_caption="",
-        facts=facts_of(evaluation, demonstrations, origins, transfer, races),
-        durations=[],
-        is_from_game=any(race.source == "recording" for race in demonstrations),
-        parameters=yaml.safe_dump(parameters, sort_keys=False),
-        tracks=[],
-    )
 
 
 def _training_logs(agent_dir: Path) -> list[TrainingLog]:
@@ -243,7 +214,6 @@ def main() -> None:
         policy=POLICY,
         agent_init=AGENT_INIT,
         encoder=ENCODER,
-        durations=STAGE_DURATIONS,
     )
     evaluate(
         params.observation,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -19,7 +19,6 @@ from rulka.ports import DASHBOARD_PORT
 from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
-    from rulka.dashboard.stages import Pipeline
     from rulka.doctor.finding import Finding
 
 BENCHMARKS_DIR = Path("benchmarks")
@@ -147,7 +146,7 @@ def cluster(
 
 
 def dashboard(port: int = DASHBOARD_PORT) -> None:
-    """Serve pages to this machine's browser: stages, curves, cars of a running training, where results come from.
+    """Serve pages to this machine's browser: learning curves, cars of a running training, best laps, nights.
 
     Args:
         port: to listen on; 0 takes any free one.
@@ -173,22 +172,9 @@ def serve_pages(port: int, address: str, runs: Path | None = None) -> None:
     from rulka.dashboard.runs import Runs
 
     with open_port(port) as door:
-        server = make_server(_pipeline(), None if runs is None else Runs(runs, with_agents=False))
+        server = make_server(None if runs is None else Runs(runs, with_agents=False))
         say(f"http://{HOST}:{door.getsockname()[1]}/{address}  (Ctrl-C ends)")
         server.run([door])
-
-
-def _pipeline() -> Pipeline:
-    """Returns whom the dashboard asks about the pipeline; Prefect is imported when it is asked for the first time."""
-    from flows.dvc import changes, stages_at_work
-    from rulka.dashboard.stages import Pipeline
-
-    def look() -> dict[str, Any]:
-        with _prefect_explained():
-            from flows.status import status as look_at_flows
-        return look_at_flows()
-
-    return Pipeline(changes, stages_at_work, look)
 
 
 def preset(name: OneName, /, as_json: AsJson = False) -> None:

@@ -34,29 +34,36 @@ def track_of(folder: Path) -> Track | None:
 
 
 def track_outline(track: Track | None) -> dict[str, Any]:
-    """Returns a track from above as pages draw it, in metres right and down, turned so that it fills a page.
+    """Returns a track as pages draw it, in metres right, down and up out of the page, turned so that it fills a page.
 
     Returns:
-        `name`, `length_m`, `left` and `right` edges of the road, [[x, y], ...], and `gates`, a line each across the
-        road, [[[x, y], [x, y]], ...], the start first and the finish last; all are empty without a track.
+        `name`, `length_m`, `left` and `right` edges of the road, [[x, y, z], ...], and `gates`, a line each across the
+        road, [[[x, y, z], [x, y, z]], ...], the start first and the finish last; all are empty without a track.
     """
     if track is None:
         return {"name": "", "length_m": 0.0, "left": [], "right": [], "gates": []}
-    shape = shape_of_road(track, road_edges(track, top_view(track)) * (1.0, -1.0))
-    return {"name": track.name, "length_m": track.length_m, **shape}
-
-
-def shape_of_road(track: Track, edges: NDArray[np.float64]) -> dict[str, list[Any]]:
-    """Thins the edges of a road [2, Z, D], and finds its start and gates on them, for `track_outline`."""
     every = round(TRACK_STEP_M / ZONE_SPACING_M)
     drawn = np.append(np.arange(0, track.num_zones - 1, every), track.num_zones - 1)
     gates = np.clip(np.round(np.append(0.0, track.gate_m) / ZONE_SPACING_M).astype(int), 0, track.num_zones - 1)
+    rise_m = np.sin(track.bank_rad) * track.width_m / 2.0
+    heights = track.centre_m[:, 1] + np.stack([rise_m, -rise_m])
+    edges = np.dstack([road_edges(track, top_view(track)) * (1.0, -1.0), heights])
     left, right = np.round(edges, 2)
     return {
+        "name": track.name,
+        "length_m": track.length_m,
         "left": left[drawn].tolist(),
         "right": right[drawn].tolist(),
         "gates": [[left[zone].tolist(), right[zone].tolist()] for zone in gates],
     }
+
+
+def cars_on_page(track: Track | None, cars: NDArray[np.float64]) -> list[list[float]]:
+    """Returns cars, rows of `Live.cars`, as [[x, y, m/s], ...] where `track_outline` has the road; none without one."""
+    if track is None:
+        return []
+    places = top_view(track)(cars[:, :3]) * (1.0, -1.0)
+    return np.round(np.column_stack([places, cars[:, 3]]), 2).tolist()
 
 
 class Live(NamedTuple):
@@ -90,49 +97,6 @@ def read_live(folder: Path) -> Live:
         return Live(cars.reshape(-1, 4), float(content["written_s"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return NOWHERE
-
-
-class RunReader:
-    """Reads a run again and again, for any number of pages; of its metrics only what is new since the last time."""
-
-    def __init__(self, folder: Path, track: Track | None, metrics: MetricsReader) -> None:
-        """Begins without having read anything.
-
-        Args:
-            folder: of the run.
-            track: on which its cars are shown; None shows none.
-            metrics: of the run, where others have begun to read them.
-        """
-        self._folder, self._metrics = folder, metrics
-        self._view = None if track is None else top_view(track)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Returns the newest state of the run.
-
-        Returns:
-            `run` (name of its folder), `is_running`, `latest` (last value of every metric), `curves` (by metric, points
-            [env steps, value]), `cars` ([[x, y, m/s], ...] where `track_outline` has the road) and `num_damaged`
-            (lines of its metrics that cannot be read).
-        """
-        return self.newest() | {"curves": self._metrics.curves()}
-
-    def newest(self) -> dict[str, Any]:
-        """Returns the same without `curves`, which are by far the most of it."""
-        live = read_live(self._folder)
-        self._metrics.read_on()
-        return {
-            "run": self._folder.name,
-            "is_running": live.is_running,
-            "latest": self._metrics.latest,
-            "cars": self._on_page(live.cars),
-            "num_damaged": self._metrics.num_damaged,
-        }
-
-    def _on_page(self, cars: NDArray[np.float64]) -> list[list[float]]:
-        if self._view is None:
-            return []
-        places = self._view(cars[:, :3]) * (1.0, -1.0)
-        return np.round(np.column_stack([places, cars[:, 3]]), 2).tolist()
 
 
 class MetricsReader:

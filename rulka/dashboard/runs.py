@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rulka.dashboard.live import MetricsReader, RunReader, read_live, track_of, track_outline
+from rulka.dashboard.live import MetricsReader, cars_on_page, read_live, track_of, track_outline
 from rulka.errors import UserError
 from rulka.folders import AGENT, COMPARED, KEPT_AGENTS, RUNS, TRAINING_LOG
 from rulka.runtime.live import METRICS_FILE
@@ -39,14 +39,12 @@ class Log(NamedTuple):
         key: its folder, as pages name it.
         label: for people.
         path: of its metrics.
-        begun_s: when the file was made, as far as the disk tells; seconds since 1970.
         written_s: when it was written to last.
     """
 
     key: str
     label: str
     path: Path
-    begun_s: float
     written_s: float
 
     @property
@@ -68,7 +66,6 @@ class Runs:
         self._logs: dict[str, Log] = {}
         self._found_s = -np.inf
         self._metrics: dict[str, MetricsReader] = {}
-        self._readers: dict[str, RunReader] = {}
 
     def logs(self) -> list[Log]:
         """Returns all trainings, the one that was written to last first."""
@@ -84,13 +81,13 @@ class Runs:
             try:
                 with path.open("rb") as file:
                     head = file.read(HEAD_BYTES)
-                status = path.stat()
+                written_s = path.stat().st_mtime
             except FileNotFoundError:
                 continue
             if head and head in seen:
                 continue
             seen.add(head)
-            yield Log(path.parent.as_posix(), _label(path, self._folder), path, status.st_ctime, status.st_mtime)
+            yield Log(path.parent.as_posix(), _label(path, self._folder), path, written_s)
 
     def _paths(self) -> list[Path]:
         paths = sorted(self._folder.rglob(METRICS_FILE)) + sorted(self._folder.rglob(TRAINING_LOG))
@@ -149,29 +146,43 @@ class Runs:
         return found
 
     def snapshot(self, key: str) -> dict[str, Any]:
-        """Returns all that the live page shows of a training: see `RunReader.snapshot`, with its `key` and `track`.
+        """Returns all that the live page shows of a training.
+
+        Returns:
+            That of `newest`, `curves` (by metric, points [env steps, value]) and `track`, see `track_outline`.
 
         Raises:
             UserError: if there is none, or its track is damaged.
         """
         log = self.log(key)
         with self._lock:
-            shown = self._reader(log).snapshot()
-        return shown | {"key": log.key, "run": log.label, "track": track_outline(track_of(log.folder))}
+            curves = self.metrics(log).curves()
+        return self.newest(log.key) | {"curves": curves, "track": track_outline(track_of(log.folder))}
 
-    def running(self) -> list[Log]:
-        """Returns the trainings that are at work."""
-        return [log for log in self.logs() if read_live(log.folder).is_running]
+    def newest(self, key: str) -> dict[str, Any]:
+        """Returns what changes most of the time in a training.
 
-    def newest(self, log: Log) -> dict[str, Any]:
-        """Returns what has changed most lately in a training: see `RunReader.newest`."""
-        with self._lock:
-            return self._reader(log).newest() | {"key": log.key, "run": log.label}
+        Returns:
+            `key`, `run` (its label), `is_running`, `latest` (last value of every metric), `cars`, see `cars_on_page`,
+            and `num_damaged` (lines of its metrics that cannot be read).
 
-    def _reader(self, log: Log) -> RunReader:
-        if log.key not in self._readers:
-            self._readers[log.key] = RunReader(log.folder, track_of(log.folder), self.metrics(log))
-        return self._readers[log.key]
+        Raises:
+            UserError: if there is none, or its track is damaged.
+        """
+        log = self.log(key)
+        live, metrics = read_live(log.folder), self.metrics(log)
+        return {
+            "key": log.key,
+            "run": log.label,
+            "is_running": live.is_running,
+            "latest": metrics.latest,
+            "cars": cars_on_page(track_of(log.folder), live.cars),
+            "num_damaged": metrics.num_damaged,
+        }
+
+    def is_running(self, log: Log) -> bool:
+        """Whether a training is at work."""
+        return read_live(log.folder).is_running
 
 
 def _label(path: Path, runs: Path) -> str:

@@ -1,27 +1,21 @@
-"""From races to numbers: `metrics.json`, and the table that is printed: the same for machines and for people."""
+"""From races to numbers: `metrics.json`, and the tables that are printed: the same for machines and for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
-from rulka.evaluation.statistics import (
-    Interval,
-    RankSum,
-    bootstrap_interval,
-    interquartile_mean,
-    rank_sum,
-    wilson_interval,
-)
-from rulka.reference.medals import medals_of
+from rulka.evaluation.statistics import Interval, bootstrap_interval, interquartile_mean, rank_sum, wilson_interval
+from rulka.reference.medals import medal_won, medals_of
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")
 SCORES = ("finish_rate", "median_time_s", "times_reference")
+TRACK_KEYS = ("races", "finished", "finish_rate", "median_time_s", "best_time_s", "times_reference", "lap_share")
+TRACK_HEAD = ("track", "length", "trained on", "finished", "median", "x reference", "medal")
 NO_RACES: Json = {
     "races": 0,
     "finished": 0,
@@ -34,118 +28,66 @@ NUM_RESAMPLES = 4000
 """Resampled data sets of a bootstrap interval; more changes the interval's ends by less than a tenth of its width."""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The numbers of one contestant. Times are of finished races alone and None when there is none."""
+def summarise(races: Sequence[RaceResult], seed: int) -> Json:
+    """Returns the numbers of a contestant, as they stand in `metrics.json`.
 
-    num_races: int
-    num_finished: int
-    finish_rate: float
-    finish_rate_interval: Interval
-    best_time_s: float | None
-    median_time_s: float | None
-    median_time_interval_s: Interval | None
-    mean_time_s: float | None
-    iqm_time_s: float | None
-    iqm_time_interval_s: Interval | None
-    mean_progress_m: float
-
-    def to_json(self) -> dict[str, object]:
-        """Returns the entry of `metrics.json`."""
-        return {
-            "races": self.num_races,
-            "finished": self.num_finished,
-            "finish_rate": _rounded(self.finish_rate),
-            "finish_rate_interval": _rounded_pair(self.finish_rate_interval),
-            "best_time_s": _rounded(self.best_time_s),
-            "median_time_s": _rounded(self.median_time_s),
-            "median_time_interval_s": _rounded_pair(self.median_time_interval_s),
-            "mean_time_s": _rounded(self.mean_time_s),
-            "iqm_time_s": _rounded(self.iqm_time_s),
-            "iqm_time_interval_s": _rounded_pair(self.iqm_time_interval_s),
-            "mean_progress_m": _rounded(self.mean_progress_m),
-        }
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A contestant against the demonstrations.
-
-    Attributes:
-        num_faster_than_median: races finished faster than the median demonstration.
-        faster_than_median_interval: 95 % Wilson interval of their share of all races, finished or not.
-        num_faster_than_best: races finished faster than the best demonstration.
-        gain_on_median_s: median demonstration minus median race; positive is faster.
-        gain_on_best_s: best demonstration minus best race; positive is faster.
-        ranks: all races against all demonstrations, unfinished ones last.
-    """
-
-    num_races: int
-    num_faster_than_median: int
-    faster_than_median_interval: Interval
-    num_faster_than_best: int
-    gain_on_median_s: float | None
-    gain_on_best_s: float | None
-    ranks: RankSum | None
-
-    def to_json(self) -> dict[str, object]:
-        """Returns the entry `versus_demonstrations` of `metrics.json`."""
-        return {
-            "faster_than_median": self.num_faster_than_median,
-            "faster_than_median_interval": _rounded_pair(self.faster_than_median_interval),
-            "faster_than_best": self.num_faster_than_best,
-            "gain_on_median_s": _rounded(self.gain_on_median_s),
-            "gain_on_best_s": _rounded(self.gain_on_best_s),
-            "share_faster": _rounded(self.ranks.share_faster if self.ranks else None),
-            "rank_sum_p_value": self.ranks.p_value if self.ranks else None,
-        }
-
-
-def summarise(races: Sequence[RaceResult], seed: int) -> Summary:
-    """Returns the numbers of a contestant.
+    Times are of finished races alone, None where there is none. Intervals are of 95 %.
 
     Args:
         races: at least one race.
         seed: of the bootstrap.
     """
-    times_s = finish_times_s(list(races))
-    values = np.asarray(times_s, dtype=np.float64)
-    has_times = len(times_s) > 0
-    return Summary(
-        num_races=len(races),
-        num_finished=len(times_s),
-        finish_rate=len(times_s) / len(races),
-        finish_rate_interval=wilson_interval(len(times_s), len(races)),
-        best_time_s=min(times_s, default=None),
-        median_time_s=float(np.median(values)) if has_times else None,
-        median_time_interval_s=bootstrap_interval(times_s, np.median, seed=seed, num_resamples=NUM_RESAMPLES),
-        mean_time_s=float(values.mean()) if has_times else None,
-        iqm_time_s=float(interquartile_mean(values)) if has_times else None,
-        iqm_time_interval_s=bootstrap_interval(times_s, interquartile_mean, seed=seed, num_resamples=NUM_RESAMPLES),
-        mean_progress_m=float(np.mean([race.progress_m for race in races])),
-    )
+    times_s = finish_times_s(races)
+
+    def statistic(function: Any) -> float | None:
+        return _rounded(function(np.array(times_s))) if times_s else None
+
+    def interval(function: Any) -> list[float] | None:
+        return _rounded_pair(bootstrap_interval(times_s, function, seed=seed, num_resamples=NUM_RESAMPLES))
+
+    return {
+        "races": len(races),
+        "finished": len(times_s),
+        "finish_rate": _rounded(len(times_s) / len(races)),
+        "finish_rate_interval": _rounded_pair(wilson_interval(len(times_s), len(races))),
+        "best_time_s": statistic(np.min),
+        "median_time_s": statistic(np.median),
+        "median_time_interval_s": interval(np.median),
+        "mean_time_s": statistic(np.mean),
+        "iqm_time_s": statistic(interquartile_mean),
+        "iqm_time_interval_s": interval(interquartile_mean),
+        "mean_progress_m": _rounded(np.mean([race.progress_m for race in races])),
+    }
 
 
-def compare(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult]) -> Comparison | None:
-    """Compares races with the demonstrations; None when no demonstration was finished."""
-    demonstrated_s = finish_times_s(list(demonstrations))
+def compare(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult]) -> Json | None:
+    """Compares races with the demonstrations; None when no demonstration was finished.
+
+    Returns:
+        The entry `versus_demonstrations` of `metrics.json`: `faster_than_median`, races finished faster than the median
+        demonstration, with the interval of their share of all races, finished or not; `faster_than_best` likewise;
+        `gain_on_median_s`, median demonstration minus median race, positive where that is faster, and
+        `gain_on_best_s`; `share_faster` and `rank_sum_p_value` of all races against all demonstrations, unfinished
+        ones last.
+    """
+    demonstrated_s, times_s = finish_times_s(demonstrations), finish_times_s(races)
     if not demonstrated_s:
         return None
     middle_s, best_s = float(np.median(demonstrated_s)), min(demonstrated_s)
-    times_s = finish_times_s(list(races))
     num_faster = sum(time_s < middle_s for time_s in times_s)
-    return Comparison(
-        num_races=len(races),
-        num_faster_than_median=num_faster,
-        faster_than_median_interval=wilson_interval(num_faster, len(races)),
-        num_faster_than_best=sum(time_s < best_s for time_s in times_s),
-        gain_on_median_s=middle_s - float(np.median(times_s)) if times_s else None,
-        gain_on_best_s=best_s - min(times_s) if times_s else None,
-        ranks=rank_sum([race.time_s for race in races], [race.time_s for race in demonstrations]),
-    )
+    ranks = rank_sum([race.time_s for race in races], [race.time_s for race in demonstrations])
+    return {
+        "faster_than_median": num_faster,
+        "faster_than_median_interval": _rounded_pair(wilson_interval(num_faster, len(races))),
+        "faster_than_best": sum(time_s < best_s for time_s in times_s),
+        "gain_on_median_s": _rounded(middle_s - np.median(times_s)) if times_s else None,
+        "gain_on_best_s": _rounded(best_s - min(times_s)) if times_s else None,
+        "share_faster": _rounded(ranks.share_faster) if ranks else None,
+        "rank_sum_p_value": ranks.p_value if ranks else None,
+    }
 
 
-def _rounded(value: float | None) -> float | None:
+def _rounded(value: Any) -> float | None:
     return None if value is None else round(float(value), 4)
 
 
@@ -167,21 +109,30 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
         ms, and in each contestant's entry `times_reference`, its median time as a multiple of it, and `lap_share`, the
         mean over its races of the lap's time over theirs, 0 for a race that did not finish.
     """
-    entries = {c.key: races_entry(c.races, evaluation.demonstrations, seed) for c in evaluation.contestants}
-    reference = reference_entry(evaluation, seed)
-    if reference:
-        races = {contestant.key: contestant.races for contestant in evaluation.contestants}
-        entries = {key: entry | versus_reference(entry, races[key], evaluation) for key, entry in entries.items()}
-    metrics: Json = {key: entries[key] for key in FIXED if key in entries} | reference
+    entries = {c.key: _entry(c.races, evaluation, seed) for c in evaluation.contestants}
+    metrics: Json = {key: entries[key] for key in FIXED if key in entries}
     if "agent" in metrics:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
-    demonstrations = evaluation.demonstrations
-    metrics["demonstrations"] = summarise(demonstrations, seed).to_json() if demonstrations else dict(NO_RACES)
+    lap, demonstrations, track = evaluation.reference, evaluation.demonstrations, evaluation.track
+    if lap is not None and lap.time_ms is not None:
+        metrics["reference"] = summarise([lap], seed) | {"medals": medals_of(lap.time_ms)._asdict()}
+    metrics["demonstrations"] = summarise(demonstrations, seed) if demonstrations else dict(NO_RACES)
     trained = {agent_algorithm: entries["agent"]} if "agent" in entries else {}
     metrics["algorithms"] = trained | {key: entry for key, entry in entries.items() if key not in FIXED}
-    track = evaluation.track
     metrics["track"] = {"uid": track.uid, "name": track.name, "length_m": track.length_m, "gates": len(track.gate_m)}
     return metrics
+
+
+def _entry(races: Sequence[RaceResult], evaluation: Evaluation, seed: int) -> Json:
+    """Returns the entry of one contestant."""
+    entry = summarise(races, seed)
+    if versus := compare(races, evaluation.demonstrations):
+        entry["versus_demonstrations"] = versus
+    if evaluation.reference is not None and evaluation.reference.time_ms is not None:
+        ratios = [evaluation.ratio_to_reference(race.time_s) for race in races]
+        entry["times_reference"] = _rounded(evaluation.ratio_to_reference(entry["median_time_s"]))
+        entry["lap_share"] = _rounded(np.mean([0.0 if one is None else 1.0 / one for one in ratios]))
+    return entry
 
 
 def scores_of(metrics: Mapping[str, Any]) -> Json:
@@ -194,27 +145,62 @@ def scores_of(metrics: Mapping[str, Any]) -> Json:
     return {name: {key: entry[key] for key in SCORES if entry.get(key) is not None} for name, entry in entries.items()}
 
 
-def races_entry(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult], seed: int) -> Json:
-    """Returns the entry of one contestant."""
-    versus = compare(races, demonstrations)
-    entry = summarise(races, seed).to_json()
-    return entry | {"versus_demonstrations": versus.to_json()} if versus else entry
+def entries_by_track(evaluations: Sequence[Evaluation], trained_on: Collection[str], seed: int) -> list[Json]:
+    """Returns one entry for each track, `tracks` of `metrics.json`.
+
+    Args:
+        evaluations: one for each track, the contestants the same in all.
+        trained_on: UIDs of the tracks that the agent was trained on.
+        seed: of the bootstrap.
+
+    Returns:
+        `uid`, `name`, `length_m`, whether the agent was `trained_on` it, `reference_s` of its reference lap or None,
+        and `drivers`: by key those of `TRACK_KEYS` that there are, and the `medal` that the median time earns, or None.
+    """
+    return [_track_entry(evaluation, evaluation.track.uid in trained_on, seed) for evaluation in evaluations]
 
 
-def reference_entry(evaluation: Evaluation, seed: int) -> Json:
-    """Returns the entry `reference` under its name, nothing where there is no reference lap."""
-    lap = evaluation.reference
-    if lap is None or lap.time_ms is None:
-        return {}
-    return {"reference": summarise([lap], seed).to_json() | {"medals": medals_of(lap.time_ms)._asdict()}}
+def _track_entry(evaluation: Evaluation, is_trained_on: bool, seed: int) -> Json:
+    track, lap = evaluation.track, evaluation.reference
+    lap_ms = lap.time_ms if lap else None
+    drivers: Json = {}
+    for contestant in evaluation.contestants:
+        entry = _entry(contestant.races, evaluation, seed)
+        median_s = entry["median_time_s"]
+        medal = None if lap_ms is None or median_s is None else medal_won(1000.0 * median_s, medals_of(lap_ms))
+        drivers[contestant.key] = {key: entry[key] for key in TRACK_KEYS if key in entry} | {"medal": medal}
+    return {
+        "uid": track.uid,
+        "name": track.name,
+        "length_m": track.length_m,
+        "trained_on": is_trained_on,
+        "reference_s": None if lap_ms is None else lap_ms / 1000.0,
+        "drivers": drivers,
+    }
 
 
-def versus_reference(entry: Json, races: Sequence[RaceResult], evaluation: Evaluation) -> Json:
-    """Returns what the reference lap, which has to be there, adds to the entry of some races; see `metrics_of`."""
-    ratio = evaluation.ratio_to_reference(entry["median_time_s"])
-    ratios = [evaluation.ratio_to_reference(race.time_s) for race in races]
-    shares = [0.0 if one is None else 1.0 / one for one in ratios]
-    return {"times_reference": _rounded(ratio), "lap_share": _rounded(float(np.mean(shares)))}
+def track_rows(entries: Sequence[Json], key: str = "agent") -> list[tuple[str, ...]]:
+    """Returns for each track the texts of one driver's row, as `TRACK_HEAD` names them."""
+    rows = []
+    for entry in entries:
+        driver = entry["drivers"][key]
+        rows.append(
+            (
+                entry["name"],
+                f"{entry['length_m']:.0f} m",
+                "yes" if entry["trained_on"] else "no",
+                f"{driver['finished']} of {driver['races']}",
+                _number(driver["median_time_s"], 2, " s"),
+                _number(driver.get("times_reference"), 3),
+                driver["medal"] or "-",
+            )
+        )
+    return rows
+
+
+def format_tracks(entries: Sequence[Json]) -> str:
+    """Returns the agent's results by track as a table of text."""
+    return _table([TRACK_HEAD, *track_rows(entries)])
 
 
 def format_metrics(metrics: Json) -> str:
@@ -228,13 +214,16 @@ def format_metrics(metrics: Json) -> str:
     lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m", "x reference")]
     lines += [(name, *_cells(entry)) for name, entry in rows]
     if "reference" not in metrics:
-        lines = [line[:-1] for line in lines]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    table = "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
-        for line in lines
+        return _table([line[:-1] for line in lines])
+    return f"{_table(lines)}\nmedals  {format_medals(metrics['reference']['medals'])}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
     )
-    return f"{table}\nmedals  {format_medals(metrics['reference']['medals'])}" if "reference" in metrics else table
 
 
 def format_medals(medals: Mapping[str, int]) -> str:
@@ -255,5 +244,5 @@ def _cells(entry: Json) -> tuple[str, ...]:
     )
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _number(value: float | None, digits: int, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"

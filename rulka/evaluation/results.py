@@ -5,6 +5,7 @@ Dimensions: T samples of the state, one before every decision and one at the end
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,7 +126,7 @@ class RaceResult:
         }
 
 
-def finish_times_s(results: list[RaceResult]) -> list[float]:
+def finish_times_s(results: Sequence[RaceResult]) -> list[float]:
     """Returns the times of the finished races in seconds, in the order of the races."""
     return [result.time_s for result in results if result.time_s is not None]
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 
-from rulka.evaluation.by_track import HEAD
+from rulka.evaluation.metrics import TRACK_HEAD
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import ExperimentFile, Plan
 from rulka.experiments.results import SCORE, Arrival, Measures, Results, Summary
@@ -208,7 +208,7 @@ def _by_track(rows: pd.DataFrame) -> list[str]:
     """Returns the part about tracks; nothing where there is but one."""
     if len(set(rows["track"].tolist())) < 2:
         return []
-    names = ["variant", "seed", *HEAD]
+    names = ["variant", "seed", *TRACK_HEAD]
     return ["## By track", table([names, *(list(map(str, row)) for row in rows[names].to_numpy().tolist())])]
 
 

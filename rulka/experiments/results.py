@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.errors import UserError
-from rulka.evaluation.by_track import HEAD, track_rows
+from rulka.evaluation.metrics import TRACK_HEAD, track_rows
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import Cell, Plan
 from rulka.experiments.statistics import (
@@ -286,7 +286,7 @@ def _metrics(cell: Cell, work: Work) -> dict[str, Any]:
 
 def _tracks(cell: Cell, work: Work) -> pd.DataFrame:
     entries = _metrics(cell, work)["tracks"]
-    rows = pd.DataFrame(track_rows(entries), columns=list(HEAD))
+    rows = pd.DataFrame(track_rows(entries), columns=list(TRACK_HEAD))
     return rows.assign(variant=cell.variant, seed=cell.seed)
 
 

@@ -1,4 +1,4 @@
-"""How plots look: two themes, light and dark, with colours that colour-blind people can tell apart.
+"""How plots look: on white, with colours that colour-blind people can tell apart.
 
 The hues are those of Okabe and Ito 2008; every line that matters also has its own dash or marker.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
@@ -18,51 +18,41 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rulka.pretraining.clone_plots import Colours
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from rulka.evaluation.results import Evaluation
 
-DOTS_PER_INCH = 130
+STYLE = Path(__file__).with_name("plots.mplstyle")
 SPEED_COLOURS = "viridis"
-"""Perceptually even, readable without colour; used for speed on both themes."""
+"""Perceptually even, readable without colour; used for speed."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one theme.
+    """Colours.
 
     Attributes:
-        name: "light" or "dark".
         ink: text.
         muted: axes and secondary text.
-        grid: lines that should hardly be seen.
         road: the road's surface.
         edge: the road's edges.
-        paper: background, the same as the page's.
         blue: the agent, whatever its algorithm.
         orange: another algorithm.
         pink: a third algorithm.
         green: the cloned policy.
     """
 
-    name: str
-    ink: str
-    muted: str
-    grid: str
-    road: str
-    edge: str
-    paper: str
-    blue: str
-    orange: str
-    pink: str
-    green: str
+    ink: str = "#1b1f24"
+    muted: str = "#667080"
+    road: str = "#eceef1"
+    edge: str = "#b4bac4"
+    blue: str = "#0072b2"
+    orange: str = "#d55e00"
+    pink: str = "#b0578d"
+    green: str = "#00835f"
 
     def colours_of(self, evaluation: Evaluation) -> dict[str, str]:
         """Returns a colour for every contestant's key; algorithms other than the agent's are told apart by place."""
@@ -70,84 +60,19 @@ class Theme:
         others = [contestant.key for contestant in evaluation.contestants if contestant.key not in named]
         return named | {key: self.other(place) for place, key in enumerate(others)}
 
-    @property
-    def colours_of_clone(self) -> Colours:
-        """Those of the cloned policy and of who drove what it learned from."""
-        return Colours(self.muted, self.green, self.orange)
-
     def other(self, place: int) -> str:
         """Returns the colour of an algorithm that is not the agent's, by its place among those."""
         return (self.orange, self.pink)[place % 2]
 
 
-LIGHT = Theme(
-    name="light",
-    ink="#1b1f24",
-    muted="#667080",
-    grid="#e4e7ec",
-    road="#eceef1",
-    edge="#b4bac4",
-    paper="#ffffff",
-    blue="#0072b2",
-    orange="#d55e00",
-    pink="#b0578d",
-    green="#00835f",
-)
-DARK = Theme(
-    name="dark",
-    ink="#e8eaed",
-    muted="#9aa4b2",
-    grid="#2b313a",
-    road="#262b33",
-    edge="#566070",
-    paper="#171a1f",
-    blue="#56b4e9",
-    orange="#f08c3c",
-    pink="#dd8fbd",
-    green="#2fc39a",
-)
-
+LIGHT = Theme()
 Draw = Callable[[Theme], "Figure | None"]
 """Draws a figure in a theme; None when there is nothing to show."""
 
 
-@contextmanager
-def applied(theme: Theme) -> Iterator[None]:
-    """Gives everything that matplotlib draws within the block the look of a theme."""
-    settings: dict[Any, Any] = {
-        "figure.facecolor": theme.paper,
-        "axes.facecolor": theme.paper,
-        "savefig.facecolor": theme.paper,
-        "text.color": theme.ink,
-        "axes.labelcolor": theme.muted,
-        "axes.titlecolor": theme.ink,
-        "axes.edgecolor": theme.grid,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "grid.color": theme.grid,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlelocation": "left",
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "axes.labelsize": 10,
-        "xtick.labelsize": 9.5,
-        "ytick.labelsize": 9.5,
-        "legend.fontsize": 9.5,
-        "legend.frameon": False,
-        "font.family": "DejaVu Sans",
-        "lines.linewidth": 1.8,
-        "figure.dpi": DOTS_PER_INCH,
-    }
-    with mpl.rc_context(settings):
-        yield
-
-
 def to_png(draw: Draw, theme: Theme) -> bytes | None:
     """Draws a figure in a theme and returns it as a PNG file; None when there is nothing to show."""
-    with applied(theme):
+    with plt.style.context(STYLE):
         figure = draw(theme)
         if figure is None:
             return None

@@ -11,7 +11,7 @@ import pytest
 from rulka import cli
 from rulka.cli.tracks import format_campaign, show_campaign, show_track
 from rulka.errors import UserError
-from rulka.report.theme import DARK, LIGHT, applied
+from rulka.report.theme import LIGHT, STYLE
 from rulka.report.track_plot import SURFACES, track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
@@ -29,10 +29,9 @@ def rulka(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return 0
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
-def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of(theme) -> None:
-    with applied(theme):
-        figure = track_plot(campaign_track("patchwork"), theme)
+def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of() -> None:
+    with plt.style.context(STYLE):
+        figure = track_plot(campaign_track("patchwork"), LIGHT)
         top, profile, bank = figure.axes
         texts = [text.get_text() for text in top.texts]
         explained = top.get_legend()
@@ -47,7 +46,7 @@ def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of(theme) ->
 
 
 def test_higher_roads_are_drawn_over_lower_ones() -> None:
-    with applied(LIGHT):
+    with plt.style.context(STYLE):
         track = campaign_track("figure-eight")
         figure = track_plot(track, LIGHT)
         orders = sorted({collection.get_zorder() for collection in figure.axes[0].collections})
@@ -57,7 +56,7 @@ def test_higher_roads_are_drawn_over_lower_ones() -> None:
 
 
 def test_a_sheet_has_a_place_for_each() -> None:
-    with applied(LIGHT):
+    with plt.style.context(STYLE):
         tracks = [campaign_track(entry.slug) for entry in CAMPAIGN[:3]]
         figure = track_sheet(tracks, LIGHT)
         titles = [place.get_suptitle() for place in figure.subfigs]

@@ -1,4 +1,4 @@
-"""A project with one training at work, and whom its pages ask."""
+"""A project with one training at work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from rulka.dashboard.app import make_app
-from rulka.dashboard.stages import Pipeline
 from rulka.datasets.races import Race, Source
 from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE, LiveCars
@@ -21,13 +20,6 @@ from rulka.tracks.track import Track
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-FLOWS = {"up": None, "pipeline": None, "server": {"url": "http://127.0.0.1:4200/api", "is": "nobody"}}
-FLOWS |= {"running": [], "next": [], "last": []}
-PIPELINE = Pipeline(
-    changes=lambda: {"train": ["params.yaml: ppo", "data/frames modified"]},
-    at_work=lambda: {"capture": "process 7, `dvc repro`"},
-    flows=lambda: FLOWS,
-)
 CARS = np.array([[300.0, 1.0, 20.0, 30.0], [0.0, 0.0, 0.0, 5.0], [np.nan, np.nan, np.nan, 1.0]], np.float32)
 
 
@@ -83,5 +75,5 @@ def lap_of(
 @pytest.fixture
 def client(project: Path) -> Iterator[TestClient]:
     del project
-    with TestClient(make_app(PIPELINE), base_url="http://127.0.0.1:8480") as asking:
+    with TestClient(make_app(), base_url="http://127.0.0.1:8480") as asking:
         yield asking

@@ -9,101 +9,42 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from rulka.cli import main
-from rulka.dashboard.app import PAGES, PortError, make_app, make_server, moment, open_port, size
-from rulka.dashboard.stages import Pipeline
-from rulka.errors import UserError
-from rulka.report.words import NONE
+from rulka.dashboard.app import PAGES, PortError, make_server, moment, open_port
 from rulka.runtime.live import METRICS_FILE
-from tests.dashboard.conftest import PIPELINE, ROOT
+from tests.dashboard.conftest import ROOT
 from tests.waiting import PATIENCE_S
 
-PARTS = ("/part/stages", "/part/flows", "/part/results", "/part/agents", "/part/frames")
 
-
-def text_of(html: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
-
-
-@pytest.mark.parametrize("path", [*PAGES, *PARTS])
+@pytest.mark.parametrize("path", PAGES)
 def test_every_page_of_a_project_in_which_nothing_has_run(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
     assert "Traceback" not in answer.text
-    if path in PAGES:
-        assert f'<a href="{path}" aria-current="page">' in answer.text
-        assert not re.findall(r'(?:src|href)="(?:https?:)?//', answer.text)  # nothing of another server
+    assert f'<a href="{path}" aria-current="page">' in answer.text
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', answer.text)  # nothing of another server
+    own = re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text)
+    assert {client.get(address).status_code for address in [*own, "/static/plotly.min.js"]} == {200}
 
 
-def test_stages_stand_as_dvc_and_its_lock_say(client: TestClient, project: Path) -> None:
-    lock = {"stages": {name: {"cmd": "x"} for name in ("races", "capture", "train")}, "schema": "2.0"}
-    (project / "dvc.lock").write_text(json.dumps(lock))
-    said = text_of(client.get("/part/stages").text)
-    assert "races has run capture running process 7, `dvc repro`" in said
-    assert "train has run" in said
-    assert "evaluate never ran" in said
-    with TestClient(make_app(PIPELINE._replace(at_work=dict)), base_url="http://localhost") as asking:
-        said = text_of(asking.get("/part/stages").text)
-    assert "races up to date capture up to date" in said
-    assert "train changed params.yaml: ppo data/frames modified" in said
-    assert "evaluate never ran" in said
-    assert "rulka run" in said
+def test_the_first_page_is_that_of_trainings(client: TestClient) -> None:
+    assert client.get("/").url.path == "/runs"
 
 
-def test_stages_are_shown_while_one_begins_and_dvc_cannot_compare(project: Path) -> None:
-    """DVC refuses to compare outputs that a stage is writing: what the page is for in the first place."""
-    at_work: list[dict[str, str]] = [{}, {"train": "process 7, `dvc repro`"}]
-
-    def blocked() -> dict[str, list[str]]:
-        message = "`dvc status` failed: 'data/agent' is busy"
-        raise UserError(message)
-
-    pipeline = PIPELINE._replace(at_work=lambda: at_work.pop(0), changes=blocked)
-    with TestClient(make_app(pipeline), base_url="http://localhost") as asking:
-        said = text_of(asking.get("/part/stages").text)
-    assert "train running process 7" in said
-    assert "is busy" not in said
-
-
-def test_what_cannot_be_said_is_said_with_its_hint(project: Path) -> None:
-    def broken() -> dict[str, list[str]]:
-        message = "`dvc status` failed: a & <b>"
-        raise UserError(message, hint="Look at it.")
-
-    with TestClient(make_app(Pipeline(broken, dict, broken)), base_url="http://localhost") as asking:
-        for path in ("/part/stages", "/part/flows"):
-            said = asking.get(path).text
-            assert "`dvc status` failed: a &amp; &lt;b&gt;" in said
-            assert "Look at it." in said
-    (project / "dvc.lock").write_text("stages: 3")
-    with TestClient(make_app(PIPELINE), base_url="http://localhost") as asking:
-        for path in ("/", "/origins"):
-            assert "dvc.lock is damaged" in asking.get(path).text
-
-
-def test_results_are_those_of_the_evaluation(client: TestClient, project: Path) -> None:
-    assert "No agent was evaluated yet" in client.get("/part/results").text
+def test_the_report_is_served_with_its_own_style(client: TestClient, project: Path) -> None:
     folder = project / "data/evaluation"
     folder.mkdir(parents=True)
-    driver = {"races": 6, "finished": 4, "best_time_s": 12.746, "median_time_s": None, "times_reference": 1.061}
-    track = {"name": "A <b>", "length_m": 600.0, "trained_on": True, "reference_s": 12.112}
-    tracks = [track | {"drivers": {"agent": driver | {"medal": "gold"}}}]
-    (folder / "metrics.json").write_text(json.dumps({"tracks": tracks}))
+    assert "report.html" not in client.get("/replay").text
     (folder / "report.html").write_text("the report")
-    said = client.get("/part/results").text
-    assert f"agent 4 of 6 12.75 s {NONE} 1.061 gold" in text_of(said).replace("\N{NO-BREAK SPACE}", " ")
-    assert "A &lt;b&gt;, 600 m" in said
-    assert "/evaluation/report.html" in said
-    assert "/evaluation/race.mp4" not in said
+    assert "/evaluation/report.html" in client.get("/replay").text
     answer = client.get("/evaluation/report.html")
     assert answer.text == "the report"
     assert "style-src 'unsafe-inline'" in answer.headers["content-security-policy"]
-    (folder / "metrics.json").write_text("{")
-    assert "dvc checkout --force evaluate" in client.get("/part/results").text
 
 
 @pytest.mark.parametrize("name", ["race.mp4", "metrics.json", "..%2F..%2Fparams.yaml", "../../params.yaml"])
@@ -143,6 +84,8 @@ def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path) -
 
 def test_a_training_with_its_track(client: TestClient, run: Path) -> None:
     shown = client.get("/run.json").json()
+    newest = client.get("/newest.json?run=runs/train/ppo-1").json()
+    assert newest == {key: value for key, value in shown.items() if key not in ("curves", "track")}
     assert (shown["key"], shown["run"], shown["is_running"]) == ("runs/train/ppo-1", "ppo-1", True)
     assert len(shown["cars"]) == 3
     assert shown["track"]["length_m"] == 300.0
@@ -151,43 +94,14 @@ def test_a_training_with_its_track(client: TestClient, run: Path) -> None:
     missing = client.get("/run.json?run=../../etc")
     assert (missing.status_code, missing.json()["hint"] != "") == (404, True)
     (run / "track.npz").write_bytes(b"no track")
-    damaged = TestClient(make_app(PIPELINE), base_url="http://127.0.0.1").get("/run.json")
+    damaged = client.get("/run.json")
     assert damaged.status_code == 404
     assert "track.npz is not a readable track file" in damaged.json()["text"]
 
 
 def test_nothing_trained_is_said(client: TestClient) -> None:
-    assert "nothing was trained yet" in client.get("/live").text
+    assert "Nothing was trained yet" in client.get("/live").text
     assert client.get("/run.json").json()["text"] == "nothing was trained yet"
-
-
-def test_origins_are_those_of_the_lock(client: TestClient, project: Path) -> None:
-    def made(path: str, digest: str) -> dict[str, object]:
-        return {"path": path, "md5": digest, "size": 1_500_000}
-
-    stages = {
-        "races": {"outs": [made("data/races", "aaaaaaaaaa")]},
-        "capture": {
-            "deps": [made("data/races", "bbbbbbbbbb"), made("rulka/datasets", "cc")],
-            "outs": [made("data/frames", "dddddddddd")],
-            "params": {"params.yaml": {"capture": {}, "actions": {}}},
-        },
-    }
-    (project / "dvc.lock").write_text(json.dumps({"stages": stages}))
-    said = text_of(client.get("/origins").text)
-    assert "data/races bbbbbbbb 2 MB not what races made last" in said
-    assert "data/frames dddddddd" in said
-    assert "capture, actions 1 paths" in said
-    assert "There is no agent yet" in client.get("/part/agents").text
-
-
-def test_a_damaged_agent_is_named(client: TestClient, project: Path) -> None:
-    folder = project / "data/agent"
-    folder.mkdir(parents=True)
-    (folder / "meta.json").write_text("{")
-    said = client.get("/part/agents").text
-    assert "data/agent" in said
-    assert "cannot be used" in said
 
 
 def test_other_names_of_this_machine_are_refused(client: TestClient) -> None:
@@ -196,11 +110,10 @@ def test_other_names_of_this_machine_are_refused(client: TestClient) -> None:
 
 
 def test_nothing_may_come_from_elsewhere(client: TestClient) -> None:
-    for path in ("/", "/runs", "/static/common.js", "/nothing"):
+    for path in ("/runs", "/static/common.js", "/nothing"):
         headers = client.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'self'")
-        assert headers["cache-control"] == "no-store"
-    assert "immutable" in client.get("/static/plotly.js").headers["cache-control"]
+        assert headers["cache-control"] == "no-cache"
 
 
 def test_a_page_that_there_is_not(client: TestClient) -> None:
@@ -209,41 +122,31 @@ def test_a_page_that_there_is_not(client: TestClient) -> None:
     assert "there is no page /nothing" in answer.text
 
 
-def test_events_are_told_and_end_with_the_server(run: Path) -> None:
-    """A page hears of a training at once, of its next report, of results that changed; Ctrl-C does not wait for it."""
+def test_the_server_answers_and_ends(run: Path) -> None:
+    """On this machine alone; of a training that goes on it tells the newest at the next request."""
     with open_port(0) as door:
         host, port = door.getsockname()
         assert host == "127.0.0.1"
-        server = make_server(PIPELINE)
+        server = make_server()
         thread = threading.Thread(target=server.run, args=([door],), daemon=True)
         thread.start()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", timeout=PATIENCE_S) as events:
-            assert told(events)[1]["key"] == "runs/train/ppo-1"
-            with (run / METRICS_FILE).open("a") as file:
-                file.write('2, "loss": 0.5}\n')
-            name, run_now = told(events)
-            assert (name, run_now["latest"]["loss"]) == ("training", 0.5)
-            assert "curves" not in run_now
-            Path("dvc.lock").write_text("stages: {}")
-            assert told(events) == ("changed", ["dvc.lock"])
-            server.should_exit = True
-            thread.join(PATIENCE_S)
+
+        def newest() -> dict[str, Any]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/newest.json", timeout=PATIENCE_S) as answer:
+                return json.load(answer)
+
+        assert newest()["latest"]["loss"] == 1.0
+        with (run / METRICS_FILE).open("a") as file:
+            file.write('2, "loss": 0.5}\n')
+        assert newest()["latest"]["loss"] == 0.5
+        server.should_exit = True
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
 def test_a_port_that_is_taken_is_named() -> None:
     with open_port(0) as door, pytest.raises(PortError, match=str(door.getsockname()[1])):
         open_port(door.getsockname()[1])
-
-
-def told(events: urllib.request.http.client.HTTPResponse) -> tuple[str, object]:
-    name = ""
-    while line := events.readline().decode():
-        if line.startswith("event: "):
-            name = line[7:].strip()
-        elif line.startswith("data: "):
-            return name, json.loads(line[6:])
-    pytest.fail("the server has ended")
 
 
 def test_a_busy_port_is_one_line(
@@ -270,16 +173,9 @@ def test_elsewhere_than_in_a_project_it_says_so(
     assert "there is no dvc.yaml" in capsys.readouterr().err
 
 
-def test_moments_and_sizes() -> None:
+def test_moments() -> None:
     assert moment("2026-11-23T22:24:51") == "2026-11-23 22:24"
     assert moment("yesterday") == "yesterday"
-    assert [size(number) for number in (0, 999, 1000, 25_400_000, 3_210_000_000)] == [
-        "0 B",
-        "999 B",
-        "1 kB",
-        "25 MB",
-        "3.2 GB",
-    ]
 
 
 def test_no_drawing_is_copied_into_the_repository() -> None:

@@ -52,7 +52,7 @@ def test_a_lap_is_drawn_where_it_was_driven(project: Path, track: Track) -> None
     path = shown["laps"][0]["path"]
     at = path["t"].index(4.0)
     assert path["along"][at] == pytest.approx(120.0, abs=0.6)
-    left, right = (np.array(shown["road"][side][60]) for side in ("left", "right"))  # a point each 2 m
+    left, right = (np.array(shown["track"][side][60]) for side in ("left", "right"))  # a point each 2 m
     np.testing.assert_allclose([path["x"][at], path["y"][at]], (left + right)[:2] / 2, atol=0.7)
     assert shown["laps"][0]["time_s"] == 10.0
     assert 10.0 <= path["t"][-1] <= 10.1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rulka.dashboard.live import MAX_POINTS, MetricsReader, RunReader, read_live, track_of, track_outline
+from rulka.dashboard.live import MAX_POINTS, cars_on_page, read_live, track_outline
+from rulka.dashboard.runs import Runs
 from rulka.observation import ZONE_SPACING_M
 from rulka.runtime import live
 from rulka.runtime.live import LIVE_FILE, METRICS_FILE, LiveCars
@@ -17,12 +19,18 @@ from rulka.tracks.track import Track
 from tests.waiting import PATIENCE_S
 
 
-def reader_of(folder: Path) -> RunReader:
-    return RunReader(folder, track_of(folder), MetricsReader(folder / METRICS_FILE))
+class Reader:
+    """One training, read again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runs, self._key = Runs(folder), folder.as_posix()
+
+    def snapshot(self) -> dict[str, Any]:
+        return self._runs.snapshot(self._key)
 
 
 def test_snapshot_by_hand(run: Path) -> None:
-    shown = reader_of(run).snapshot()
+    shown = Reader(run).snapshot()
     assert shown["latest"] == {"env_steps": 128, "minutes": 1.5, "loss": 1.0, "best_time_s": 13.5}
     curves = {"best_time_s": [[128, 13.5]], "loss": [[64, 2.0], [128, 1.0]], "minutes": [[64, 0.5], [128, 1.5]]}
     assert shown["curves"] == curves
@@ -43,8 +51,8 @@ def test_cars_and_road_lie_on_one_page(track: Track) -> None:
     left = np.array([ahead[2], 0.0, -ahead[0]]) / np.hypot(ahead[0], ahead[2])  # x to the left of z, y up
     places = np.stack([track.centre_m[zone], track.centre_m[zone] + 0.25 * track.width_m[zone] * left])
     cars = np.column_stack([places, [1.0, 2.0]])
-    middle, aside = (np.array(car[:2]) for car in RunReader(Path(), track, MetricsReader(Path()))._on_page(cars))
-    edges = [np.array(outline[side][zone // 4]) for side in ("left", "right")]
+    middle, aside = (np.array(car[:2]) for car in cars_on_page(track, cars))
+    edges = [np.array(outline[side][zone // 4][:2]) for side in ("left", "right")]
     np.testing.assert_allclose(middle, (edges[0] + edges[1]) / 2, atol=0.02)
     np.testing.assert_allclose(aside, 0.75 * edges[0] + 0.25 * edges[1], atol=0.1)
 
@@ -59,7 +67,8 @@ def test_an_outline_goes_from_start_to_finish(track: Track) -> None:
 
 
 def test_a_run_without_reports_yet_shows_nothing(tmp_path: Path) -> None:
-    shown = reader_of(tmp_path).snapshot()
+    (tmp_path / METRICS_FILE).write_text("")
+    shown = Reader(tmp_path).snapshot()
     assert (shown["latest"], shown["curves"], shown["cars"], shown["is_running"]) == ({}, {}, [], False)
 
 
@@ -87,13 +96,13 @@ def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pyt
 def test_a_run_that_says_nothing_is_not_at_work(run: Path, ago_s: float) -> None:
     content = json.loads((run / LIVE_FILE).read_text())
     (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - ago_s}))
-    assert not reader_of(run).snapshot()["is_running"]
+    assert not Reader(run).snapshot()["is_running"]
 
 
 def test_long_curves_are_thinned_and_keep_their_newest_point(run: Path) -> None:
     lines = [json.dumps({"env_steps": k, "loss": k}) + "\n" for k in range(1001)]
     (run / METRICS_FILE).write_text("".join(lines))
-    curve = reader_of(run).snapshot()["curves"]["loss"]
+    curve = Reader(run).snapshot()["curves"]["loss"]
     assert len(curve) <= MAX_POINTS
     assert curve[-1] == [1000, 1000]
 
@@ -102,7 +111,7 @@ def test_damaged_lines_are_left_out_and_counted(run: Path) -> None:
     (run / METRICS_FILE).write_bytes(
         b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
     )
-    shown = reader_of(run).snapshot()
+    shown = Reader(run).snapshot()
     assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
     assert shown["num_damaged"] == 3
 
@@ -122,7 +131,7 @@ def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(json, "loads", note)
     path.write_text("")
-    reader = reader_of(run)
+    reader = Reader(run)
     for number in range(50):
         with path.open("a") as file:
             file.write(lines_of(number)[:9])
@@ -138,7 +147,7 @@ def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path, a
     """It cuts its metrics off behind the checkpoint, and may have written more than before until the next look."""
     path = run / METRICS_FILE
     path.write_text(lines_of(1, 2, 3, 4))
-    reader = reader_of(run)
+    reader = Reader(run)
     assert reader.snapshot()["curves"]["loss"][-1] == [4, 4.0]
     path.write_text(lines_of(*after))
     assert [point[0] for point in reader.snapshot()["curves"].get("loss", [])] == list(after)

@@ -1,24 +1,17 @@
-"""Nights and data sets on their pages."""
+"""Nights on their page."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
-import pytest
 from starlette.testclient import TestClient
 
-from rulka.dashboard import datasets
-from rulka.dashboard.frames import frames
 from rulka.dashboard.history import nights, paces, record_file
-from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
-from rulka.folders import FRAMES, NIGHTS, RACES
+from rulka.folders import NIGHTS
 from rulka.registry.history import ALL_TRACKS, NightRow, append_history
-from rulka.tracks.track import Track
-from tests.dashboard.conftest import lap_of
 
 ROW = NightRow(
     night="2026-11-20",
@@ -56,7 +49,7 @@ def write_nights(count: int) -> None:
 def test_nights_are_listed_newest_first(client: TestClient, project: Path) -> None:
     assert "No night was raced yet" in client.get("/nights").text
     write_nights(3)
-    assert [night["night"] for night in nights()] == ["2026-11-22", "2026-11-21", "2026-11-20"]
+    assert [night[0].night for night in nights()] == ["2026-11-22", "2026-11-21", "2026-11-20"]
     html = client.get("/nights").text
     said = text_of(html)
     assert "2026-11-21 latest ppo-1f3a9c20 37 of 40 45.00 m/s 43.00–45.00 – worse" in said  # noqa: RUF001
@@ -68,15 +61,15 @@ def test_nights_are_listed_newest_first(client: TestClient, project: Path) -> No
 def test_a_night_that_was_repeated_counts_as_it_was_the_last_time(project: Path) -> None:
     append_history(NIGHTS, [ROW])
     append_history(NIGHTS, [replace(ROW, raced_at="2026-11-20T09:00:00+00:00", pace_mps=1.0)])
-    assert [row.pace_mps for row in nights()[0]["together"]] == [1.0]
-    assert [row["pace"] for row in paces()["rows"]] == [1.0]
+    assert [[row.pace_mps for row in night] for night in nights()] == [[1.0]]
+    assert [row["pace_mps"] for row in paces()["rows"]] == [1.0]
 
 
 def test_paces_are_in_time_and_all_tracks_come_first(client: TestClient, project: Path) -> None:
     write_nights(2)
     found = client.get("/nights.json").json()
     assert list(found["tracks"]) == ["all-1", "tiny"]
-    assert [(row["uid"], row["pace"]) for row in found["rows"]] == [
+    assert [(row["uid"], row["pace_mps"]) for row in found["rows"]] == [
         ("all-1", 44.0),
         ("tiny", 44.0),
         ("all-1", 45.0),
@@ -102,50 +95,3 @@ def test_films_of_records(client: TestClient, project: Path) -> None:
     assert client.get("/records/tiny").content == b"film"
     assert client.get("/records/all-1").status_code == 404
     assert record_file("../history") is None
-
-
-@pytest.fixture
-def raced(project: Path, track: Track) -> Path:
-    """Two races of one person, one unfinished of another, and two recordings that are not used."""
-    RACES.mkdir(parents=True)
-    races = [lap_of(track, f"r{k}", 10.0 + 5.0 * k, source="recording", player="a") for k in range(2)]
-    races.append(replace(lap_of(track, "r2", 30.0, source="recording", player="b"), is_finished=False))
-    refused = [QuarantinedFile(f"{k}.Gbx", f"TruncatedError: it ends at <{k}>", "Get it again.") for k in range(2)]
-    write_races(RACES, RaceDataset(tuple(races), track, (*refused, QuarantinedFile("z.Gbx", "Other: x", ""))))
-    return RACES
-
-
-def test_races_by_map_and_what_is_not_used(client: TestClient, raced: Path, track: Track) -> None:
-    found = datasets.races()
-    assert found is not None
-    assert found["driven"] == [datasets.Driven(track.uid, track.name, "recording", 3, 2, 2, 20.0, 25.0)]
-    assert [(group.error, group.num_files) for group in found["refused"]] == [("TruncatedError", 2), ("Other", 1)]
-    html = client.get("/data").text
-    assert "TruncatedError: 2" in html
-    assert "it ends at &lt;1&gt;" in html
-    assert f"{track.name} {track.uid}; agents train here people 3 2 2 20.00 s 25.00 s" in text_of(html)
-    (raced / "quarantine.parquet").write_bytes(b"")
-    assert "quarantine.parquet is damaged" in client.get("/data").text
-
-
-def test_many_unused_files_are_counted_not_all_named(raced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MOST_NAMED", 1)
-    found = datasets.races()
-    assert found is not None
-    assert [(group.num_files, len(group.files)) for group in found["refused"]] == [(2, 1), (1, 1)]
-
-
-def test_nothing_yet_is_said_of_each(client: TestClient) -> None:
-    assert "There are no races yet" in client.get("/data").text
-    assert "There are no frames yet" in client.get("/part/frames").text
-    assert frames() is None
-
-
-def test_frames_of_another_version_and_pictures(client: TestClient, project: Path) -> None:
-    FRAMES.mkdir(parents=True)
-    (FRAMES / "contact_sheet.png").write_bytes(b"picture")
-    assert client.get("/pictures/contact_sheet.png").content == b"picture"
-    assert client.get("/pictures/index.json").status_code == 404
-    assert 'src="/pictures/contact_sheet.png"' in client.get("/data").text
-    (FRAMES / "index.json").write_text(json.dumps({"schema_version": 0}))
-    assert "older" in client.get("/part/frames").text

@@ -19,7 +19,6 @@ from starlette.testclient import TestClient
 from flows.pipeline import pipeline
 from flows.shown import StageProgress, numbers_of, show_results
 from rulka.dashboard.app import make_app
-from rulka.dashboard.stages import Pipeline
 from rulka.progress import Progress
 from rulka.tracks.track import Track
 from rulka.video.race_video import write_mp4
@@ -67,7 +66,7 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
     )
     assert link is not None
     assert (shown["evaluate-report"].description or "").endswith(f"in `{toy_project}`.")
-    with TestClient(make_app(Pipeline(dict, dict, dict)), base_url="http://127.0.0.1:8480") as browser:
+    with TestClient(make_app(), base_url="http://127.0.0.1:8480") as browser:
         assert browser.get(link[1]).text == "<p>won</p>"
     progress = shown["evaluate-progress"]
     assert progress.data == 100.0

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import base64
+import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from rulka.datasets.races import Race
+from rulka.evaluation.metrics import entries_by_track, metrics_of
+from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
-from rulka.report.durations import StageDuration
-from rulka.report.facts import Fact
-from rulka.report.figures import Plot, draw_figures, encoder_figures, save_figures
-from rulka.report.page import MAX_VIDEO_BYTES, Report, headline, render_report
+from rulka.params import read_params
+from rulka.report.figures import Plot, draw_figures, earlier_figures
+from rulka.report.page import MAX_VIDEO_BYTES, Origins, Report, headline, render_report
 from rulka.tracks.track import Track
+from tests.report.test_inputs import race_of
 
 MakeRace = Callable[..., RaceResult]
+NOTHING = Origins({}, {}, {}, {}, ())
 VOID = {"meta", "img", "source", "br", "link"}
 
 
@@ -50,24 +55,31 @@ def make_evaluation(track: Track, make_race: MakeRace, *, is_finished: bool = Tr
     return Evaluation(track, contestants, [make_race(speed) for speed in (20, 16, 10)])
 
 
-def make_report(evaluation: Evaluation, video: Path | None = None) -> Report:
+def make_report(
+    evaluation: Evaluation, video: Path | None = None, plots: Sequence[Plot] = (), demonstrations: Sequence[Race] = ()
+) -> Report:
+    params = read_params()
+    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     return Report(
         evaluation=evaluation,
-        seed=1,
-        plots=[Plot("Lines <1>", "How to read it", b"light", b"dark")],
+        metrics={"tracks": entries_by_track([evaluation], [], 1)} | metrics_of(evaluation, 1, "ppo"),
+        races=EvaluationRaces.of(evaluation.track, *sections),
+        demonstrations=demonstrations,
+        origins=NOTHING,
+        parameters={"seed": "1 <2>"},
+        plots=plots or [Plot("Lines <1>", "How to read it", b"light")],
         video=video,
         video_caption="the best race",
-        facts=[Fact("Track", "<script>alert(1)</script>")],
-        durations=[StageDuration("train", 75.0, 1500.0, "now")],
-        is_from_game=False,
-        parameters="seed: 1 <2>",
-        tracks=[],
     )
+
+
+def headline_of(evaluation: Evaluation) -> str:
+    return headline(metrics_of(evaluation, 1, "ppo")).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_headline_with_faster_races(track: Track, make_race: MakeRace) -> None:
     """One race of 4 s; demonstrations of 5, 6.25 and 10 s: 2.25 s before the median, 1 s before the best."""
-    text = headline(make_evaluation(track, make_race), seed=1)
+    text = headline_of(make_evaluation(track, make_race))
     assert text == (
         "The agent finished 1 of 2 races; its median was 2.25 s faster than the median demonstration, "
         "its best 1.00 s faster than the best."
@@ -76,8 +88,8 @@ def test_headline_with_faster_races(track: Track, make_race: MakeRace) -> None:
 
 def test_headline_admits_slower_races_and_none(track: Track, make_race: MakeRace) -> None:
     slow = Evaluation(track, [Contestant("agent", "Agent", [make_race(8)])], [make_race(10)])
-    assert "2.50 s slower than the median" in headline(slow, seed=1)
-    assert headline(make_evaluation(track, make_race, is_finished=False), seed=1) == (
+    assert "2.50 s slower than the median" in headline_of(slow)
+    assert headline_of(make_evaluation(track, make_race, is_finished=False)) == (
         "The agent finished none of 2 races; it came 45 m far on average."
     )
 
@@ -95,26 +107,30 @@ def test_page_is_whole_and_asks_no_server(track: Track, make_race: MakeRace, tmp
     assert page.count("data:video/mp4") == 1
 
 
-def test_pictures_of_level_0_are_shown_where_they_are(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
-    """Drawn once, for light and dark pages alike."""
-    assert encoder_figures(tmp_path) == []
-    for name in ("loss_curve.png", "neighbours.png", "other.png"):
-        (tmp_path / name).write_bytes(name.encode())
-    plots = encoder_figures(tmp_path)
-    assert [plot.title for plot in plots] == ["Level 0: loss", "Level 0: nearest frames"]
-    page = render_report(replace(make_report(make_evaluation(track, make_race)), plots=plots))
+def test_pictures_of_earlier_stages_are_shown_where_they_are(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
+    encoder, policy = tmp_path / "encoder", tmp_path / "policy"
+    assert earlier_figures(encoder, policy) == []
+    for folder, names in ((encoder, ("loss_curve.png", "neighbours.png", "other.png")), (policy, ("confusion.png",))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_bytes(name.encode())
+    plots = earlier_figures(encoder, policy)
+    titles = ["Level 0: loss", "Level 0: nearest frames", "What the cloned policy mixes up"]
+    assert [plot.title for plot in plots] == titles
+    page = render_report(make_report(make_evaluation(track, make_race), plots=plots))
     parser = Balance()
     parser.feed(page)
     assert parser.open == []
-    images = [f"data:image/png;base64,{base64.b64encode(plot.light).decode()}" for plot in plots]
+    images = [f"data:image/png;base64,{base64.b64encode(plot.png).decode()}" for plot in plots]
     assert [reference for reference in parser.references if "image/png" in reference] == images
 
 
 def test_names_from_files_are_escaped(track: Track, make_race: MakeRace) -> None:
     page = render_report(make_report(make_evaluation(track, make_race)))
-    assert "<script" not in page
+    assert "Lines &lt;1&gt;" in page
     assert "straight &lt;b&gt;road&lt;/b&gt;" in page
-    assert "seed: 1 &lt;2&gt;" in page
+    assert "1 &lt;2&gt;" in page
+    assert "<b>" not in page
 
 
 def test_large_video_stays_beside_the_page(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
@@ -125,34 +141,128 @@ def test_large_video_stays_beside_the_page(track: Track, make_race: MakeRace, tm
     assert len(page) < 4 * MAX_VIDEO_BYTES
 
 
-def test_table_holds_every_contestant_and_both_demonstrations(track: Track, make_race: MakeRace) -> None:
-    page = render_report(make_report(make_evaluation(track, make_race)))
+def test_table_holds_every_contestant_the_demonstrations_and_the_reference(track: Track, make_race: MakeRace) -> None:
+    evaluation = make_evaluation(track, make_race)
+    page = render_report(make_report(replace(evaluation, reference=make_race(50))))
+    assert "Reference lap" not in render_report(make_report(evaluation))
     names = re.findall(r"<tr[^>]*><th>(?:<span[^>]*></span>)?([^<]+)</th>", page)
-    first = names[: names.index("Median demonstration") + 1]
+    first = names[: names.index("Reference lap") + 1]
     assert first == [
         "Agent (PPO)",
         "IQN",
         "Cloned policy",
         "Random actions",
-        "Best demonstration",
-        "Median demonstration",
+        "Demonstrations",
+        "Reference lap",
     ]
 
 
 @pytest.mark.parametrize("has_demonstrations", [True, False])
-def test_page_and_figures_when_nobody_finishes(
-    track: Track, make_race: MakeRace, has_demonstrations: bool, tmp_path: Path
-) -> None:
+def test_page_and_figures_when_nobody_finishes(track: Track, make_race: MakeRace, has_demonstrations: bool) -> None:
     races = [make_race(10, stop_m=40), make_race(10, stop_m=20)]
     evaluation = Evaluation(track, [Contestant("agent", "Agent", races)], races if has_demonstrations else [])
-    figures = draw_figures(evaluation, [], {})
+    figures = draw_figures(evaluation, [])
     assert set(figures) == {"driven_lines", "speed"}  # no times, and nothing to split against
-    save_figures(tmp_path / "plots", figures)
-    assert (tmp_path / "plots" / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert figures["speed"].png.startswith(b"\x89PNG")
     assert "The agent finished none of 2 races;" in render_report(make_report(evaluation))
 
 
 def test_page_warns_when_demonstrations_are_from_the_game(track: Track, make_race: MakeRace) -> None:
-    report = make_report(make_evaluation(track, make_race))
-    assert "The simulator is not the game" not in render_report(report)
-    assert "The simulator is not the game" in render_report(replace(report, is_from_game=True))
+    evaluation = make_evaluation(track, make_race)
+    for source, is_said in (("driver", False), ("recording", True)):
+        page = render_report(make_report(evaluation, demonstrations=[race_of(source, (2000,), 5050)]))
+        assert ("The simulator is not the game" in page) == is_said
+
+
+def used(track: Track, make_race: MakeRace, origins: Origins, demonstrations: Sequence[Race] = ()) -> dict[str, str]:
+    """What the page says was used, by label."""
+    evaluation = Evaluation(track, [Contestant("agent", "Agent", [make_race(20)])], [])
+    report = make_report(evaluation, demonstrations=demonstrations)
+    page = render_report(replace(report, origins=origins, parameters=origins.parameters))
+    found = re.findall(r"<dt>([^<]+)</dt><dd>([^<]*)</dd>", page.partition('id="used"')[2], re.DOTALL)
+    return {label: " ".join(html.unescape(text).split()) for label, text in found}
+
+
+def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, make_race: MakeRace) -> None:
+    races = [race_of("recording", (), None), race_of("recording", (), 5000), race_of("driver", (), 5000)]
+    empty = used(track, make_race, NOTHING, races)
+    assert set(empty) == {"Track", "Demonstrations", "Evaluation"}
+    assert "2 recordings of 1 player" in empty["Demonstrations"]
+    assert "1 race of the built-in driver" in empty["Demonstrations"]
+    assert "2 of 3 reached the finish" in empty["Demonstrations"]
+    assert "after 2 s without getting 0.5 m further, or after 120 s, as in training" in empty["Evaluation"]
+    train = read_params().train.model_dump(mode="json") | {"algorithm": "iqn", "start_anywhere": 0.25}
+    training = {"env_steps": 123456, "gradient_steps": 10, "minutes": 2.0, "precision": "float32", "num_collectors": 0}
+    sections = {"train": train, "iqn": {"demonstration_share": 0.5, "warmup_steps": 1000}}
+    sections["train"] |= {"num_checks": 8, "check_races": 4, "check_candidates": 3, "final_check_races": 9}
+    made = {
+        "parameters": sections,
+        "training": training,
+        "versions": {"torch": "2.9", "none": None},
+        "commit": "c" * 40,
+    }
+    agent = {"provenance": made | {"is_dirty": True}, "config": {"algorithm": "iqn"}}
+    other = agent | {"config": {"algorithm": "ppo"}}
+    encoder = {"provenance": {"parameters": {"pretrain": {"objective": {"kind": "simclr"}, "epochs": 1}}}}
+    known = used(track, make_race, Origins(encoder, {}, {}, agent, (other,)))
+    assert known["Training"].startswith("IQN, one process with 32 cars: 123,456 env steps")
+    assert known["Training"].endswith("in 2.0 minutes, in float32, seed 1.")
+    assert known["Also trained"].startswith("PPO, one process")
+    assert known["Pretraining"] == "Level 0: simclr on frames, 1 epoch."
+    assert "of the best 3 those are taken that do best in 9 further races" in known["Choice of weights"]
+    for text in ("25% of the training races start anywhere", "50% of every batch", "first 1,000 decisions"):
+        assert text in known["Help on the way"]
+    assert known["Software"] == "torch 2.9; agent made at commit cccccccccc, with changes that were not committed."
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("simulator", "the same simulator."), ("game", "evaluation in the simulator.")]
+)
+def test_facts_say_where_it_was_trained(track: Track, make_race: MakeRace, where: str, said: str) -> None:
+    train = read_params().train.model_dump(mode="json") | {"environment": where}
+    training = {"env_steps": 1, "gradient_steps": 1, "minutes": 1.0, "device": "cuda:0"}
+    made = {"parameters": {"train": train}, "training": training}
+    facts = used(track, make_race, Origins({}, {}, {}, {"provenance": made, "config": {"algorithm": "ppo"}}, ()))
+    assert facts["Help on the way"].endswith(said)
+    assert "in 1.0 minutes on cuda:0" in facts["Training"]
+
+
+SCRATCH = dict.fromkeys(("encoder", "float_head", "trunk", "heads"), "fresh")
+IQN_HELP = (
+    "The first 1,000 decisions of IQN are those of the frozen cloned policy. "
+    "50% of every batch of IQN comes from demonstrations. "
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "parts", "sentence"),
+    [
+        ("ppo", SCRATCH, "PPO starts with random weights."),
+        (
+            "ppo",
+            dict.fromkeys(("encoder", "heads"), "cloned"),
+            "PPO starts with the cloned encoder and the cloned heads.",
+        ),
+        (
+            "iqn",
+            SCRATCH | {"encoder": "pretrained", "float_head": "cloned"},
+            "IQN starts with the pretrained encoder and the cloned float head, the rest of its network with random "
+            "weights.",
+        ),
+    ],
+)
+def test_facts_say_what_each_agent_started_with(
+    track: Track, make_race: MakeRace, algorithm: str, parts: dict[str, str], sentence: str
+) -> None:
+    sections = {"train": read_params().train.model_dump(mode="json") | {"start_anywhere": 0.0}}
+    sections["iqn"] = {"warmup_steps": 1000, "demonstration_share": 0.5}
+    agent = {"provenance": {"parameters": sections}, "config": {"algorithm": algorithm}}
+    initial = {"provenance": {"parameters": {"transfer": {algorithm: parts, "seed": 1}}}}
+    given = IQN_HELP if algorithm == "iqn" else ""
+    expected = f"{sentence} {given}Training and evaluation use the same track and the same simulator."
+    assert used(track, make_race, Origins({}, {}, initial, agent, ()))["Help on the way"] == expected
+    other = {"provenance": {"parameters": {"train": sections["train"]}}, "config": {"algorithm": "x"}}
+    both = used(track, make_race, Origins({}, {}, initial, other, (agent,)))
+    assert both["Help on the way"] == expected, "of compared agents as well"
+    unknown = used(track, make_race, Origins({}, {}, {}, agent, ()))
+    assert "starts" not in unknown["Help on the way"], "nothing is guessed"

@@ -106,23 +106,12 @@ def write_inputs(tmp_path: Path) -> Inputs:
     save_driver(tmp_path / "policy", "policy", "", 1)
     log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "record_s": None, "mean_return": -1.0}
     (tmp_path / "agent" / "training.jsonl").write_text(json.dumps(log) + "\n")
-    confusion = (np.eye(12) * 3).tolist()
-    bins = {"expected_calibration_error": 0.1, "bins": [{"confidence": 0.6, "accuracy": 0.5, "num_frames": 36}]}
-    cloning = {
-        "confusion": confusion,
-        "validation_accuracy": 0.5,
-        "calibration": {"recorded_actions": bins, "own_actions": bins},
-        "timelines": [{"race_id": "one", "end_ms": 900, "driver": [[0, 0], [50, 1]], "policy": [[0, 2]]}],
-    }
-    (tmp_path / "policy" / "metrics.json").write_text(json.dumps(cloning))
+    (tmp_path / "policy" / "confusion.png").write_bytes(b"picture")
     (tmp_path / "races").mkdir()
     races = tuple(demonstration(number, speed) for number, speed in enumerate((6.0, 8.0, 10.0)))
     write_races(tmp_path / "races", RaceDataset(races, short_track(), ()))
-    (tmp_path / "durations.jsonl").write_text('{"stage": "train", "seconds": 1, "ended_at": "now"}\ncut off {')
     missing = tmp_path / "missing"
-    return Inputs(
-        tmp_path / "agent", tmp_path / "races", tmp_path / "policy", missing, missing, tmp_path / "durations.jsonl"
-    )
+    return Inputs(tmp_path / "agent", tmp_path / "races", tmp_path / "policy", missing, missing)
 
 
 def run(inputs: Inputs, out_dir: Path) -> None:
@@ -168,11 +157,10 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     assert laps["agent-tiny"].race_time_ms == round(1000 * metrics["agent"]["best_time_s"])
     assert (laps["agent-tiny"].player, laps["iqn-tiny"].is_finished) == ("Agent (PPO)", False)
     page = (out_dir / "report.html").read_text()
-    for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bfloat16", "mixes up"):
+    for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bf16", "mixes up"):
         assert text in page
     plots = {path.name for path in (out_dir / "plots").iterdir()}
-    of_races, of_clone = ("driven_lines", "splits", "speed", "times"), ("", "_timelines", "_calibration")
-    assert plots == {f"{name}.png" for name in (*of_races, "training", *(f"cloning{name}" for name in of_clone))}
+    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "speed", "times", "training")}
     with av.open(str(out_dir / "race.mp4")) as video:
         assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
     assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))

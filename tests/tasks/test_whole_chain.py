@@ -99,7 +99,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
     train(Sections.of_params(params), folders=folders)
-    inputs = Inputs(folder / "agent", races, policy, initial, encoder, folder / "durations.jsonl")
+    inputs = Inputs(folder / "agent", races, policy, initial, encoder)
     evaluate(*seen, params.simulator, params.evaluate, params.race_end, inputs=inputs, out_dir=folder / "evaluation")
 
 

@@ -1,75 +1,25 @@
-// What all pages share: being told what is new, parts that are loaded after the page, colours for charts.
-
-const listeners = {};
-const channel = new BroadcastChannel("rulka");
-let source = null, release = null, waiting = null;
-
-/** Calls `then(value)` at each event of a name; see rulka/dashboard/events.py. */
-export function onEvent(name, then) { (listeners[name] ??= []).push(then); }
-
-function tell(name, value) { for (const then of listeners[name] ?? []) then(value); }
-function pass(name, value) { tell(name, value); channel.postMessage([name, value]); }
-channel.onmessage = event => tell(...event.data);
-
-// One page listens for all: a browser opens six connections to a server at most, and a seventh page would wait for ever.
-// Pages that nobody sees neither listen nor draw.
-function listen() {
-  if (waiting) return;
-  waiting = new AbortController();
-  navigator.locks.request("rulka-events", { signal: waiting.signal }, () => new Promise(done => {
-    release = done;
-    source = new EventSource("/events");
-    for (const name of ["training", "ended", "changed"]) source.addEventListener(name, event => pass(name, JSON.parse(event.data)));
-    source.onopen = () => pass("connection", true);
-    source.onerror = () => pass("connection", false);
-  })).catch(error => { if (error.name !== "AbortError") throw error; });
-}
-
-function rest() {
-  source?.close(); release?.(); waiting?.abort();
-  source = release = waiting = null;
-}
-
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) return rest();
-  listen(); loadParts();
-});
-addEventListener("pagehide", rest);
-addEventListener("pageshow", event => { if (event.persisted) listen(); });
-if (!document.hidden) listen();
-
-onEvent("connection", is => { document.getElementById("lost").hidden = is; });
-
-// Parts: <section data-part="address" data-of="paths that it shows" data-every="seconds">
-const parts = [...document.querySelectorAll("[data-part]")];
-async function load(part) {
-  try {
-    const answer = await fetch(part.dataset.part);
-    part.innerHTML = await answer.text();  // the server has escaped what stands in it
-  } catch { /* "connection" says so */ }
-}
-export function loadParts() { parts.forEach(load); }
-for (const part of parts) {
-  load(part);
-  if (part.dataset.every) setInterval(() => { if (!document.hidden) load(part); }, 1000 * part.dataset.every);
-}
-const shows = (element, changed) => changed.some(path => (element.dataset.of ?? "").split(" ").includes(path));
-onEvent("changed", changed => {
-  parts.filter(part => shows(part, changed)).forEach(load);
-  if (shows(document.body, changed)) document.getElementById("news").hidden = false;
-});
-document.getElementById("news").querySelector("button").onclick = () => location.reload();
+// What all pages share: asking the server, colours for charts.
 
 /** Returns JSON; where the server says what is wrong, shows that in `place` and returns null. */
 export async function ask(address, place) {
+  const lost = document.getElementById("lost");
   let answer;
-  try { answer = await fetch(address); } catch { return null; }
+  try { answer = await fetch(address); } catch { lost.hidden = false; return null; }
+  lost.hidden = true;
   if (answer.ok) return answer.json();
   const problem = await answer.json();
   const box = document.createElement("div"), text = document.createElement("p"), hint = document.createElement("p");
   box.className = "problem"; hint.className = "hint"; text.textContent = problem.text; hint.textContent = problem.hint;
   box.append(text, hint); place.replaceChildren(box);
   return null;
+}
+
+/** Calls `then` again and again, `seconds` after it was done, while the page is seen. */
+export async function repeat(seconds, then) {
+  for (;;) {
+    await new Promise(done => { setTimeout(done, 1000 * seconds); });
+    if (!document.hidden) await then();
+  }
 }
 
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -89,7 +39,8 @@ export function layout(more = {}) {
     automargin: true, title: { standoff: 8 } };
   return { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), size: 12.5, family: "inherit" },
     margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, hovermode: "closest",
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",  // a finger scrolls the page uirevision: "kept", ...more,
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",  // a finger scrolls the page
+    uirevision: "kept", ...more,
     xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis } };
 }
 export const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
@@ -99,7 +50,7 @@ let plotly = null;
 export function charts() {
   return plotly ??= new Promise((done, failed) => {
     const script = document.createElement("script");
-    script.src = document.body.dataset.plotly;
+    script.src = "/static/plotly.min.js";
     script.onload = () => done(window.Plotly); script.onerror = failed;
     document.head.append(script);
   });

@@ -1,5 +1,5 @@
-// The live page: cars on the track as they are told of, numbers, and curves that grow.
-import { ask, onEvent } from "./common.js";
+// The live page: cars on the track, numbers, and curves that grow.
+import { ask, repeat } from "./common.js";
 import { TrackMap, drawCurves, drawNumbers } from "./draw.js";
 
 const by = id => document.getElementById(id);
@@ -29,8 +29,9 @@ async function load() {
   state(); drawCurves(by("curves"), run.curves);
 }
 
-onEvent("training", told => {
-  if (!run || told.key !== run.key) return;
+async function follow() {
+  const told = run && await ask(`/newest.json?run=${encodeURIComponent(run.key)}`, by("problem"));
+  if (!told || told.key !== run.key) return;
   const before = run.latest.env_steps ?? 0, now = told.latest.env_steps ?? 0;
   Object.assign(run, told);
   state();
@@ -39,7 +40,7 @@ onEvent("training", told => {
   if (now < before || newest.some(([name]) => (run.curves[name]?.length ?? 0) >= MOST_POINTS)) return load();
   for (const [name, value] of newest) (run.curves[name] ??= []).push([now, value]);
   if (performance.now() - drawn > 1500) { drawCurves(by("curves"), run.curves); drawn = performance.now(); }
-});
-onEvent("ended", key => { if (run && key === run.key) load(); });
+}
+
 choice?.addEventListener("change", () => { history.replaceState(null, "", `?run=${encodeURIComponent(choice.value)}`); load(); });
-if (by("map")) load();
+if (by("map")) { load(); repeat(1, follow); }

@@ -43,7 +43,7 @@ function rows() {
   }));
 }
 
-function places() { return shown().map(lap => { const p = at(lap, now); return [p("x"), -p("y"), p("z")]; }); }
+function places() { return shown().map(lap => { const p = at(lap, now); return [p("x"), p("y"), p("z")]; }); }
 const colours = () => shown().map(lap => hue(data.laps.indexOf(lap)));
 
 function drawNow() {
@@ -68,12 +68,13 @@ function drawStill() {
 }
 
 function paths() {
-  map.lines(shown().map(lap => lap.path.x.map((x, k) => [x, -lap.path.y[k]])), colours());
+  map.lines(shown().map(lap => lap.path.x.map((x, k) => [x, lap.path.y[k]])), colours());
 }
 
 async function drawScene() {
-  const Plotly = await charts(), { left, right, gates } = data.road, n = left.length;
-  const all = [...left, ...right], column = (points, k) => points.map(p => p === null ? null : p[k]);
+  const Plotly = await charts(), { left, right, gates } = data.track, n = left.length;
+  // On the page y points down; in space a left turn must look left.
+  const all = [...left, ...right], column = (points, k) => points.map(p => p === null ? null : k === 1 ? -p[1] : p[k]);
   const line = (points, style) => ({ type: "scatter3d", mode: "lines", x: column(points, 0), y: column(points, 1), z: column(points, 2), hoverinfo: "skip", ...style });
   const spans = [0, 1, 2].map(k => Math.max(...all.map(p => p[k])) - Math.min(...all.map(p => p[k])));
   const most = Math.max(spans[0], spans[1]), ratio = spans.map(span => Math.max(span / most, 0.002) * 1.7);
@@ -85,7 +86,7 @@ async function drawScene() {
     line([...left, null, ...right], { line: { color: colour("--edge"), width: 2 } }),
     line(gates.flatMap(gate => [...gate, null]), { line: { color: colour("--soft"), width: 5 } }),
     ...shown().map(lap => { const k = data.laps.indexOf(lap), p = lap.path;
-      return { type: "scatter3d", mode: "lines", x: p.x, y: p.y, z: p.z.map(z => z + 0.4), name: lap.label, line: { color: hue(k), width: 3 }, opacity: 0.6, hoverinfo: "name" }; }),
+      return { type: "scatter3d", mode: "lines", x: p.x, y: p.y.map(y => -y), z: p.z.map(z => z + 0.4), name: lap.label, line: { color: hue(k), width: 3 }, opacity: 0.6, hoverinfo: "name" }; }),
   ];
   const cars = places();
   carsAt = traces.length;

@@ -1,6 +1,6 @@
 // Learning curves of all trainings, one number a chart.
-import { CONFIG, ask, charts, dash, hue, layout, onEvent, onScheme } from "./common.js";
-import { show, words } from "./draw.js";
+import { CONFIG, ask, charts, dash, hue, layout, onScheme, repeat } from "./common.js";
+import { words } from "./draw.js";
 
 const axis = document.getElementById("axis"), rows = [...document.querySelectorAll("tr[data-key]")];
 const order = rows.map(row => row.dataset.key).toReversed();  // the oldest first, so that colours stay when one is added
@@ -48,11 +48,5 @@ if (axis) {
   document.querySelectorAll("input[type=checkbox]").forEach(box => { box.onchange = () => panels.forEach(draw); });
   onScheme(() => { colours(); panels.forEach(draw); });
   colours(); panels.forEach(load);
-  let last = performance.now();
-  onEvent("training", told => {
-    const row = rows.find(each => each.dataset.key === told.key);
-    if (!row) { document.getElementById("news").hidden = false; return; }
-    row.querySelector("[data-steps]").textContent = show(told.latest.env_steps, 0);
-    if (performance.now() - last > 2000) { last = performance.now(); panels.forEach(load); }
-  });
+  if (rows.some(row => "running" in row.dataset)) repeat(5, () => Promise.all(panels.map(load)));
 }
