@@ -3,7 +3,7 @@
 Sources: Dabney et al. 2018 (implicit quantile networks), arXiv:1806.06923; van Hasselt et al. 2015 (double DQN),
 arXiv:1509.06461; Vieillard et al. 2020 (Munchausen), arXiv:2007.14430; Schaul et al. 2015 (prioritised replay),
 arXiv:1511.05952; Ball et al. 2023 (demonstrations in every batch), arXiv:2302.02948; Hester et al. 2018 (DQfD's
-margin), arXiv:1704.03732; Linesight (mini-races, resets, weights by self-loss). docs/algorithms/iqn.md compares all of
+margin), arXiv:1704.03732; Linesight (mini-races, weights by self-loss). docs/algorithms/iqn.md compares all of
 it with Linesight, item by item.
 
 Two things go through all of it. While the encoder is frozen, the ring stores image features instead of images; it
@@ -41,7 +41,7 @@ from rulka.buffers.replay import GUIDE, Batch, Drawn, RaceSplit, Replay, make_ba
 from rulka.buffers.transitions import Returns, Transitions, shaped_returns
 from rulka.device import CPU, upload, weights_on_host
 from rulka.observation import FLOATS
-from rulka.params import IqnParams, ResetParams
+from rulka.params import IqnParams
 
 CLOCK = FLOATS["clock"].start
 """The float that shows the network how many decisions ago the mini-race began."""
@@ -72,7 +72,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         target: its slow copy.
     """
 
-    OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned", "num_reset_samples")
+    OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned")
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
         super().__init__(spec, fresh_network(spec, seed).to(device), PARTS, seed, device)
@@ -99,10 +99,10 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             decoupled_weight_decay=True,
             foreach=True,
         )
-        self._num_gradient_steps = self._num_resets = 0
-        # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps)
-        # + _num_reset_samples. Demonstrations do not count as learned; each reset allows some samples more.
-        self._num_learned = self._num_reset_samples = 0
+        self._num_gradient_steps = 0
+        # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
+        # do not count as learned.
+        self._num_learned = 0
         self._self_loss = FIRST_SELF_LOSS
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self._latest: Sample | None = None
@@ -142,13 +142,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def num_allowed_env_steps(self) -> int:
         """How far collectors may run ahead: `start_steps`, what learning has consumed, and one more `start_steps`."""
-        learned = int((self._num_learned - self._num_reset_samples) / self._params.samples_per_insert)
+        learned = int(self._num_learned / self._params.samples_per_insert)
         return self._num_start_steps + learned + self._params.start_steps
 
     def is_ready(self) -> bool:
         """True if the ring holds `start_steps` decisions and `samples_per_insert` is not used up."""
         num_inserts = self.num_env_steps - self._num_start_steps
-        num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
+        num_samples_due = num_inserts * self._params.samples_per_insert
         return self.replay.num_rows >= self._params.start_steps and self._num_learned <= num_samples_due
 
     def draw(self) -> Sample:
@@ -210,7 +210,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         learning_rate = params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
         self._set_limits()
-        self._reset_when_due()  # after the rates, which say what is frozen
         means = MetricMeans()
         for _ in range(params.gradient_steps_per_update):
             self._gradient_step(self.draw(), means)
@@ -225,7 +224,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "buffer_decisions": float(self.replay.num_rows),
             "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_start_steps),
             "typical_self_loss": self._self_loss.typical,
-            "num_resets": float(self._num_resets),
             "num_samples": float(params.batch_size * params.gradient_steps_per_update),
         }
 
@@ -312,16 +310,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             if network.guide is not None:
                 network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
 
-    def _reset_when_due(self) -> None:
-        """Mixes fresh weights in once for each `every_env_steps`; the target follows by itself."""
-        resets = self._params.resets
-        if resets is None or self.moment.env_steps // resets.every_env_steps <= self._num_resets:
-            return
-        self._num_resets = self.moment.env_steps // resets.every_env_steps
-        fresh = fresh_network(self._spec, self._seed + self._num_resets).to(self._device)
-        reset_weights(self.network, fresh, resets)
-        self._num_reset_samples += resets.further_samples
-
     @torch.no_grad()
     def _test_when_due(self, means: MetricMeans) -> None:
         """Measures the loss on races that are held out, in `held_out_share` of all batches."""
@@ -356,9 +344,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         return super().state_dict() | {
             "target": weights_on_host(self.target),
             "num_gradient_steps": self._num_gradient_steps,
-            "num_resets": self._num_resets,
             "num_learned": self._num_learned,
-            "num_reset_samples": self._num_reset_samples,
             "self_loss": list(self._self_loss),
         }
 
@@ -368,8 +354,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         for group in self._optimizer.param_groups:  # which it holds too; the settings may be those of another turn
             group["weight_decay"] = self._params.weight_decay
         self.target.load_state_dict(state["target"])
-        self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
-        self._num_learned, self._num_reset_samples = int(state["num_learned"]), int(state["num_reset_samples"])
+        self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
         self._self_loss = SelfLoss(*state["self_loss"])
 
     def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
@@ -620,33 +605,3 @@ def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
     is_demonstrated = functional.one_hot(action, value.shape[1]).bool()
     shown = value[is_demonstrated]
     return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=1).sub(shown).clamp(min=0.0)
-
-
-# Resets ---------------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def reset_weights(network: IqnNetwork, fresh: IqnNetwork, resets: ResetParams) -> None:
-    """Mixes fresh weights into a network, in place, against what it can no longer unlearn.
-
-    Ash and Adams 2020 (shrink and perturb), arXiv:1910.08475; Nikishin et al. 2022 (last layers), arXiv:2205.07802; the
-    mixture of both is Linesight's.
-
-    Every parameter becomes (1 - fresh_share) of itself plus fresh_share of the fresh one; those of the last layers of
-    both heads after that last_layer_kept of themselves plus the rest of the fresh ones. Frozen parts stay as they are.
-
-    Args:
-        network: changed.
-        fresh: of the same shape, newly initialised.
-        resets: the shares.
-    """
-    for parameter, new in zip(network.parameters(), fresh.parameters(), strict=True):
-        if parameter.requires_grad:
-            parameter.lerp_(new, resets.fresh_share)
-    for parameter, new in zip(_last(network), _last(fresh), strict=True):
-        if parameter.requires_grad:
-            parameter.lerp_(new, 1.0 - resets.last_layer_kept)
-
-
-def _last(network: IqnNetwork) -> list[Tensor]:
-    return [parameter for layer in network.output_layers() for parameter in layer.parameters()]

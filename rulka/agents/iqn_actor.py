@@ -115,13 +115,9 @@ class IqnActor(NetworkActor[IqnNetwork]):
         return network.advantages_by(self._factors[network], image, floats)
 
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
-        """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
-
-        It is drawn for every action; for whole chunks where the parameters say so.
-        """
-        is_whole = self._chunk_shape and self._params.explore_whole_chunks
+        """Replaces some of the greedy actions [N] or [N, K]: for each, one uniform number decides how it explores."""
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
-        uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
+        uniform = torch.rand(greedy.shape, **draws)
         epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
         random = torch.randint(self._num_actions, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)

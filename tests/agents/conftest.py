@@ -119,7 +119,6 @@ DPO = DpoParams(
 )
 IQN = IqnParams(
     action_repeat=1,
-    explore_whole_chunks=False,
     num_quantiles=8,
     num_quantiles_acting=8,
     kappa=0.005,
@@ -138,7 +137,6 @@ IQN = IqnParams(
     target_tau=0.1,
     racer_tau=1.0,
     target_every=1,
-    resets=None,
     prioritised=None,
     held_out_share=0.0,
     buffer_steps=1024,

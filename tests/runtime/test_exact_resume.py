@@ -149,7 +149,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "prioritised": PRIORITISED | {"min_actions_left": 10},
             "held_out_share": 0.2,
             "boltzmann_epsilon": {"interpolation": "linear", "points": [[0, 0.2]]},
-            "resets": {"every_env_steps": 300, "further_samples": 32, "fresh_share": 0.2, "last_layer_kept": 0.2},
             "network": {"noisy_sigma": 0.5},
         },
     ),
