@@ -190,7 +190,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
         ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
-        ({"encoder": {"kind": "backbone"}}, "\n  encoder.source is missing\n"),
+        ({"encoder": {"kind": "backbone"}}, "\n  encoder.source is missing$"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         (
             {"network.fusion": {"kind": "unified"}},

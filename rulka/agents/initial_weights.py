@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.cloning_heads import AHEAD_HEADS
+from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError

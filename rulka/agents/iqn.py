@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
-from models.noisy import clear_noise, draw_noise
+from models.layers import clear_noise, draw_noise
 from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
-from rulka.agents.iqn_network import PARTS, fresh_network
 from rulka.agents.learner import MetricMeans
-from rulka.agents.networks import by_place
+from rulka.agents.networks import IQN_PARTS, build_iqn, by_place
 from rulka.agents.off_policy import OffPolicyLearner
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest, mean_of, sum_gradients
@@ -75,7 +74,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned")
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
-        super().__init__(spec, fresh_network(spec, seed).to(device), PARTS, seed, device)
+        self._chunk_shape = spec.choices.decision_shape
+        super().__init__(spec, spec.fresh_network(build_iqn, seed).to(device), IQN_PARTS, seed, device)
         params = self._params
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self._horizon = params.mini_race_decisions(spec.decision_ms)
@@ -333,9 +333,9 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         """Returns diagnostics of gradients, weights, Q-values and priorities, by tags; changes nothing."""
         if self._latest is None:
             return {}
-        shape, sampler = self._spec.choices.decision_shape, self.replay.sampler
+        sampler = self.replay.sampler
         seen, is_encoded = (self._latest.batch.image, self._latest.batch.floats), self._latest.is_encoded
-        values = inspect_values(self.network, *seen, self._tau_choosing, shape, is_encoded=is_encoded)
+        values = inspect_values(self.network, *seen, self._tau_choosing, self._chunk_shape, is_encoded=is_encoded)
         priorities = np.zeros(0) if sampler is None else sampler.priorities.measured
         return super().inspect() | values | inspect_priorities(priorities)
 
@@ -359,7 +359,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
         tau = self._tau_choosing if self.network.embedding_at == "hidden" else self._tau_choosing.expand(len(image), -1)
-        action = torch.zeros(len(image), *self._spec.choices.decision_shape, dtype=torch.int64, device=self._device)
+        action = torch.zeros(len(image), *self._chunk_shape, dtype=torch.int64, device=self._device)
         return quantiles_of(self.network, image, floats, tau, action)
 
 

@@ -20,7 +20,7 @@ from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.advantages import Endings, solve_linear_value
 from rulka.agents.distributions import distribution_of
 from rulka.agents.learner import Learner, MetricMeans
-from rulka.agents.policy_network import PARTS, fresh_network
+from rulka.agents.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, mean_of
 from rulka.agents.segments import Segment, WaitingBlocks
@@ -91,8 +91,8 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
     """Learns a policy from what its own actions led to, each experience in one update alone."""
 
     def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
-        network, racer_tau = fresh_network(spec, seed).to(device), spec.settings.racer_tau
-        super().__init__(spec, network, PARTS, seed, device, racer_tau=racer_tau)
+        network, racer_tau = spec.fresh_network(build_actor_critic, seed).to(device), spec.settings.racer_tau
+        super().__init__(spec, network, ACTOR_CRITIC_PARTS, seed, device, racer_tau=racer_tau)
         self._distribution = distribution_of(spec.actions)
         self._first = self._as_it_is()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)

@@ -30,10 +30,9 @@ from torch.nn import functional
 from models.actor_critic import ClonePolicy
 from models.critics import Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
-from rulka.agents.networks import seeded
+from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
-from rulka.agents.policy_network import ACTOR_PARTS, fresh_actor
-from rulka.agents.pql_decisions import Decisions, Rated, decisions_of
+from rulka.agents.pql_actor import Decisions, Rated, decisions_of
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
@@ -46,7 +45,7 @@ from rulka.schedule import Moment
 ADAM_EPSILON = 1e-5
 SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
 """Parts of the network that the critics teach, and those that the policy learns."""
-DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in ACTOR_PARTS[part])
+DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in POLICY_PARTS[part])
 """How the names of the latter begin."""
 MOMENTS = "exp_avg", "exp_avg_sq"
 """State of Adam for each weight, beside the number of its steps."""
@@ -65,7 +64,7 @@ class Parts(NamedTuple):
 
 def fresh_parts(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Parts:
     """Returns the policy of an agent and its critics, with the fresh weights of a seed, on a device."""
-    network = fresh_actor(spec, seed).to(device)
+    network = spec.fresh_network(build_clone_policy, seed).to(device)
     decisions, returns = decisions_of(spec.actions), returns_of(spec.settings.critic, device)
     with seeded(seed + 1):
         critics = decisions.make_critics(network.num_state, spec.network.dense_hidden, returns.num_atoms)
@@ -85,7 +84,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int = 0, device: torch.device = CPU) -> None:
         parts = fresh_parts(spec, seed, device)
-        super().__init__(spec, parts.network, ACTOR_PARTS, seed, device)
+        super().__init__(spec, parts.network, POLICY_PARTS, seed, device)
         params = self._params
         self.critics, self._decisions, self._returns = parts[1:]
         self._slow_network = copy.deepcopy(self.network).requires_grad_(False)
@@ -324,7 +323,7 @@ class PolicyHalf:
     def __init__(self, parts: Parts, params: PqlParams, precision: Precision) -> None:
         self._network, self._critics, self._decisions, self._returns = parts
         self._params = params
-        self._rates = PartRates(self._network, ACTOR_PARTS, params.rate_of)
+        self._rates = PartRates(self._network, POLICY_PARTS, params.rate_of)
         groups = [group for group in self._rates.groups if group["part"] in DECIDING]
         self.optimizer = torch.optim.Adam(groups, lr=0.0, eps=ADAM_EPSILON, foreach=True)
         self._device = device_of(self._network)
@@ -414,7 +413,7 @@ class PolicyElsewhere:
         self._critics.load_state_dict(state["critics"])
         self._half = PolicyHalf(parts, self._params, self._precision)
         self._half.load_state_dict(state["policy"])
-        self._rates = PartRates(self._network, ACTOR_PARTS, self._params.rate_of)
+        self._rates = PartRates(self._network, POLICY_PARTS, self._params.rate_of)
         self._replay = make_replay(self._params, device, Generators(device, seed))
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
         self._moment = Moment(0)

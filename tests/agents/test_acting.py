@@ -79,10 +79,10 @@ def test_measured_precision_works_from_the_first_batch(lab, algorithm):
     image, floats = views(16)
     expected = exact.action_values(image, floats).value
     few = actor.action_values(image[:2], floats[:2]).value
-    assert actor._acting.precision == "measured"
+    assert actor.precision == "measured"
     np.testing.assert_allclose(few, expected[:2], atol=1e-5)  # in float32, whatever is faster
     many = actor.action_values(image, floats).value
-    assert actor._acting.precision in ("float32", "bfloat16")
+    assert actor.precision in ("float32", "bfloat16")
     np.testing.assert_allclose(many, expected, atol=0.05)
 
 

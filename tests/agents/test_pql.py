@@ -12,8 +12,7 @@ import torch
 from rulka.actions import Choices, Intervals
 from rulka.agents.learner import MetricMeans
 from rulka.agents.pql import CategoricalReturns, MeanReturns, PqlLearner
-from rulka.agents.pql_actor import PqlActor
-from rulka.agents.pql_decisions import ChosenActions, NumberActions
+from rulka.agents.pql_actor import ChosenActions, NumberActions, PqlActor
 from rulka.agents.spec import AgentError
 from rulka.buffers.replay import FEATURES
 from rulka.device import CPU

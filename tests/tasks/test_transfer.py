@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.cloning_heads import CloningHeads
+from models.actor_critic import CloningHeads
 from models.encoders.build import build_encoder
 from models.encoders.config import ImpalaConfig
 from models.iqn import NUM_CLONED_FRACTIONS
