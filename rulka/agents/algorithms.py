@@ -144,7 +144,6 @@ REPLAY = (
     "rulka/buffers/priorities.py",
     "rulka/buffers/replay.py",
     "rulka/buffers/ring.py",
-    "rulka/buffers/transitions.py",
 )
 """Code of IQN and PQL, and of nobody else."""
 PREFERENCES = ("rulka/agents/preferences.py", "rulka/agents/race_groups.py")

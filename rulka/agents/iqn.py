@@ -37,7 +37,7 @@ from rulka.agents.ranks import fewest, mean_of, sum_gradients
 from rulka.agents.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import GUIDE, Batch, Drawn, RaceSplit, Replay, make_batch
-from rulka.buffers.transitions import Returns, Transitions, shaped_returns
+from rulka.buffers.ring import Returns, Transitions, shaped_returns
 from rulka.device import CPU, upload, weights_on_host
 from rulka.observation import FLOATS
 from rulka.params import IqnParams

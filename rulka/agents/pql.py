@@ -37,7 +37,7 @@ from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch
-from rulka.buffers.transitions import shaped_returns
+from rulka.buffers.ring import shaped_returns
 from rulka.device import CPU, Generators, device_of, state_on_host, weights_on_host
 from rulka.params import C51Params, MeanReturnParams, PqlParams
 from rulka.schedule import Moment

@@ -120,7 +120,7 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
         insert()
     ring, batch = learner.replay.ring, learner._latest.batch
     with torch.no_grad():
-        images = torch.from_numpy(ring.arrays.image[: ring.num_blocks]).view(-1, 1, 34, 34)
+        images = ring.seen["image"][: ring.num_blocks].view(-1, 1, 34, 34)
         every = learner.network.encode(images)
     distance = (batch.image[:, None] - every).abs().amax(dim=2).amin(dim=1)
     assert distance.max() < 1e-5, "each row is the features of some stored image"
