@@ -146,7 +146,7 @@ REPLAY = (
     "rulka/buffers/ring.py",
 )
 """Code of IQN and PQL, and of nobody else."""
-PREFERENCES = ("rulka/agents/preferences.py", "rulka/agents/race_groups.py")
+PREFERENCES = ("rulka/agents/preferences.py",)
 """Code of GRPO and DPO, and of nobody else."""
 
 _of_policy = partial(

@@ -23,8 +23,8 @@ from rulka.agents.learner import Learner, MetricMeans
 from rulka.agents.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, mean_of
-from rulka.agents.segments import Segment, WaitingBlocks
 from rulka.agents.spec import AgentSpec
+from rulka.agents.waiting import Segment, WaitingBlocks
 from rulka.buffers.experience import Experience, ExperienceBlock
 from rulka.device import CPU, on_host, weights_on_host
 from rulka.params import CriticParams, EpochsParams, PolicyParams
@@ -34,32 +34,6 @@ RIDGE = 1e-3
 """Pull of the solved weights of the value toward 0, as a share of the mean variance of the features."""
 SMALLEST_RETURN = 1e-3
 """Floor of the root mean square return that values are measured in."""
-
-
-class Waiting(Protocol):
-    """Experience that waits to be learned from.
-
-    Attributes:
-        num_decisions: that can be learned from now.
-    """
-
-    num_decisions: int
-
-    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Takes a block that `collector` made with weights of `version`; copies it."""
-        ...
-
-    def forget(self) -> None:
-        """Forgets everything."""
-        ...
-
-    def experience(self) -> Experience:
-        """Returns all of it for a checkpoint."""
-        ...
-
-    def load_experience(self, experience: Experience) -> None:
-        """Resumes from an `experience`; copies it."""
-        ...
 
 
 class Rows(Protocol):
@@ -82,7 +56,7 @@ class Rows(Protocol):
 
 AnyRows = TypeVar("AnyRows")
 RowsT = TypeVar("RowsT", bound=Rows)
-WaitingT = TypeVar("WaitingT", bound=Waiting)
+WaitingT = TypeVar("WaitingT", bound=WaitingBlocks)
 LearnedT = TypeVar("LearnedT", bound=PolicyParams)
 CriticT = TypeVar("CriticT", bound=CriticParams)
 

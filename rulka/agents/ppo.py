@@ -26,7 +26,7 @@ from rulka.agents.learner import MetricMeans
 from rulka.agents.policy_gradient import CriticLearner, clipped_policy_loss, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import mean_of, standardised
-from rulka.agents.segments import Segment
+from rulka.agents.waiting import Segment
 from rulka.params import PpoParams
 
 

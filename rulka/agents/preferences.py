@@ -27,9 +27,9 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.learner import MetricMeans
 from rulka.agents.policy_gradient import PolicyLearner, clipped_policy_loss
 from rulka.agents.precision import autocast
-from rulka.agents.race_groups import WaitingRaces
 from rulka.agents.spec import AgentError
-from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
+from rulka.agents.waiting import PassedDecisions, WaitingRaces
+from rulka.buffers.experience import PreferencePairs
 from rulka.device import upload
 from rulka.params import DpoParams, GrpoParams, OnlinePairsParams
 
@@ -200,42 +200,6 @@ class Pairs(NamedTuple):
     def stretch(self) -> Tensor:
         """[M] number of the stretch of each decision."""
         return torch.arange(len(self.num_decisions), device=self.pairs.device).repeat_interleave(self.num_decisions)
-
-
-class PassedDecisions:
-    """Counts decisions until an update uses them up; they set the pace of learning from given pairs.
-
-    Attributes:
-        num_decisions: since the last update, resets included.
-    """
-
-    def __init__(self) -> None:
-        self.num_decisions = 0
-        self._version = 0
-
-    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Counts the decisions of a block."""
-        del collector
-        self.num_decisions += block.is_reset.size
-        self._version = version
-
-    def versions_behind(self, version: int) -> float:
-        """Returns how much older than a version the weights were that acted last."""
-        return float(version - self._version)
-
-    def drop(self) -> None:
-        """Counts anew."""
-        self.num_decisions = 0
-
-    forget = drop
-
-    def experience(self) -> Experience:
-        """Returns the counters."""
-        return Experience({"num_decisions": self.num_decisions, "version": self._version}, {})
-
-    def load_experience(self, experience: Experience) -> None:
-        """Resumes the count."""
-        self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 
 
 class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):

@@ -347,7 +347,7 @@ def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])
 
 
-# Transitions of several decisions, read out of stored blocks by compiled loops -----------------------------------------
+# Transitions of several decisions, read out of stored blocks by compiled loops ----------------------------------------
 
 
 class Transitions(NamedTuple):

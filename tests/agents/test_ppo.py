@@ -13,8 +13,8 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.ppo import rollout_with_gae
-from rulka.agents.segments import keep_block
 from rulka.agents.spec import AgentError
+from rulka.agents.waiting import keep_block
 from rulka.buffers.experience import BlockSpec, new_block
 
 
