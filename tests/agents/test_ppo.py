@@ -294,7 +294,7 @@ def test_block_evaluation_by_hand():
     assert rollout.value.tolist() == [2, 3]
     assert rollout.action.tolist() == [4, 6]
     assert rollout.image.shape == (2, 1, 34, 34)
-    assert rollout.first_outputs.shape == (2, 2)
+    assert rollout.outputs.shape == (2, 2)
 
 
 def test_what_races_is_a_running_average_of_the_weights(lab, coin_races):
