@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from models.encoders.conv import feature_size
+from models.encoders.convolutions import feature_size
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.params import (
     MIN_PIXELS,

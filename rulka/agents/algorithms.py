@@ -203,7 +203,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_choice=choose_by_policy,
         parts=POLICY_PARTS,
         without_source=(),
-        own_code=("models/critics.py", "rulka/agents/pql*.py", *REPLAY),
+        own_code=("rulka/agents/pql*.py", *REPLAY),
     ),
 }
 

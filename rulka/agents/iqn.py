@@ -28,7 +28,6 @@ from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
-from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
 from rulka.agents.learner import MetricMeans
 from rulka.agents.networks import IQN_PARTS, build_iqn, by_place
 from rulka.agents.off_policy import OffPolicyLearner
@@ -36,6 +35,7 @@ from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest, mean_of, sum_gradients
 from rulka.agents.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.priorities import inspect_priorities
 from rulka.buffers.replay import GUIDE, Batch, Drawn, RaceSplit, Replay, make_batch
 from rulka.buffers.ring import Returns, Transitions, shaped_returns
 from rulka.device import CPU, upload, weights_on_host
@@ -336,8 +336,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         sampler = self.replay.sampler
         seen, is_encoded = (self._latest.batch.image, self._latest.batch.floats), self._latest.is_encoded
         values = inspect_values(self.network, *seen, self._tau_choosing, self._chunk_shape, is_encoded=is_encoded)
-        priorities = np.zeros(0) if sampler is None else sampler.priorities.measured
-        return super().inspect() | values | inspect_priorities(priorities)
+        return super().inspect() | values | ({} if sampler is None else inspect_priorities(sampler.priorities.measured))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the experience."""
@@ -605,3 +604,45 @@ def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
     is_demonstrated = functional.one_hot(action, value.shape[1]).bool()
     shown = value[is_demonstrated]
     return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=1).sub(shown).clamp(min=0.0)
+
+
+# Diagnostics ----------------------------------------------------------------------------------------------------------
+
+MAX_ROWS = 64
+"""Rows of a batch whose values are looked at."""
+
+
+@torch.no_grad()
+def inspect_values(
+    network: IqnNetwork,
+    image: Tensor,
+    floats: Tensor,
+    tau: Tensor,
+    chunk_shape: tuple[int, ...],
+    *,
+    is_encoded: bool = False,
+) -> dict[str, float]:
+    """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
+
+    A chunk's value is the sum over its places, so the second best chunk is the best one but for the place where the
+    second best action costs least.
+
+    Args:
+        network: of values.
+        image: [B, L, H, W] uint8, or features [B, E]; the first `MAX_ROWS` are looked at.
+        floats: [B, F] float32, raw.
+        tau: [T] fractions.
+        chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.
+        is_encoded: `image` holds features.
+    """
+    was_training = network.training
+    network.eval()  # spectral norms must not move on
+    rows = slice(0, MAX_ROWS)
+    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1), is_encoded=is_encoded).value
+    network.train(was_training)
+    best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
+    lead = best[..., 0] - best[..., 1]
+    gap = float((lead.amin(dim=1) if chunk_shape else lead).mean())
+    spread = by_place(value_bta.std(dim=1), chunk_shape).mean(dim=0)
+    named = {"_".join(map(str, place)): float(spread[place]) for place in np.ndindex(*spread.shape)}
+    return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{name}": value for name, value in named.items()}

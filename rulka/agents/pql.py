@@ -27,8 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.actor_critic import ClonePolicy
-from models.critics import Critics
+from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.critics import Critics
+from models.actor_critic import Critics
 from rulka.actions import ActionSpace, Choices
 from rulka.agents.acting import PolicyActor, decision_of
 from rulka.agents.distributions import Categoricals, SquashedGaussian

@@ -120,6 +120,22 @@ class Priorities:
             self.tree.set(waiting, np.full(len(waiting), self.largest**self.alpha))
 
 
+MAX_PRIORITIES = 1 << 14
+"""Priorities that are sorted; of a larger ring as many as are evenly spread over it."""
+_QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
+
+
+def inspect_priorities(priorities: NDArray[np.float64]) -> dict[str, float]:
+    """Returns quantiles and the mean of the positive ones among priorities [rows], by tags; nothing where none is."""
+    some = priorities[:: -(-len(priorities) // MAX_PRIORITIES) or 1]
+    some = some[some > 0.0]
+    if not len(some):
+        return {}
+    values = np.quantile(some, list(_QUANTILES.values())).tolist()
+    found = dict(zip(_QUANTILES, values, strict=True)) | {"mean": float(some.mean())}
+    return {f"Buffer/priorities_{name}": value for name, value in found.items()}
+
+
 class SumTree:
     """Weights of `num_entries` entries, all 0 at first; draws one with probability proportional to its weight.
 

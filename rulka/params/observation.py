@@ -10,7 +10,7 @@ from pydantic import Field
 from rulka.params.base import Section, key
 
 MIN_PIXELS, MAX_PIXELS = 34, 1024
-"""Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoders.conv`."""
+"""Below 34 rows or columns nothing is left of an image after `models.encoders.convolutions.ConvEncoder`."""
 
 
 FramesAs = Literal["channels", "features"]

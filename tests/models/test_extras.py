@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
-from models.encoders.conv import ConvEncoder
-from models.encoders.impala import ImpalaEncoder, ResidualBlock, SpectralConv2d
+from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, ResidualBlock, SpectralConv2d
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.layers import NoisyLinear, clear_noise, draw_noise
 from models.torso import InputShape
