@@ -185,7 +185,7 @@ class _Critic(nn.Module):
 
 
 class Critics(nn.Module):
-    """Two critics beside each other, which begin differently and rate all choices in a state, or one decision of numbers.
+    """Two critics beside each other, which begin differently: they rate all choices of a state, or one of numbers.
 
     Behind each linear layer lies a layer norm, which bounds what a critic makes of decisions that nobody has tried,
     Ball et al. 2023, arXiv:2302.02948.
