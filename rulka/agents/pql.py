@@ -162,7 +162,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         for _ in range(params.critic_updates_per_version):
             self._learn_critics(self._draw(), means)
             while self._other is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
-                policy.learn(self.replay, moment, means)
+                policy.learn_from(self.replay, moment, means)
         self._average.move()
         self.version += 1
         if self._other is not None:
@@ -333,7 +333,7 @@ class PolicyHalf:
         """Sets the learning rates of a moment of the run."""
         self._rates.apply(self.optimizer, self._params.policy_learning_rate.at(moment), moment)
 
-    def learn(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
+    def learn_from(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
         """Makes one gradient step from states of a ring."""
         image, floats = replay.draw_states(self._params.batch_size)
         self.num_updates += 1
@@ -388,7 +388,7 @@ class PolicyHalf:
         self.num_updates = int(state["num_updates"])
 
 
-class PolicyElsewhere:
+class PolicyElsewhere(PolicyHalf):
     """The policy's half in a process of its own, a `Half` of `rulka.agents.spec`: the paper's P-learner.
 
     It has copies of the torso and the critics, which the other half owns, and a ring of states: only the observations
@@ -404,24 +404,14 @@ class PolicyElsewhere:
             device: where it learns.
             state: network and critics, the half, and whether the encoder is as it was given.
         """
-        self._params: PqlParams = spec.settings
-        self._precision: Precision = spec.precision
-        parts = fresh_parts(spec, seed, device)
-        self._network, self._critics = parts.network, parts.critics
+        super().__init__(fresh_parts(spec, seed, device), spec.settings, spec.precision)
         self._network.load_state_dict(state["network"])
         self._critics.load_state_dict(state["critics"])
-        self._half = PolicyHalf(parts, self._params, self._precision)
-        self._half.load_state_dict(state["policy"])
-        self._rates = PartRates(self._network, POLICY_PARTS, self._params.rate_of)
+        self.load_state_dict(state["policy"])
         self._replay = make_replay(self._params, device, Generators(device, seed))
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
         self._moment = Moment(0)
         self._num_blocks = 0
-
-    @property
-    def num_updates(self) -> int:
-        """So far, those before it began among them."""
-        return self._half.num_updates
 
     @property
     def can_learn(self) -> bool:
@@ -444,14 +434,10 @@ class PolicyElsewhere:
         """Makes one update from random states."""
         self._moment = moment
         self._keep_features_while_frozen()
-        self._half.set_rates(moment)
+        self.set_rates(moment)
         means = MetricMeans()
-        self._half.learn(self._replay, moment, means)
+        self.learn_from(self._replay, moment, means)
         return {name: value for name, value in means.result().items() if name != "gradient_steps"}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns trunk and heads of the policy, and the state of their optimizer."""
-        return self._half.tensors()
 
     def _keep_features_while_frozen(self) -> None:
         self._is_encoder_as_given &= is_frozen(self._rates, self._moment)

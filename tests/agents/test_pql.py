@@ -193,7 +193,7 @@ def test_each_half_moves_what_it_owns(lab, races) -> None:
             learner._learn_critics(learner._draw(), MetricMeans())
         else:
             learner.policy.set_rates(moment)
-            learner.policy.learn(learner.replay, moment, MetricMeans())
+            learner.policy.learn_from(learner.replay, moment, MetricMeans())
         moved = {name for name, now in learner.network.named_parameters() if not torch.equal(now, before[name])}
         assert moved <= {name for name in before if name.startswith(owned)}
         assert any("weight" in name for name in moved)
