@@ -14,7 +14,6 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn import munchausen_bonus, soft_value
 from rulka.buffers.experience import BlockSpec, Experience, new_block
 from rulka.buffers.replay import Batch
-from tests.buffers.valid import check_sums
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -196,7 +195,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     """
     learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
     sample, priorities = learner.draw(), learner.replay.sampler.priorities
-    before = priorities.tree.weights.copy()
+    before = priorities.weights.copy()
     errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
     errors[7] = np.nan
     learner._note_errors(sample, torch.from_numpy(errors))
@@ -207,7 +206,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     expected = np.where(before > 0.0, max(counted.values()) ** 0.6, 0.0)
     for row, priority in counted.items():
         expected[row] = priority**0.6
-    np.testing.assert_allclose(priorities.tree.weights, expected, rtol=1e-6)
+    np.testing.assert_allclose(priorities.weights, expected, rtol=1e-6)
 
 
 def test_priorities_without_preference_can_be_looked_at(lab, races):
@@ -229,7 +228,6 @@ def test_prioritised_batches_carry_importance_and_demonstrations_do_not(lab, ste
     weight = learner._latest.batch.weight
     assert (weight[24:] == 1).all()
     assert float(weight[:24].max()) == 1.0
-    check_sums(learner.replay.sampler.priorities.tree)
 
 
 def test_held_out_races_are_tested_and_not_learned_from(lab, races):
