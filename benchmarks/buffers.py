@@ -173,7 +173,8 @@ def main() -> None:
         our_variants(uniform, filled(blocks, (0.6, 0.002))) | torchrl_variant(transitions) | peer_variant(transitions)
     )
     times = median_ms(variants | cpprb_variants(transitions))
-    ours = sum(array.nbytes for array in uniform.ring.arrays) / uniform.num_rows
+    ring = uniform.ring
+    ours = sum(array.nbytes for array in (*ring.arrays, *ring.seen.values())) / uniform.num_rows
     others = sum(array.nbytes for array in transitions.values()) / NUM_DECISIONS
     if arguments.json:
         print(json.dumps({"batch": BATCH, "cpu_ms": times, "bytes": {"rulka": ours, "others": others}}))

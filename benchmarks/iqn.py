@@ -38,7 +38,7 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.prepared import PreparedNetwork, can_prepare
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.iqn import IqnLearner
-from rulka.agents.iqn_network import fresh_network
+from rulka.agents.networks import build_iqn
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
@@ -146,7 +146,7 @@ def act_variants(params: Params, num_cars: int) -> Variants:
             actor = make_actor(agent_spec(params, "iqn", precision, num_quantiles_acting=num_quantiles), 0)
             name = f"rulka {precision}, {num_quantiles} fractions"
             variants[name] = lambda actor=actor: actor.act(image, floats, explore=False)
-    network = fresh_network(agent_spec(params, "iqn", "float32"), 0)
+    network = agent_spec(params, "iqn", "float32").fresh_network(build_iqn, 0)
 
     @torch.no_grad()
     def naive(num_quantiles: int) -> object:

@@ -33,7 +33,7 @@ from benchmarks.iqn import median_ms
 from models.encoders.config import ENCODER_CONFIG
 from rulka.agents.algorithms import make_actor
 from rulka.agents.precision import ActingPrecision, raise_malloc_thresholds
-from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision, make_quantiser
+from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
 from rulka.agents.spec import Actor, AgentSpec
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import ExperienceBlock, new_block
@@ -106,7 +106,7 @@ class Agent:
 
     def quantiser(self, precision: ActingPrecision, blocks: list[ExperienceBlock]) -> Quantiser:
         """Returns one that has seen some blocks."""
-        quantiser = make_quantiser(self.actor("float32").network, precision)
+        quantiser = Quantiser(self.actor("float32").network, precision)
         for block in blocks:
             quantiser.observe(block)
         return quantiser

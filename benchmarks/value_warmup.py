@@ -24,8 +24,8 @@ from rulka.actions import action_table
 from rulka.agents.advantages import Endings, explained_variance, solve_linear_value
 from rulka.agents.algorithms import make_actor
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.agents.segments import Segment, join_segments, keep_block
 from rulka.agents.spec import AgentSpec
+from rulka.agents.waiting import Segment, join_segments, keep_block
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path

@@ -2,13 +2,17 @@
 
 Deviations from it: the float head has LeakyReLU, as in IQN, so that its weights mean the same everywhere; initial
 weights are orthogonal, the policy output scaled by 0.01.
-Dimensions: B batch, H x W pixels, F floats, E image features or numbers of image tokens, W trunk width, A actions.
+Dimensions: B batch, H x W pixels, F floats, E image features or numbers of image tokens, W trunk width, A actions
+or choices, D numbers of the state, K numbers of a decision, Z numbers of a critic for what each is worth.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,8 +22,22 @@ from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initial
 from models.torso import ActingHead, InputShape, Torso
 
 
-class _Policy(Torso):
-    """What both have: a trunk of two hidden layers behind the fusion, and a policy head."""
+class PolicyAndValue(NamedTuple):
+    """Outputs of a policy [B, P], logits or what else tells of its decisions, and values [B], both float32."""
+
+    outputs: Tensor
+    value: Tensor
+
+
+OutputsT = TypeVar("OutputsT", Tensor, PolicyAndValue)
+
+
+class Policy(Torso, ABC, Generic[OutputsT]):
+    """What both have: a trunk of two hidden layers behind the fusion, and a policy head.
+
+    Attributes:
+        dropout: share of the trunk's units that are left out while learning, and never else.
+    """
 
     def __init__(
         self,
@@ -40,10 +58,30 @@ class _Policy(Torso):
         initialise_all(self.trunk, RELU_GAIN)
         self.policy_head = nn.Linear(dense_hidden, num_actions)
         initialise(self.policy_head, POLICY_GAIN)
+        self.dropout = 0.0
+
+    def forward(self, image: Tensor, floats: Tensor) -> OutputsT:
+        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32, or these and a value."""
+        return self.decide(self.encode(image), floats)
+
+    def decide(self, encoded: Tensor, floats: Tensor) -> OutputsT:
+        """The same from image features [B, E], for epochs in which the encoder is frozen."""
+        return self.read_out(self.hidden(encoded, floats))
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W]."""
-        return self.trunk(self.join(encoded, floats))
+        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W], dropout behind each layer."""
+        hidden = self.join(encoded, floats)
+        if not (self.training and self.dropout):
+            return self.trunk(hidden)
+        for layer in self.trunk:
+            hidden = layer(hidden)
+            if isinstance(layer, nn.ReLU):  # no layer of its own, which would have to have a number among the others
+                hidden = functional.dropout(hidden, self.dropout)
+        return hidden
+
+    @abstractmethod
+    def read_out(self, hidden: Tensor) -> OutputsT:
+        """Maps the trunk's output [B, W] to the outputs."""
 
     def acting_head(self) -> ActingHead:
         """Returns the trunk and the policy head."""
@@ -51,48 +89,13 @@ class _Policy(Torso):
         return ActingHead(hidden, 0.0, self.policy_head)
 
 
-class ClonePolicy(_Policy):
-    """Observations to action logits.
-
-    Attributes:
-        dropout: share of the trunk's units that are left out while learning, and never else.
-    """
-
-    def __init__(
-        self,
-        inputs: InputShape,
-        encoder: EncoderConfig,
-        float_hidden: int,
-        dense_hidden: int,
-        num_actions: int,
-        fusion: FusionConfig = CONCAT,
-    ) -> None:
-        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions, fusion)
-        self.dropout = 0.0
+class ClonePolicy(Policy[Tensor]):
+    """Observations to action logits."""
 
     @property
     def num_hidden(self) -> int:
         """W."""
         return self.policy_head.in_features
-
-    def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W], dropout behind each layer."""
-        if not (self.training and self.dropout):
-            return super().hidden(encoded, floats)
-        hidden = self.join(encoded, floats)
-        for layer in self.trunk:
-            hidden = layer(hidden)
-            if isinstance(layer, nn.ReLU):  # no layer of its own, which would have to have a number among the others
-                hidden = functional.dropout(hidden, self.dropout)
-        return hidden
-
-    def forward(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32."""
-        return self.decide(self.encode(image), floats)
-
-    def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """The same from image features [B, E]."""
-        return self.read_out(self.hidden(encoded, floats))
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """Maps the trunk's output [B, W] to logits."""
@@ -103,14 +106,7 @@ class ClonePolicy(_Policy):
         return (self.policy_head,)
 
 
-class PolicyAndValue(NamedTuple):
-    """Outputs of a policy [B, P], logits or what else tells of its decisions, and values [B], both float32."""
-
-    outputs: Tensor
-    value: Tensor
-
-
-class ActorCritic(_Policy):
+class ActorCritic(Policy[PolicyAndValue]):
     """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
 
     def __init__(
@@ -126,14 +122,6 @@ class ActorCritic(_Policy):
         self.value_head = nn.Linear(dense_hidden, 1)
         initialise(self.value_head, LAST_GAIN)
 
-    def forward(self, image: Tensor, floats: Tensor) -> PolicyAndValue:
-        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to a policy and a value."""
-        return self.decide(self.encode(image), floats)
-
-    def decide(self, encoded: Tensor, floats: Tensor) -> PolicyAndValue:
-        """The same from image features [B, E], for epochs in which the encoder is frozen."""
-        return self.read_out(self.hidden(encoded, floats))
-
     def read_out(self, hidden: Tensor) -> PolicyAndValue:
         """Maps the trunk's output [B, W] to a policy and a value."""
         return PolicyAndValue(output(self.policy_head, hidden), output(self.value_head, hidden)[:, 0])
@@ -141,3 +129,86 @@ class ActorCritic(_Policy):
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head and the value head."""
         return self.policy_head, self.value_head
+
+
+AHEAD_HEADS = "ahead_heads."
+"""How the names of the tensors of `CloningHeads.ahead` begin; the offset follows."""
+
+
+class CloningHeads(nn.Module):
+    """Heads of Level 1 beside the policy, one for each offset after now: the action that many decisions later.
+
+    They have the trunk learn more than the action of now, never drive, and are not transferred.
+    """
+
+    def __init__(self, num_hidden: int, num_actions: int, offsets: Sequence[int]) -> None:
+        """Builds the heads.
+
+        Args:
+            num_hidden: W.
+            num_actions: A.
+            offsets: in decisions, 0 (the policy itself) left out.
+        """
+        super().__init__()
+        self.ahead_heads = nn.ModuleDict({str(offset): nn.Linear(num_hidden, num_actions) for offset in offsets})
+        for head in self._heads().values():
+            initialise(head, POLICY_GAIN)
+
+    def ahead(self, hidden: Tensor) -> dict[int, Tensor]:
+        """Maps the trunk's output [B, W] to logits [B, A] float32 for each offset."""
+        return {offset: output(head, hidden) for offset, head in self._heads().items()}
+
+    def _heads(self) -> dict[int, nn.Linear]:
+        return {int(name): head for name, head in self.ahead_heads.items() if isinstance(head, nn.Linear)}
+
+
+NUM_CRITICS = 2
+
+
+class _Critic(nn.Module):
+    def __init__(self, num_inputs: int, dense_hidden: int, num_outputs: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(num_inputs, dense_hidden),
+            nn.LayerNorm(dense_hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(dense_hidden, dense_hidden),
+            nn.LayerNorm(dense_hidden),
+            nn.ReLU(inplace=True),
+        )
+        initialise_all(self.body, RELU_GAIN)
+        self.head = nn.Linear(dense_hidden, num_outputs)
+        initialise(self.head, LAST_GAIN)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return output(self.head, self.body(inputs))
+
+
+class Critics(nn.Module):
+    """Two critics beside each other, which begin differently: they rate all choices of a state, or one of numbers.
+
+    Behind each linear layer lies a layer norm, which bounds what a critic makes of decisions that nobody has tried,
+    Ball et al. 2023, arXiv:2302.02948.
+    """
+
+    def __init__(
+        self, num_state: int, dense_hidden: int, *, num_numbers: int, num_choices: int, num_atoms: int
+    ) -> None:
+        """Builds both with weights from torch's global generator.
+
+        Args:
+            num_state: D.
+            dense_hidden: width of both hidden layers.
+            num_numbers: K, of the decision that is rated; 0 rates all choices.
+            num_choices: A; 1 where one decision is rated.
+            num_atoms: Z.
+        """
+        super().__init__()
+        self._shape = num_choices, num_atoms
+        critics = (_Critic(num_state + num_numbers, dense_hidden, num_choices * num_atoms) for _ in range(NUM_CRITICS))
+        self.each = nn.ModuleList(critics)
+
+    def forward(self, state: Tensor, decision: Tensor | None = None) -> Tensor:
+        """Maps states [B, D], and decisions [B, K] in [-1, 1] where these are rated, to [2, B, A, Z] float32."""
+        inputs = state if decision is None else torch.cat([state, decision.to(state.dtype)], dim=1)
+        return torch.stack([critic(inputs).unflatten(1, self._shape) for critic in self.each])

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.encoders.base import normalise_image
-from models.encoders.conv import ConvEncoder
+from models.encoders.convolutions import ConvEncoder
 from models.fusion import Concat
 from models.layers import LEAKY_SLOPE
 from models.torso import ActingHead, Torso

@@ -33,11 +33,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models.cloning_heads import CloningHeads
+from models.actor_critic import CloningHeads
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
-from rulka.agents.iqn_cloned import Cloned, build_cloned_iqn
-from rulka.agents.networks import build_clone_policy, decision_table
+from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, check_contract, frames_of

@@ -4,7 +4,7 @@ Reads  data/encoder/        the encoder of Level 0
        data/policy/         the cloned policy of Level 1
 Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorithm`, see rulka.artifacts
          report.json        what became of every tensor of the new network and of both sources: copied, kept or
-                            refused, and why; report.md for people
+                            refused, and why
          compared/<algorithm>/   the same for each of `train.compared`
 
 With `transfer.agent` a trained agent is read too, and parts may come from it.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
-from rulka.agents.initial_weights import Sources, check_agent, check_agreement, initial_agent, report_json, report_text
+from rulka.agents.initial_weights import check_agent, check_agreement, initial_agent, report_json
 from rulka.agents.networks import decision_table
 from rulka.artifacts import load_artifact, write_artifact
 from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
@@ -36,8 +36,6 @@ from rulka.params import (
 )
 from rulka.provenance import provenance
 from rulka.stage import output_folder, require, run_stage
-
-READABLE_REPORT_FILE = "report.md"
 
 
 def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
@@ -64,11 +62,12 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     pretrained = load_artifact(encoder_dir, "encoder", observation=observation, actions=single, encoder=encoder)
     policy = load_artifact(policy_dir, "policy", observation=observation, actions=table, encoder=encoder)
     check_agreement(pretrained, policy, network)
-    agent = None
+    sources = {"pretrained": pretrained, "cloned": policy}
+    inputs = {"encoder": encoder_dir, "policy": policy_dir}
     if transfer.agent is not None:
-        agent = load_artifact(Path(transfer.agent), "agent", encoder=encoder)
-        check_agent(agent, policy, observation)
-    sources = Sources(pretrained, policy, agent)
+        inputs["agent"] = Path(transfer.agent)
+        sources["agent"] = load_artifact(inputs["agent"], "agent", encoder=encoder)
+        check_agent(sources["agent"], policy, observation)
     sections = {
         "observation": observation,
         "actions": actions,
@@ -76,9 +75,6 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
         "network": network,
         "transfer": transfer,
     }
-    inputs = {"encoder": encoder_dir, "policy": policy_dir}
-    if transfer.agent is not None:
-        inputs["agent"] = Path(transfer.agent)
     origin = provenance("transfer", sections, inputs)
     with output_folder(out_dir) as folder:
         for algorithm in train.algorithms:
@@ -87,7 +83,6 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
             inside.mkdir(parents=True, exist_ok=True)
             content = json.dumps(report_json(algorithm, transfer.of(algorithm), report), indent=1)
             (inside / TRANSFER_REPORT).write_text(content + "\n", encoding="utf-8")
-            (inside / READABLE_REPORT_FILE).write_text(report_text(algorithm, report), encoding="utf-8")
             write_artifact(inside, initial)
 
 

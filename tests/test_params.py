@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from models.encoders.conv import feature_size
+from models.encoders.convolutions import feature_size
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.params import (
     MIN_PIXELS,
@@ -27,7 +27,6 @@ from rulka.tracks.campaign import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE: dict[str, Any] = resolved(read_sections(ROOT / "params.yaml"), "params.yaml")
-RESETS = {"every_env_steps": 1000, "fresh_share": 0.1, "last_layer_kept": 0.5}
 PRIORITISED = {
     "alpha": 0.6,
     "beta": {"interpolation": "linear", "points": [[0, 0.4]]},
@@ -49,7 +48,6 @@ OPTIONAL = {
     "races.select.max_best_ratio": 1.5,
     "iqn.max_grad_value": 1000.0,
     "iqn.munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0},
-    "iqn.resets": {"every_env_steps": 1000, "fresh_share": 0.2, "last_layer_kept": 0.5, "further_samples": 0},
     "iqn.prioritised": PRIORITISED,
     "iqn.use_double_dqn": False,
     "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]},
@@ -91,7 +89,7 @@ VAE = with_keys({"pretrain.objective": {"kind": "vae", "num_latent": 64, "kl_wei
 
 
 def test_everything_set_is_valid() -> None:
-    assert checked_params(FULL, "wrong").iqn.resets is not None
+    assert checked_params(FULL, "wrong").iqn.prioritised is not None
 
 
 def refusal(data: dict[str, Any]) -> str:
@@ -192,7 +190,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
         ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
-        ({"iqn.resets": {"every_env_steps": 9}}, "\n  iqn.resets.fresh_share is missing\n"),
+        ({"encoder": {"kind": "backbone"}}, "\n  encoder.source is missing$"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         (
             {"network.fusion": {"kind": "unified"}},
@@ -283,10 +281,6 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         (
             {"train.learners": 2, "train.algorithm": "grpo"},
             "train.learners is 2, and grpo learns with one: set it to 1",
-        ),
-        (
-            {"train.learners": 2, "iqn.resets": RESETS | {"further_samples": 33}},
-            "iqn.resets.further_samples 33 cannot be split over 2 train.learners",
         ),
         ({"impala.batch_size": 4096}, "batch_size 4096 is larger than steps_per_update 2048"),
         ({"iqn.mini_race_ms": 99.0}, "iqn.mini_race_ms 99 has 0 decisions of 100 ms: set at least 100"),

@@ -47,7 +47,7 @@ def test_one_changed_value_is_one_changed_line(
     ("keys", "value", "lines", "below"),
     [
         (("iqn", "kappa"), 0.1, ["  kappa: 0.1"], "guide_floor"),
-        (("iqn", "resets"), None, ["  resets:"], "guide_floor"),
+        (("iqn", "max_grad_value"), None, ["  max_grad_value:"], "guide_floor"),
         (("network", "iqn", "noisy_sigma"), 0.5, ["    noisy_sigma: 0.5"], "guided"),
         (("races", "select", "device"), "keyboard", ["  select:", "    device: keyboard"], "seed"),
         (("iqn", "rate_of", "heads"), 0.5, [], "rate_of"),

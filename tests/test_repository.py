@@ -279,10 +279,6 @@ WITHOUT_DEFAULT = {
     "GeneratedTracksParams.count",
     "HubSource.name",
     "HubSource.revision",
-    "ResetParams.every_env_steps",
-    "ResetParams.fresh_share",
-    "ResetParams.further_samples",
-    "ResetParams.last_layer_kept",
     "Schedule.interpolation",
 }
 """Where there is no value that most would want."""

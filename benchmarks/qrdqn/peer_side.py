@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from models.encoders.config import ConvConfig
-from models.encoders.conv import ConvEncoder
+from models.encoders.convolutions import ConvEncoder
 
 
 class Extractor(BaseFeaturesExtractor):

@@ -18,10 +18,42 @@ from torch.nn import functional
 
 from models.encoders.base import Encoder
 from models.encoders.config import ResolvedBackboneConfig
-from models.torchvision_loading import load_torchvision
 
 _MODEL_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 """What a model raises that is made of values, or given images, that it does not go with."""
+
+MISSING = "operator torchvision::nms does not exist"
+OPERATORS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_DEFINED: list[torch.library.Library] = []  # operators last as long as the object that defined them
+
+
+def load_torchvision() -> ModuleType:
+    """Imports torchvision, also beside a torch without CUDA, and returns it; whoever needs it calls this first.
+
+    The wheels of torchvision are linked to CUDA. Beside a CPU build of torch their compiled part does not load, which
+    torchvision itself forgives; but its Python part then registers shapes for two operators that only the compiled part
+    defines, and `import torchvision` ends with "operator torchvision::nms does not exist". So does the import of what
+    builds on it, such as the vision models of transformers and timm.
+
+    Where the compiled part does not load, what needs it refuses when it is called: `ops.nms`, `io.read_image`.
+
+    Raises:
+        ImportError: if torchvision is not installed.
+    """
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
+        # Only then: where the compiled part is there, it defines them, and a name can be defined only once.
+        if str(error) != MISSING:
+            raise
+    library = torch.library.Library("torchvision", "DEF")
+    for operator in OPERATORS:
+        library.define(operator)
+    _DEFINED.append(library)
+    return importlib.import_module("torchvision")
 
 
 def load_transformers() -> ModuleType:

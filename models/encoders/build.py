@@ -12,8 +12,7 @@ from models.encoders.config import (
     PatchConfig,
     ResolvedBackboneConfig,
 )
-from models.encoders.conv import ConvEncoder
-from models.encoders.impala import ImpalaEncoder
+from models.encoders.convolutions import ConvEncoder, ImpalaEncoder
 from models.encoders.patches import PatchEncoder
 
 

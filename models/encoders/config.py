@@ -28,7 +28,7 @@ def check_heads(width: int, heads: int) -> None:
 
 
 class ConvConfig(Config):
-    """Four convolutions, see `models.encoders.conv`."""
+    """Four convolutions, see `models.encoders.convolutions`."""
 
     kind: Literal["conv"] = Field(default="conv", description="four convolutions, 45,456 parameters")
     adaptive_pool: PoolSize = Field(
@@ -37,7 +37,7 @@ class ConvConfig(Config):
 
 
 class ImpalaConfig(Config):
-    """Three stages of residual blocks, see `models.encoders.impala`; 2, 6 and true in BTR."""
+    """Three stages of residual blocks, see `models.encoders.convolutions`; 2, 6 and true in BTR."""
 
     kind: Literal["impala"] = Field(default="impala", description="the residual encoder of IMPALA")
     width: int = Field(default=2, ge=1, le=64, description="factor of the channels 16, 32 and 32")

@@ -1,22 +1,30 @@
-"""How actors compute: by ONNX Runtime in float32 or int8 where a network is of the plain kind, else as torch does.
+"""How actors compute, by ONNX Runtime where a network is of the plain kind, else as torch does; and how a policy acts.
 
-Dimensions: N cars.
+Dimensions: N cars, A actions, K places of a chunk.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from models.actor_critic import ActorCritic, ClonePolicy, PolicyAndValue
 from models.prepared import PreparedNetwork, Scales, can_prepare, dequantise
 from models.torso import ActingHead, Torso
+from rulka.actions import Choices
+from rulka.agents.distributions import distribution_of
+from rulka.agents.networks import BuildNetwork, build_actor_critic, by_place
 from rulka.agents.precision import ActingPrecision, Precision, faster_precision
 from rulka.agents.quantisation import check_int8
-from rulka.device import Generators, device_of
+from rulka.agents.spec import ActionValues, AgentSpec, Choose, Decision
+from rulka.artifacts import Artifact
+from rulka.device import CPU, Generators, on_host, upload
 from rulka.schedule import Moment
 
 LEAST_CARS_MEASURED = 8
@@ -25,47 +33,44 @@ LEAST_CARS_MEASURED = 8
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
-class ActingNetwork(Generic[NetworkT]):
-    """A network that acts.
+class NetworkActor(ABC, Generic[NetworkT]):
+    """What the actors of all algorithms share; see `rulka.agents.spec.Actor`.
 
     A precision that is named is that of torch, to the bit; in "int8" what can be is integers, and the rest float32.
     "measured" is float32 by ONNX Runtime; or bfloat16 by torch where a batch of `LEAST_CARS_MEASURED` takes it a tenth
     less time.
 
     Attributes:
-        network: the float32 network; its weights change by `load` alone.
+        network: the float32 network; its weights change by `load_network` alone.
         precision: what is used; "measured" until the first batch that is large enough to tell.
     """
 
-    def __init__(
-        self,
-        network: NetworkT,
-        precision: Precision | ActingPrecision,
-        outputs: Callable[[NetworkT, Tensor, Tensor], Tensor],
-        head: Callable[[NetworkT], ActingHead | None],
-    ) -> None:
+    def __init__(self, spec: AgentSpec, network: NetworkT, seed: int, device: torch.device) -> None:
         """Prepares nothing yet.
 
-        Args:
-            network: on the device where it acts.
-            precision: one of torch, "measured" or "int8".
-            outputs: maps the network, raw images and raw floats to what deciding takes [N, ...].
-            head: returns the layers that end in these outputs; it is asked again whenever the weights have changed.
-
         Raises:
-            AgentError: if the network cannot act in int8.
+            AgentError: if the network is to act in int8 and cannot.
         """
-        if precision == "int8":
-            check_int8(network)
-        self.network = network.eval().requires_grad_(False)
-        self.precision: Precision | ActingPrecision = precision
-        self._outputs, self._head = outputs, head
-        self._is_prepared = precision in ("measured", "int8") and can_prepare(network)
+        self.precision: Precision | ActingPrecision = spec.acting_precision or spec.precision
+        self.network = network.to(device).eval().requires_grad_(False)
+        if self.precision == "int8":
+            check_int8(self.network)
+        self._device, self._generators = device, Generators(device, seed)
+        self._moment = Moment(0)
+        self._is_prepared = self.precision in ("measured", "int8") and can_prepare(self.network)
         self._prepared: PreparedNetwork | None = None
         self._scales: Scales | None = None
         self._copy: NetworkT | None = None
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    @abstractmethod
+    def _outputs_of(self, network: NetworkT, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images and raw floats by a network to what deciding takes [N, ...]."""
+
+    @abstractmethod
+    def _head(self) -> ActingHead | None:
+        """Returns the layers that end in these outputs, with the present weights; None if they are not plain."""
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes new weights as they were published, which count from the next decision on; copies them."""
         if self.precision == "int8":
             tensors, self._scales = dequantise(tensors)
@@ -73,61 +78,6 @@ class ActingNetwork(Generic[NetworkT]):
         self._prepared = None
         if self._copy is not None:
             self._copy.load_state_dict(self.network.state_dict())
-
-    def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images [N, L, H, W] uint8 and raw floats [N, F] to the outputs."""
-        if self.precision == "measured" and len(floats) >= LEAST_CARS_MEASURED:
-            self.precision = faster_precision(lambda each: self._run(each, image, floats), device_of(self.network))
-        return self._run(self.precision, image, floats)
-
-    def run(self, forward: Callable[[NetworkT], Tensor]) -> Tensor:
-        """Runs something else on the network by torch, without gradients; `forward` is given the network to use."""
-        network = self._in_torch(self.precision)
-        with torch.inference_mode():
-            return forward(network)
-
-    def _run(self, precision: Precision | ActingPrecision, image: Tensor, floats: Tensor) -> Tensor:
-        if not self._is_prepared or precision == "bfloat16":
-            network = self._in_torch(precision)
-            with torch.inference_mode():
-                return self._outputs(network, image, floats)
-        if self._prepared is None:
-            with torch.inference_mode():
-                head = self._head(self.network)
-            assert head is not None
-            self._prepared = PreparedNetwork(self.network, head, self._scales)
-        return self._prepared(image, floats)
-
-    def _in_torch(self, precision: Precision | ActingPrecision) -> NetworkT:
-        if precision not in ("bfloat16", "float16"):
-            return self.network
-        if self._copy is None:
-            low = copy.deepcopy(self.network)
-            low.store_in(getattr(torch, precision))
-            self._copy = low
-        return self._copy
-
-
-class NetworkActor(Generic[NetworkT]):
-    """What the actors of all algorithms share: weights, progress of the run, RNG state; see `rulka.agents.spec.Actor`.
-
-    What derives from it makes `_acting`.
-    """
-
-    _acting: ActingNetwork[NetworkT]
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self._device, self._generators = device, Generators(device, seed)
-        self._moment = Moment(0)
-
-    @property
-    def network(self) -> NetworkT:
-        """The weights it acts with."""
-        return self._acting.network
-
-    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors)
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
@@ -140,3 +90,87 @@ class NetworkActor(Generic[NetworkT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self._generators.load_state_dict(state)
+
+    def _outputs(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [N, L, H, W] uint8 and raw floats [N, F], on the device, to what deciding takes [N, ...]."""
+        if self.precision == "measured" and len(floats) >= LEAST_CARS_MEASURED:
+            self.precision = faster_precision(lambda each: self._run(each, image, floats), self._device)
+        return self._run(self.precision, image, floats)
+
+    def _run(self, precision: Precision | ActingPrecision, image: Tensor, floats: Tensor) -> Tensor:
+        if not self._is_prepared or precision == "bfloat16":
+            network = self._in_torch(precision)
+            with torch.inference_mode():
+                return self._outputs_of(network, image, floats)
+        if self._prepared is None:
+            with torch.inference_mode():
+                head = self._head()
+            assert head is not None
+            self._prepared = PreparedNetwork(self.network, head, self._scales)
+        return self._prepared(image, floats)
+
+    def _in_torch(self, precision: Precision | ActingPrecision) -> NetworkT:
+        """Returns the network by which torch computes in a precision."""
+        if precision not in ("bfloat16", "float16"):
+            return self.network
+        if self._copy is None:
+            low = copy.deepcopy(self.network)
+            low.store_in(getattr(torch, precision))
+            self._copy = low
+        return self._copy
+
+
+def decision_of(action: Tensor, greedy: Tensor) -> Decision:
+    """Returns actions [N, ...] of a policy without probabilities as decisions, beside the greedy ones."""
+    taken, best = (column.numpy() for column in on_host(action, greedy))
+    return Decision(taken, np.zeros(len(taken), np.float32), (taken == best).reshape(len(taken), -1).all(axis=1))
+
+
+class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
+    """Samples from the policy, or takes its greedy decision."""
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        seed: int,
+        device: torch.device = CPU,
+        build: BuildNetwork[ActorCritic | ClonePolicy] = build_actor_critic,
+    ) -> None:
+        super().__init__(spec, spec.fresh_network(build, seed), seed, device)
+        self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars; see `rulka.agents.spec.Actor`."""
+        outputs = self._outputs(*upload((image, floats), self._device))
+        greedy = action = self._distribution.greedy(outputs)
+        if explore:
+            action = self._distribution.sample(outputs, self._generators.device)
+        log_prob = self._distribution.log_prob(outputs, action)
+        is_greedy = (action == greedy).view(len(floats), -1).all(dim=1)
+        return Decision(*(column.numpy() for column in on_host(action, log_prob, is_greedy)))
+
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
+        """Returns the probabilities [N, A] or [N, K, A] of the policy; see `rulka.agents.spec.Actor`."""
+        if not isinstance(self._actions, Choices):
+            return None
+        outputs = self._outputs(*upload((image, floats), self._device))
+        probability = by_place(outputs, self._actions.decision_shape).softmax(dim=-1)
+        return ActionValues("probability", probability.cpu().numpy())
+
+    def _outputs_of(self, network: ActorCritic | ClonePolicy, image: Tensor, floats: Tensor) -> Tensor:
+        return policy_outputs(network, image, floats)
+
+    def _head(self) -> ActingHead:
+        return self.network.acting_head()
+
+
+def policy_outputs(network: ActorCritic | ClonePolicy, image: Tensor, floats: Tensor) -> Tensor:
+    """Returns the outputs [N, P] of a policy, with a value or without, for raw images and raw floats."""
+    decided = network(image, floats)
+    return decided.outputs if isinstance(decided, PolicyAndValue) else decided
+
+
+def choose_by_policy(network: ActorCritic | ClonePolicy, artifact: Artifact, _device: torch.device) -> Choose:
+    """Returns a policy's greedy decisions."""
+    distribution = distribution_of(artifact.actions.space)
+    return lambda image, floats: distribution.greedy(policy_outputs(network, image, floats))

@@ -14,35 +14,34 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.encoders.config import EncoderConfig
+from rulka.agents.acting import PolicyActor, choose_by_policy
 from rulka.agents.impala import ImpalaLearner
-from rulka.agents.iqn_actor import IqnActor
-from rulka.agents.iqn_cloned import Cloned, build_cloned_iqn
-from rulka.agents.iqn_network import PARTS as IQN_PARTS
-from rulka.agents.iqn_network import build_network as build_iqn
-from rulka.agents.iqn_network import greedy_choice as choose_as_iqn
+from rulka.agents.iqn_actor import IqnActor, choose_by_iqn
 from rulka.agents.learner import Learner
-from rulka.agents.networks import SEEING_PARTS, build_clone_policy
-from rulka.agents.policy_actor import PolicyActor
-from rulka.agents.policy_network import ACTOR_PARTS
-from rulka.agents.policy_network import PARTS as POLICY_PARTS
-from rulka.agents.policy_network import build_network as build_policy
-from rulka.agents.policy_network import greedy_choice as choose_as_policy
+from rulka.agents.networks import (
+    ACTOR_CRITIC_PARTS,
+    IQN_PARTS,
+    POLICY_PARTS,
+    SEEING_PARTS,
+    BuildNetwork,
+    Cloned,
+    build_actor_critic,
+    build_clone_policy,
+    build_cloned_iqn,
+    build_iqn,
+)
 from rulka.agents.ppo import PpoLearner
 from rulka.agents.pql_actor import PqlActor
 from rulka.agents.preferences import DpoLearner, GrpoLearner
 from rulka.agents.spec import Actor, AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.device import CPU
-from rulka.observation import Normalisation
 from rulka.params import (
     Algorithm,
     CloneShape,
     DpoParams,
     GivenPairsParams,
     IqnParams,
-    NetworkParams,
-    ObservationParams,
     PqlParams,
 )
 from rulka.schedule import Schedule
@@ -54,8 +53,7 @@ class AlgorithmEntry:
 
     Attributes:
         label: its name for people.
-        build_network: makes the network of an agent with weights from torch's global generator, of image size, encoder,
-            sizes behind it, normalisation of the floats and the number of outputs.
+        build_network: makes the network of an agent, with weights from torch's global generator.
         make_actor: see `make_actor`.
         make_learner: see `make_learner`.
         greedy_choice: returns what decides by a trained network on a device, of the network and the artifact that it
@@ -73,7 +71,7 @@ class AlgorithmEntry:
     """
 
     label: str
-    build_network: Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], nn.Module]
+    build_network: BuildNetwork[nn.Module]
     make_actor: Callable[[AgentSpec, int, torch.device], Actor]
     make_learner: Callable[[AgentSpec, int, torch.device], Learner]
     greedy_choice: Callable[[Any, Artifact, torch.device], Choose]
@@ -138,9 +136,7 @@ CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
 }
 """The same for all parts of the cloned policy, of either shape; the pretrained encoder is the first of them."""
 
-CLONED_SHAPES: Mapping[
-    CloneShape, Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], Cloned]
-] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
+CLONED_SHAPES: Mapping[CloneShape, BuildNetwork[Cloned]] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
 """Builders of the network of a cloned policy, with weights from torch's global generator, by its shape."""
 
 REPLAY = (
@@ -148,18 +144,17 @@ REPLAY = (
     "rulka/buffers/priorities.py",
     "rulka/buffers/replay.py",
     "rulka/buffers/ring.py",
-    "rulka/buffers/transitions.py",
 )
 """Code of IQN and PQL, and of nobody else."""
-PREFERENCES = ("rulka/agents/preferences.py", "rulka/agents/race_groups.py")
+PREFERENCES = ("rulka/agents/preferences.py",)
 """Code of GRPO and DPO, and of nobody else."""
 
 _of_policy = partial(
     AlgorithmEntry,
-    build_network=build_policy,
+    build_network=build_actor_critic,
     make_actor=PolicyActor,
-    greedy_choice=choose_as_policy,
-    parts=POLICY_PARTS,
+    greedy_choice=choose_by_policy,
+    parts=ACTOR_CRITIC_PARTS,
     without_source=("value_head.",),
 )
 """An entry of what learns a policy."""
@@ -180,7 +175,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         build_network=build_iqn,
         make_actor=IqnActor,
         make_learner=_iqn_learner,
-        greedy_choice=choose_as_iqn,
+        greedy_choice=choose_by_iqn,
         parts=IQN_PARTS,
         without_source=("guide.floor",),
         own_code=("models/iqn.py", "rulka/agents/iqn*.py", *REPLAY),
@@ -205,10 +200,10 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         build_network=build_clone_policy,
         make_actor=PqlActor,
         make_learner=_pql_learner,
-        greedy_choice=choose_as_policy,
-        parts=ACTOR_PARTS,
+        greedy_choice=choose_by_policy,
+        parts=POLICY_PARTS,
         without_source=(),
-        own_code=("models/critics.py", "rulka/agents/pql*.py", *REPLAY),
+        own_code=("rulka/agents/pql*.py", *REPLAY),
     ),
 }
 

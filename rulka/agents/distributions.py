@@ -6,7 +6,6 @@ Dimensions: B decisions, P numbers that the policy puts out for each, K places, 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,35 +18,6 @@ _QUADRATURE_POINTS = 20
 LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0
 _MARGIN = 1e-6
 """How near a float32 decision comes to the ends of its interval, of which the half is 1."""
-
-
-class Distribution(Protocol):
-    """The decisions of a policy; it holds no tensors, so one serves on every device."""
-
-    def sample(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws decisions [B, ...] of outputs [B, P]."""
-        ...
-
-    def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the decisions [B, ...] that are taken without exploring."""
-        ...
-
-    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
-        """Returns log-probabilities, or their densities, [B] of decisions [B, ...]."""
-        ...
-
-    def entropy(self, outputs: Tensor) -> Tensor:
-        """Returns entropies [B] in nats."""
-        ...
-
-    def divergence(self, first: Tensor, outputs: Tensor) -> Tensor:
-        """Returns KL(first, now) [B] in nats, exactly, of policies with outputs [B, P]."""
-        ...
-
-
-def distribution_of(actions: ActionSpace) -> Distribution:
-    """Returns the distribution over a space of decisions."""
-    return Categoricals(actions) if isinstance(actions, Choices) else SquashedGaussian(actions)
 
 
 class Categoricals:
@@ -150,6 +120,15 @@ class SquashedGaussian:
         """Maps numbers [B, D] in [-1, 1] to the intervals."""
         middle, half = self.middle_and_half(squashed)
         return middle + half * squashed
+
+
+Distribution = Categoricals | SquashedGaussian
+"""The decisions of a policy; it holds no tensors, so one serves on every device."""
+
+
+def distribution_of(actions: ActionSpace) -> Distribution:
+    """Returns the distribution over a space of decisions."""
+    return Categoricals(actions) if isinstance(actions, Choices) else SquashedGaussian(actions)
 
 
 def _log_slope(raw: Tensor) -> Tensor:

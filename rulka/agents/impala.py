@@ -25,7 +25,7 @@ from rulka.agents.learner import MetricMeans
 from rulka.agents.policy_gradient import CriticLearner, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest
-from rulka.agents.segments import Segment
+from rulka.agents.waiting import Segment
 from rulka.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 
 

@@ -6,16 +6,14 @@ shape, is an error. So a renamed layer never leaves a part half random.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from models.cloning_heads import AHEAD_HEADS
+from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
@@ -40,22 +38,7 @@ class TransferError(UserError):
     """What was learned before does not fit the network it should go into; the message names what differs."""
 
 
-class Sources(NamedTuple):
-    """What parts of a new agent may be taken from.
-
-    Attributes:
-        pretrained: the encoder of Level 0.
-        policy: the cloned one.
-        agent: a trained one; None where none is named.
-    """
-
-    pretrained: Artifact
-    policy: Artifact
-    agent: Artifact | None = None
-
-
-@dataclass(frozen=True)
-class TensorReport:
+class TensorReport(NamedTuple):
     """What became of one tensor.
 
     Attributes:
@@ -81,6 +64,7 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
     Raises:
         TransferError: naming the field that differs.
     """
+    hint = "Run `dvc repro clone` again."
     normalisation = pretrained.normalisation.for_chunks(policy.normalisation.actions_per_decision)
     for part in ("mean", "std"):
         seen, expected = getattr(normalisation, part), getattr(policy.normalisation, part)
@@ -90,14 +74,14 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
                     f"normalisation.{part} of {name!r} is {_short(seen[where])} for the encoder "
                     f"and {_short(expected[where])} for the cloned policy"
                 )
-                raise TransferError(message, hint="Run `dvc repro clone` again.")
+                raise TransferError(message, hint=hint)
     if pretrained.encoder != policy.encoder:
         message = "the cloned policy was made with another backbone than that of the encoder"
-        raise TransferError(message, hint="Run `dvc repro clone` again.")
+        raise TransferError(message, hint=hint)
     stored, shape = policy.config.get("network"), policy.config.get("shape")
     if not isinstance(stored, Mapping) or shape not in CLONED_SHAPES:
         message = "the cloned policy does not say how large its network is, or whose"
-        raise TransferError(message, hint="Run `dvc repro clone` again.")
+        raise TransferError(message, hint=hint)
     expected = network.model_dump(mode="json")
     sizes = {name: (stored.get(name), expected[name]) for name in ("float_hidden", "dense_hidden", "fusion")}
     if shape != "policy":
@@ -105,24 +89,22 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
     for name, (found, wanted) in sizes.items():
         if found != wanted:
             message = f"network.{name} is {found} in the cloned policy, expected {wanted}"
-            raise TransferError(message, hint="Run `dvc repro clone` again.")
+            raise TransferError(message, hint=hint)
 
 
 def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParams) -> None:
     """Makes sure that a trained agent has seen what new ones will see, in the same numbers.
 
-    Its encoder may have taken several frames as channels where the new one takes one, see `_summed`.
-
     Raises:
         TransferError: naming what differs, and both sides.
     """
-    seen, wanted = agent.observation.params(), observation
-    if seen.frames > 1 and seen.frames_as == "channels" and wanted.frames == 1:
-        seen = seen.model_copy(update={"frames": 1})
-    matters_not = {"frames_as"} if wanted.frames == 1 else set()
+    seen = agent.observation.params()
+    matters_not = {"frames_as"} if observation.frames == 1 else set()
     for name, value in seen.model_dump(exclude=matters_not).items():
-        if value != getattr(wanted, name):
-            message = f"observation.{name} is {value!r} for the agent and {getattr(wanted, name)!r} for the new one"
+        if value != getattr(observation, name):
+            message = (
+                f"observation.{name} is {value!r} for the agent and {getattr(observation, name)!r} for the new one"
+            )
             raise TransferError(message, hint=REMEDIES["agent"])
     for part in ("mean", "std"):
         if not np.array_equal(getattr(agent.normalisation, part), getattr(policy.normalisation, part)):
@@ -132,7 +114,7 @@ def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParam
 
 def initial_agent(
     algorithm: Algorithm,
-    sources: Sources,
+    sources: Mapping[str, Artifact],
     observation: ObservationParams,
     network: NetworkParams,
     transfer: TransferParams,
@@ -142,68 +124,50 @@ def initial_agent(
 
     Args:
         algorithm: of the agent.
-        sources: what parts may be taken from.
+        sources: what parts may be taken from: `pretrained`, the encoder of Level 0; `cloned`, the policy; and `agent`,
+            a trained one, where one is named.
         observation: what it sees.
         network: how large its network is.
         transfer: what it takes over.
         origin: its provenance.
 
+    Returns:
+        The agent; and one row for every tensor of its network, then one for every tensor of each source.
+
     Raises:
         TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
     """
-    parts, entry, (pretrained, policy, agent) = transfer.of(algorithm), ALGORITHMS[algorithm], sources
+    parts, entry, policy = transfer.of(algorithm), ALGORITHMS[algorithm], sources["cloned"]
     for message in parts.impossible(algorithm, network, policy.config["shape"]):
         raise TransferError(message)
-    if agent is not None and parts.float_head == "agent":
-        _check_fusion(agent, network)
-    table, normalisation = policy.actions, policy.normalisation
+    if "agent" in sources and parts.float_head == "agent":
+        # Not all of a fusion shows in the shapes of tensors.
+        found, wanted = sources["agent"].config["network"].get("fusion"), network.fusion.model_dump(mode="json")
+        if found != wanted:
+            message = f"network.fusion is {found} for the agent and {wanted} for the new one"
+            raise TransferError(message, hint=REMEDIES["agent"])
+    encoder, table, normalisation = sources["pretrained"].encoder, policy.actions, policy.normalisation
     torch.manual_seed(transfer.seed)
-    tensors = entry.build_network(
-        observation, pretrained.encoder, network, normalisation, table.space.num_outputs
-    ).state_dict()
-    offered = {"pretrained": pretrained.tensors, "cloned": policy.tensors}
-    if agent is not None:
-        offered["agent"] = agent.tensors
-    report = take_over(algorithm, tensors, offered, parts)
+    new = entry.build_network(observation, encoder, network, normalisation, table.space.num_outputs).state_dict()
+    offered = {source: artifact.tensors for source, artifact in sources.items()}
     config = {
         "algorithm": algorithm,
         "num_actions": table.num_actions,
-        "encoder": pretrained.config["encoder"],
+        "encoder": sources["pretrained"].config["encoder"],
         "network": network.model_dump(mode="json"),
     }
+    report = _take_over(algorithm, new, offered, parts.by_part())
     contract = sight_contract(observation, table.actions_per_decision)
-    return Artifact("agent_init", tensors, config, contract, table, normalisation, origin), report
+    return Artifact("agent_init", new, config, contract, table, normalisation, origin), report
 
 
-def _check_fusion(agent: Artifact, network: NetworkParams) -> None:
-    """Makes sure that the fusion of a trained agent is the new one's: not all of it shows in the shapes of tensors."""
-    found, wanted = agent.config["network"].get("fusion"), network.fusion.model_dump(mode="json")
-    if found != wanted:
-        message = f"network.fusion is {found} for the agent and {wanted} for the new one"
-        raise TransferError(message, hint=REMEDIES["agent"])
-
-
-def take_over(
+def _take_over(
     algorithm: Algorithm,
     network: Mapping[str, Tensor],
     offered: Mapping[str, Mapping[str, Tensor]],
-    parts: PartsParams,
+    wishes: Mapping[str, str],
 ) -> list[TensorReport]:
-    """Copies what the parameters ask for into the tensors of a new network.
-
-    Args:
-        algorithm: whose network it is.
-        network: its tensors by name, freshly initialised; written to.
-        offered: tensors of each source, by the names that the same tensors have in the network.
-        parts: where each part comes from.
-
-    Returns:
-        One row for every tensor of the network, then one for every tensor of each source.
-
-    Raises:
-        TransferError: if something asked for is not there, has another shape, or has no place in the network.
-    """
-    wishes = parts.by_part()
+    """Copies what is wished for by part into the tensors of a new network, which have the same names everywhere."""
     rows = [_fill(algorithm, name, tensor, offered, wishes) for name, tensor in network.items()]
     copied = {row.name for row in rows if row.action == "copied"}
     for part, wish in wishes.items():
@@ -211,7 +175,14 @@ def take_over(
             message = f"transfer.{algorithm}.{part} is {wish}, but no earlier stage has that part of {algorithm}"
             raise TransferError(message, hint=f"Set transfer.{algorithm}.{part} to fresh in params.yaml.")
     for source, tensors in offered.items():
-        rows += [_row_of_source(algorithm, source, name, tensors[name], network, wishes) for name in tensors]
+        for name, tensor in tensors.items():
+            reason = _refusal(algorithm, source, name, wishes)
+            if not reason and name not in network:
+                message = f"{name!r} of the {LABELS[source]} has no place in the network of {algorithm}"
+                raise TransferError(message, hint=REMEDIES[source])
+            action = "refused" if reason else "copied"
+            row = TensorReport(LABELS[source], name, action, list(tensor.shape), reason or "into the new network")
+            rows.append(row)
     return rows
 
 
@@ -224,7 +195,7 @@ def _fill(
 ) -> TensorReport:
     """Fills one tensor of the new network, unless it starts fresh."""
     entry, shape = ALGORITHMS[algorithm], list(tensor.shape)
-    part = part_of(entry.parts, name)
+    part = _part_of(entry.parts, name)
     if name.startswith(entry.without_source) and (part is None or wishes[part] != "agent"):
         return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
     if entry.clone_inside and name.startswith(entry.clone_inside):
@@ -236,55 +207,29 @@ def _fill(
     wish = wishes[part]
     if wish not in offered:
         return TensorReport(NEW_NETWORK, name, "kept", shape, f"initialised: transfer.{algorithm}.{part} is {wish}")
-    hint = REMEDIES[wish]
     if name not in offered[wish]:
         message = f"transfer.{algorithm}.{part} is {wish}, but the {LABELS[wish]} has no tensor {name!r}"
-        raise TransferError(message, hint=hint)
-    value, how = offered[wish][name], ""
-    if wish == "agent":
-        value, how = _summed(value, tensor)
+        raise TransferError(message, hint=REMEDIES[wish])
+    value = offered[wish][name]
     if value.shape != tensor.shape:
         message = f"{name!r} has shape {list(value.shape)} in the {LABELS[wish]}, {algorithm} needs {shape}"
-        raise TransferError(message, hint=hint)
+        raise TransferError(message, hint=REMEDIES[wish])
     tensor.copy_(value)
-    return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS[wish]}{how}")
+    return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS[wish]}")
 
 
-def _summed(value: Tensor, wanted: Tensor) -> tuple[Tensor, str]:
-    """Returns the weights of a convolution over several channels as those over one, and how, in words.
-
-    The one channel stands for the average of the several: where these are alike, the result is the same.
-    """
-    several = [*value.shape[:1], 1, *value.shape[2:]] == list(wanted.shape) and value.dim() == 4 and value.shape[1] > 1
-    if not several:
-        return value, ""
-    return value.sum(dim=1, keepdim=True), f", whose {value.shape[1]} channels became one"
-
-
-def _row_of_source(
-    algorithm: Algorithm,
-    source: str,
-    name: str,
-    tensor: Tensor,
-    network: Mapping[str, Tensor],
-    wishes: Mapping[str, str],
-) -> TensorReport:
-    parts = ALGORITHMS[algorithm].parts if source == "agent" else CLONED_PARTS
-    part, shape, where = part_of(parts, name), list(tensor.shape), LABELS[source]
+def _refusal(algorithm: Algorithm, source: str, name: str, wishes: Mapping[str, str]) -> str:
+    """Returns why a tensor of a source is not taken over; nothing if it is."""
+    part = _part_of(ALGORITHMS[algorithm].parts if source == "agent" else CLONED_PARTS, name)
     if name.startswith(AHEAD_HEADS):
         offset = name.removeprefix(AHEAD_HEADS).partition(".")[0]
-        return TensorReport(where, name, "refused", shape, f"looks {offset} decision{'s' * (offset != '1')} ahead")
+        return f"looks {offset} decision{'s' * (offset != '1')} ahead"
     if part is None:
-        return TensorReport(where, name, "refused", shape, "belongs to no part of an agent")
-    if wishes[part] != source:
-        return TensorReport(where, name, "refused", shape, f"transfer.{algorithm}.{part} is {wishes[part]}")
-    if name not in network:
-        message = f"{name!r} of the {where} has no place in the network of {algorithm}"
-        raise TransferError(message, hint=REMEDIES[source])
-    return TensorReport(where, name, "copied", shape, "into the new network")
+        return "belongs to no part of an agent"
+    return "" if wishes[part] == source else f"transfer.{algorithm}.{part} is {wishes[part]}"
 
 
-def part_of(parts: Mapping[str, tuple[str, ...]], name: str) -> str | None:
+def _part_of(parts: Mapping[str, tuple[str, ...]], name: str) -> str | None:
     """Returns the part that a tensor belongs to by the beginning of its name, None if there is no such part."""
     return next((part for part, beginnings in parts.items() if name.startswith(beginnings)), None)
 
@@ -295,30 +240,8 @@ def report_json(algorithm: Algorithm, parts: PartsParams, report: Sequence[Tenso
         "schema_version": REPORT_SCHEMA_VERSION,
         "algorithm": algorithm,
         "parts": parts.by_part(),
-        "tensors": [asdict(tensor) for tensor in report],
+        "tensors": [row._asdict() for row in report],
     }
-
-
-def report_text(algorithm: Algorithm, report: Sequence[TensorReport]) -> str:
-    """Returns the same as Markdown, a table for each network."""
-    lines = [f"# What {algorithm} starts with"]
-    for where in dict.fromkeys(row.where for row in report):
-        rows = [row for row in report if row.where == where]
-        counts = Counter(row.action for row in rows)
-        lines += [
-            "",
-            f"## Tensors of the {where}",
-            "",
-            ", ".join(f"{count} {action}" for action, count in sorted(counts.items())) + ".",
-            "",
-            "| tensor | shape | what | why |",
-            "|---|---|---|---|",
-            *(
-                f"| {t.name} | {' x '.join(map(str, t.shape)) or 'one number'} | {t.action} | {t.reason} |"
-                for t in rows
-            ),
-        ]
-    return "\n".join(lines) + "\n"
 
 
 def _short(values: np.ndarray) -> str:

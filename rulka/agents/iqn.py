@@ -3,7 +3,7 @@
 Sources: Dabney et al. 2018 (implicit quantile networks), arXiv:1806.06923; van Hasselt et al. 2015 (double DQN),
 arXiv:1509.06461; Vieillard et al. 2020 (Munchausen), arXiv:2007.14430; Schaul et al. 2015 (prioritised replay),
 arXiv:1511.05952; Ball et al. 2023 (demonstrations in every batch), arXiv:2302.02948; Hester et al. 2018 (DQfD's
-margin), arXiv:1704.03732; Linesight (mini-races, resets, weights by self-loss). docs/algorithms/iqn.md compares all of
+margin), arXiv:1704.03732; Linesight (mini-races, weights by self-loss). docs/algorithms/iqn.md compares all of
 it with Linesight, item by item.
 
 Two things go through all of it. While the encoder is frozen, the ring stores image features instead of images; it
@@ -27,21 +27,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
-from models.noisy import clear_noise, draw_noise
-from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
-from rulka.agents.iqn_network import PARTS, fresh_network
+from models.layers import clear_noise, draw_noise
 from rulka.agents.learner import MetricMeans
-from rulka.agents.networks import by_place
+from rulka.agents.networks import IQN_PARTS, build_iqn, by_place
 from rulka.agents.off_policy import OffPolicyLearner
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest, mean_of, sum_gradients
 from rulka.agents.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.priorities import inspect_priorities
 from rulka.buffers.replay import GUIDE, Batch, Drawn, RaceSplit, Replay, make_batch
-from rulka.buffers.transitions import Returns, Transitions, shaped_returns
+from rulka.buffers.ring import Returns, Transitions, shaped_returns
 from rulka.device import CPU, upload, weights_on_host
 from rulka.observation import FLOATS
-from rulka.params import IqnParams, ResetParams
+from rulka.params import IqnParams
 
 CLOCK = FLOATS["clock"].start
 """The float that shows the network how many decisions ago the mini-race began."""
@@ -72,10 +71,11 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         target: its slow copy.
     """
 
-    OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned", "num_reset_samples")
+    OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned")
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
-        super().__init__(spec, fresh_network(spec, seed).to(device), PARTS, seed, device)
+        self._chunk_shape = spec.choices.decision_shape
+        super().__init__(spec, spec.fresh_network(build_iqn, seed).to(device), IQN_PARTS, seed, device)
         params = self._params
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self._horizon = params.mini_race_decisions(spec.decision_ms)
@@ -99,10 +99,10 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             decoupled_weight_decay=True,
             foreach=True,
         )
-        self._num_gradient_steps = self._num_resets = 0
-        # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps)
-        # + _num_reset_samples. Demonstrations do not count as learned; each reset allows some samples more.
-        self._num_learned = self._num_reset_samples = 0
+        self._num_gradient_steps = 0
+        # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
+        # do not count as learned.
+        self._num_learned = 0
         self._self_loss = FIRST_SELF_LOSS
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self._latest: Sample | None = None
@@ -142,13 +142,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def num_allowed_env_steps(self) -> int:
         """How far collectors may run ahead: `start_steps`, what learning has consumed, and one more `start_steps`."""
-        learned = int((self._num_learned - self._num_reset_samples) / self._params.samples_per_insert)
+        learned = int(self._num_learned / self._params.samples_per_insert)
         return self._num_start_steps + learned + self._params.start_steps
 
     def is_ready(self) -> bool:
         """True if the ring holds `start_steps` decisions and `samples_per_insert` is not used up."""
         num_inserts = self.num_env_steps - self._num_start_steps
-        num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
+        num_samples_due = num_inserts * self._params.samples_per_insert
         return self.replay.num_rows >= self._params.start_steps and self._num_learned <= num_samples_due
 
     def draw(self) -> Sample:
@@ -210,7 +210,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         learning_rate = params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
         self._set_limits()
-        self._reset_when_due()  # after the rates, which say what is frozen
         means = MetricMeans()
         for _ in range(params.gradient_steps_per_update):
             self._gradient_step(self.draw(), means)
@@ -225,7 +224,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "buffer_decisions": float(self.replay.num_rows),
             "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_start_steps),
             "typical_self_loss": self._self_loss.typical,
-            "num_resets": float(self._num_resets),
             "num_samples": float(params.batch_size * params.gradient_steps_per_update),
         }
 
@@ -312,16 +310,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             if network.guide is not None:
                 network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
 
-    def _reset_when_due(self) -> None:
-        """Mixes fresh weights in once for each `every_env_steps`; the target follows by itself."""
-        resets = self._params.resets
-        if resets is None or self.moment.env_steps // resets.every_env_steps <= self._num_resets:
-            return
-        self._num_resets = self.moment.env_steps // resets.every_env_steps
-        fresh = fresh_network(self._spec, self._seed + self._num_resets).to(self._device)
-        reset_weights(self.network, fresh, resets)
-        self._num_reset_samples += resets.further_samples
-
     @torch.no_grad()
     def _test_when_due(self, means: MetricMeans) -> None:
         """Measures the loss on races that are held out, in `held_out_share` of all batches."""
@@ -345,20 +333,17 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         """Returns diagnostics of gradients, weights, Q-values and priorities, by tags; changes nothing."""
         if self._latest is None:
             return {}
-        shape, sampler = self._spec.choices.decision_shape, self.replay.sampler
+        sampler = self.replay.sampler
         seen, is_encoded = (self._latest.batch.image, self._latest.batch.floats), self._latest.is_encoded
-        values = inspect_values(self.network, *seen, self._tau_choosing, shape, is_encoded=is_encoded)
-        priorities = np.zeros(0) if sampler is None else sampler.priorities.measured
-        return super().inspect() | values | inspect_priorities(priorities)
+        values = inspect_values(self.network, *seen, self._tau_choosing, self._chunk_shape, is_encoded=is_encoded)
+        return super().inspect() | values | ({} if sampler is None else inspect_priorities(sampler.priorities.measured))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the experience."""
         return super().state_dict() | {
             "target": weights_on_host(self.target),
             "num_gradient_steps": self._num_gradient_steps,
-            "num_resets": self._num_resets,
             "num_learned": self._num_learned,
-            "num_reset_samples": self._num_reset_samples,
             "self_loss": list(self._self_loss),
         }
 
@@ -368,13 +353,12 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         for group in self._optimizer.param_groups:  # which it holds too; the settings may be those of another turn
             group["weight_decay"] = self._params.weight_decay
         self.target.load_state_dict(state["target"])
-        self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
-        self._num_learned, self._num_reset_samples = int(state["num_learned"]), int(state["num_reset_samples"])
+        self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
         self._self_loss = SelfLoss(*state["self_loss"])
 
     def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
         tau = self._tau_choosing if self.network.embedding_at == "hidden" else self._tau_choosing.expand(len(image), -1)
-        action = torch.zeros(len(image), *self._spec.choices.decision_shape, dtype=torch.int64, device=self._device)
+        action = torch.zeros(len(image), *self._chunk_shape, dtype=torch.int64, device=self._device)
         return quantiles_of(self.network, image, floats, tau, action)
 
 
@@ -622,31 +606,43 @@ def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
     return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=1).sub(shown).clamp(min=0.0)
 
 
-# Resets ---------------------------------------------------------------------------------------------------------------
+# Diagnostics ----------------------------------------------------------------------------------------------------------
+
+MAX_ROWS = 64
+"""Rows of a batch whose values are looked at."""
 
 
 @torch.no_grad()
-def reset_weights(network: IqnNetwork, fresh: IqnNetwork, resets: ResetParams) -> None:
-    """Mixes fresh weights into a network, in place, against what it can no longer unlearn.
+def inspect_values(
+    network: IqnNetwork,
+    image: Tensor,
+    floats: Tensor,
+    tau: Tensor,
+    chunk_shape: tuple[int, ...],
+    *,
+    is_encoded: bool = False,
+) -> dict[str, float]:
+    """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
 
-    Ash and Adams 2020 (shrink and perturb), arXiv:1910.08475; Nikishin et al. 2022 (last layers), arXiv:2205.07802; the
-    mixture of both is Linesight's.
-
-    Every parameter becomes (1 - fresh_share) of itself plus fresh_share of the fresh one; those of the last layers of
-    both heads after that last_layer_kept of themselves plus the rest of the fresh ones. Frozen parts stay as they are.
+    A chunk's value is the sum over its places, so the second best chunk is the best one but for the place where the
+    second best action costs least.
 
     Args:
-        network: changed.
-        fresh: of the same shape, newly initialised.
-        resets: the shares.
+        network: of values.
+        image: [B, L, H, W] uint8, or features [B, E]; the first `MAX_ROWS` are looked at.
+        floats: [B, F] float32, raw.
+        tau: [T] fractions.
+        chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.
+        is_encoded: `image` holds features.
     """
-    for parameter, new in zip(network.parameters(), fresh.parameters(), strict=True):
-        if parameter.requires_grad:
-            parameter.lerp_(new, resets.fresh_share)
-    for parameter, new in zip(_last(network), _last(fresh), strict=True):
-        if parameter.requires_grad:
-            parameter.lerp_(new, 1.0 - resets.last_layer_kept)
-
-
-def _last(network: IqnNetwork) -> list[Tensor]:
-    return [parameter for layer in network.output_layers() for parameter in layer.parameters()]
+    was_training = network.training
+    network.eval()  # spectral norms must not move on
+    rows = slice(0, MAX_ROWS)
+    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1), is_encoded=is_encoded).value
+    network.train(was_training)
+    best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
+    lead = best[..., 0] - best[..., 1]
+    gap = float((lead.amin(dim=1) if chunk_shape else lead).mean())
+    spread = by_place(value_bta.std(dim=1), chunk_shape).mean(dim=0)
+    named = {"_".join(map(str, place)): float(spread[place]) for place in np.ndindex(*spread.shape)}
+    return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{name}": value for name, value in named.items()}

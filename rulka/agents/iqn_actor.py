@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
-from models.noisy import clear_noise, draw_noise
-from rulka.agents.acting import ActingNetwork, NetworkActor
+from models.layers import clear_noise, draw_noise
+from models.torso import ActingHead
+from rulka.agents.acting import NetworkActor, decision_of
 from rulka.agents.distributions import Categoricals
-from rulka.agents.iqn_network import fresh_network
-from rulka.agents.networks import by_place
-from rulka.agents.spec import ActionValues, AgentSpec, Decision
-from rulka.device import CPU, on_host, upload
+from rulka.agents.networks import build_iqn, by_place
+from rulka.agents.spec import ActionValues, AgentSpec, Choose, Decision
+from rulka.artifacts import Artifact
+from rulka.device import CPU, upload
 from rulka.params import IqnParams
 
 
@@ -31,21 +31,13 @@ class IqnActor(NetworkActor[IqnNetwork]):
     """Takes the action with the best mean return, or, now and then, another one."""
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
-        super().__init__(seed, device)
-        params: IqnParams = spec.settings
-        network = fresh_network(spec, seed).to(device)
-        self._floor = 0.0
-        self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
-        self._params = params
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
         self._clones = Categoricals(spec.choices)
-        self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
-        self._acting = ActingNetwork(
-            network,
-            spec.acting_precision or spec.precision,
-            self._advantages_of,
-            lambda network: network.acting_head(self._tau),
-        )
+        super().__init__(spec, spec.fresh_network(build_iqn, seed), seed, device)
+        self._params: IqnParams = spec.settings
+        self._floor = 0.0
+        self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
+        self._tau = fixed_fractions(self._params.num_quantiles_acting).to(device)
         self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy: they change with the weights alone
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
@@ -62,11 +54,16 @@ class IqnActor(NetworkActor[IqnNetwork]):
         """
         image, floats = upload((image, floats), self._device)
         if explore and self._moment.env_steps < self._params.warmup_steps:
-            return self._drive_as_cloned(image, floats)
+            cloned = self._cloned(image, floats)
+            return decision_of(self._clones.sample(cloned, self._generators.device), self._clones.greedy(cloned))
 
-        advantage = by_place(self._limited(image, floats, explore=explore), self._chunk_shape)
+        advantage = self._advantages(image, floats, explore=explore)
+        if self._floor > 0.0:  # minus infinity for actions outside the limits of the guide
+            assert self.network.guide is not None
+            advantage = self.network.guide.limit(advantage, self._cloned(image, floats))
+        advantage = by_place(advantage, self._chunk_shape)
         greedy = advantage.argmax(dim=-1)
-        return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
+        return decision_of(self._explore(advantage, greedy) if explore else greedy, greedy)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
@@ -76,7 +73,8 @@ class IqnActor(NetworkActor[IqnNetwork]):
         image, floats = upload((image, floats), self._device)
         # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
         advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
-        value = self._acting.run(lambda network: network(image, floats, self._tau).value)
+        with torch.inference_mode():
+            value = self._in_torch(self.precision)(image, floats, self._tau).value
         centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
         if self._chunk_shape:
             best = centred.amax(dim=2, keepdim=True)
@@ -84,28 +82,11 @@ class IqnActor(NetworkActor[IqnNetwork]):
             state = state[:, None]
         return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
 
-    def _limited(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
-        """Returns advantages, minus infinity for actions outside the limits of the guide."""
-        advantage = self._advantages(image, floats, explore=explore)
-        if self._floor == 0.0:
-            return advantage
-        assert self.network.guide is not None
-        return self.network.guide.limit(advantage, self._cloned(image, floats))
-
-    def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [N, A] of the cloned policy, or [N, K A]."""
-
-        def log_probs(network: IqnNetwork) -> Tensor:
-            assert network.guide is not None, "parameters make sure of that"
-            return network.guide.log_probs(image, floats)
-
-        return self._acting.run(log_probs)
-
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         self._is_exploring = explore
-        return self._acting(image, floats)
+        return self._outputs(image, floats)
 
-    def _advantages_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
+    def _outputs_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
         if self._is_noisy and self._is_exploring:
             draw_noise(network, self._generators.device)
         elif self._is_noisy:
@@ -114,14 +95,20 @@ class IqnActor(NetworkActor[IqnNetwork]):
             self._factors[network] = network.acting_factors(self._tau)
         return network.advantages_by(self._factors[network], image, floats)
 
-    def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
-        """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
+    def _head(self) -> ActingHead | None:
+        return self.network.acting_head(self._tau)
 
-        It is drawn for every action; for whole chunks where the parameters say so.
-        """
-        is_whole = self._chunk_shape and self._params.explore_whole_chunks
+    def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the log-probabilities [N, A] of the cloned policy, or [N, K A]."""
+        guide = self._in_torch(self.precision).guide
+        assert guide is not None, "parameters make sure of that"
+        with torch.inference_mode():
+            return guide.log_probs(image, floats)
+
+    def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
+        """Replaces some of the greedy actions [N] or [N, K]: for each, one uniform number decides how it explores."""
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
-        uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
+        uniform = torch.rand(greedy.shape, **draws)
         epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
         random = torch.randint(self._num_actions, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)
@@ -137,14 +124,17 @@ class IqnActor(NetworkActor[IqnNetwork]):
         place = torch.linspace(0.0, 1.0, num_cars, device=self._device)
         return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * place)
 
-    def _drive_as_cloned(self, image: Tensor, floats: Tensor) -> Decision:
-        log_probs = self._cloned(image, floats)
-        action = self._clones.sample(log_probs, self._generators.device)
-        return _decision(action, self._clones.greedy(log_probs))
 
+def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
+    """Returns the actions with the largest mean advantages at the fractions of acting, within the guide's limits."""
+    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
+    decision_shape, guide = artifact.actions.decision_shape, network.guide
+    is_limited = guide is not None and float(guide.floor) > 0.0
 
-def _decision(action: Tensor, greedy: Tensor) -> Decision:
-    taken, best = (column.numpy() for column in on_host(action, greedy))
-    nothing = np.zeros(len(taken), np.float32)
-    is_same = taken == best
-    return Decision(taken, nothing, is_same.all(axis=1) if is_same.ndim > 1 else is_same)
+    def choose(image: Tensor, floats: Tensor) -> Tensor:
+        advantage = network.advantages(image, floats, tau)
+        if guide is not None and is_limited:
+            advantage = guide.limit(advantage, guide.log_probs(image, floats))
+        return by_place(advantage, decision_shape).argmax(dim=-1)
+
+    return choose

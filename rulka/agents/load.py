@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.cloning_heads import AHEAD_HEADS
+from models.actor_critic import AHEAD_HEADS
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
 from rulka.agents.distributions import distribution_of

@@ -1,24 +1,43 @@
-"""Shared by all builders of networks: input shapes, seeded weights, parts, decisions; and the cloned policy."""
+"""Networks made of parameters: of the cloned policy in either shape, of IQN, and of what learns a policy.
+
+Each builder draws fresh weights from torch's global generator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+from torch import nn
 
-from models.actor_critic import ClonePolicy
+from models.actor_critic import ActorCritic, ClonePolicy
 from models.encoders.config import EncoderConfig
+from models.iqn import ClonedIqn, Guide, IqnNetwork, IqnSizes
 from models.torso import InputShape
 from rulka.actions import ActionTable, action_table
 from rulka.observation import Normalisation, float_slices
 from rulka.params import ActionParams, NetworkParams, ObservationParams
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder.",),
     "float_head": ("float_head.", "fusion.", "float_mean", "float_std"),
 }
 """How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
+IQN_PARTS = {**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")}
+"""How the names of IQN's tensors begin, for each part that can be taken over or learn at a rate of its own."""
+POLICY_PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
+"""The same of a policy."""
+ACTOR_CRITIC_PARTS = {**POLICY_PARTS, "heads": ("policy_head.", "value_head.")}
+"""The same of a policy with a value."""
+
+BuildNetwork = Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], NetworkT]
+"""Makes a network of what is seen, the encoder, sizes behind it, normalisation of the floats and number of outputs."""
+Cloned = ClonePolicy | ClonedIqn
+"""A cloned policy of either shape."""
 
 
 def decision_table(actions: ActionParams, network: NetworkParams, repeats: int = 1) -> ActionTable:
@@ -68,9 +87,52 @@ def build_clone_policy(
     normalisation: Normalisation,
     num_outputs: int,
 ) -> ClonePolicy:
-    """Returns a cloned policy with fresh weights from torch's global generator."""
+    """Returns a policy as Level 1 clones it."""
     inputs = input_shape(observation, normalisation)
     return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)
+
+
+def build_cloned_iqn(
+    observation: ObservationParams,
+    encoder: EncoderConfig,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_outputs: int,
+) -> ClonedIqn:
+    """Returns IQN's network as Level 1 clones it."""
+    return ClonedIqn(input_shape(observation, normalisation), encoder, _iqn_sizes(network), num_outputs)
+
+
+def build_actor_critic(
+    observation: ObservationParams,
+    encoder: EncoderConfig,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_outputs: int,
+) -> ActorCritic:
+    """Returns a policy with a value."""
+    inputs = input_shape(observation, normalisation)
+    return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)
+
+
+def build_iqn(
+    observation: ObservationParams,
+    encoder: EncoderConfig,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_outputs: int,
+) -> IqnNetwork:
+    """Returns IQN's network, with its guide where there is one."""
+    iqn = IqnNetwork(input_shape(observation, normalisation), encoder, _iqn_sizes(network), num_outputs)
+    if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
+        policy = build_clone_policy(observation, encoder, network, normalisation, num_outputs)
+        iqn.guide = Guide(policy, network.actions_per_decision)
+    return iqn
+
+
+def _iqn_sizes(network: NetworkParams) -> IqnSizes:
+    own = network.iqn.model_dump(exclude={"guided"})
+    return IqnSizes(network.float_hidden, network.dense_hidden, fusion=network.fusion, **own)
 
 
 def by_place(outputs: torch.Tensor, decision_shape: tuple[int, ...]) -> torch.Tensor:

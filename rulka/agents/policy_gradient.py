@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,11 @@ from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.advantages import Endings, solve_linear_value
 from rulka.agents.distributions import distribution_of
 from rulka.agents.learner import Learner, MetricMeans
-from rulka.agents.policy_network import PARTS, fresh_network
+from rulka.agents.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, mean_of
-from rulka.agents.segments import Segment, WaitingBlocks
 from rulka.agents.spec import AgentSpec
+from rulka.agents.waiting import Segment, WaitingBlocks
 from rulka.buffers.experience import Experience, ExperienceBlock
 from rulka.device import CPU, on_host, weights_on_host
 from rulka.params import CriticParams, EpochsParams, PolicyParams
@@ -36,53 +36,45 @@ SMALLEST_RETURN = 1e-3
 """Floor of the root mean square return that values are measured in."""
 
 
-class Waiting(Protocol):
-    """Experience that waits to be learned from.
+_NOTHING = torch.empty(0)
+
+
+class Rollout(NamedTuple):
+    """Decisions to learn from, resets left out: what happened, and what was thought of it when the update began.
+
+    Columns that an algorithm has no use for are [0].
 
     Attributes:
-        num_decisions: that can be learned from now.
+        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
+        floats: [M, F] float32 raw.
+        action: [M] int64, or [M, K]; float32 where decisions are numbers.
+        log_prob: [M] float32 of the action when it was chosen.
+        advantage: [M] float32.
+        outputs: [M, P] float32 of the policy when the update began.
+        clone_outputs: [M, P] float32 of the policy that learning began with; [0] where nothing holds on to it.
+        value: [M] float32 when the update began.
+        returns: [M] float32 targets of the value.
+        weight: [M] float32 in the loss; their mean is 1.
     """
 
-    num_decisions: int
+    image: Tensor
+    floats: Tensor
+    action: Tensor
+    log_prob: Tensor
+    advantage: Tensor
+    outputs: Tensor
+    clone_outputs: Tensor = _NOTHING
+    value: Tensor = _NOTHING
+    returns: Tensor = _NOTHING
+    weight: Tensor = _NOTHING
 
-    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Takes a block that `collector` made with weights of `version`; copies it."""
-        ...
-
-    def forget(self) -> None:
-        """Forgets everything."""
-        ...
-
-    def experience(self) -> Experience:
-        """Returns all of it for a checkpoint."""
-        ...
-
-    def load_experience(self, experience: Experience) -> None:
-        """Resumes from an `experience`; copies it."""
-        ...
-
-
-class Rows(Protocol):
-    """Decisions to learn from: images [M, L, H, W] or their features [M, E], floats [M, F], and what else is known."""
-
-    @property
-    def image(self) -> Tensor:
-        """Images, or their features."""
-        ...
-
-    @property
-    def floats(self) -> Tensor:
-        """Floats."""
-        ...
-
-    def rows(self, index: Tensor) -> Self:
+    def rows(self, index: Tensor) -> Rollout:
         """Returns the decisions at `index`."""
-        ...
+        return Rollout(*(column[index] if len(column) else column for column in self))
 
 
 AnyRows = TypeVar("AnyRows")
-RowsT = TypeVar("RowsT", bound=Rows)
-WaitingT = TypeVar("WaitingT", bound=Waiting)
+WaitingT = TypeVar("WaitingT", bound=WaitingBlocks)
 LearnedT = TypeVar("LearnedT", bound=PolicyParams)
 CriticT = TypeVar("CriticT", bound=CriticParams)
 
@@ -91,8 +83,8 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
     """Learns a policy from what its own actions led to, each experience in one update alone."""
 
     def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
-        network, racer_tau = fresh_network(spec, seed).to(device), spec.settings.racer_tau
-        super().__init__(spec, network, PARTS, seed, device, racer_tau=racer_tau)
+        network, racer_tau = spec.fresh_network(build_actor_critic, seed).to(device), spec.settings.racer_tau
+        super().__init__(spec, network, ACTOR_CRITIC_PARTS, seed, device, racer_tau=racer_tau)
         self._distribution = distribution_of(spec.actions)
         self._first = self._as_it_is()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
@@ -189,13 +181,17 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         return norm
 
     def _run_epochs(
-        self, features: RowsT, whole: RowsT, passes: EpochsParams, learn_from: Callable[[PolicyAndValue, RowsT], bool]
+        self,
+        rollout: Rollout,
+        encoded: Tensor,
+        passes: EpochsParams,
+        learn_from: Callable[[PolicyAndValue, Rollout], bool],
     ) -> int:
         """Makes the gradient steps of all epochs, those of the encoder last.
 
         Args:
-            features: what to learn from, with the features of its images, which serve until the encoder moves.
-            whole: the same with the images.
+            rollout: what to learn from, with its images.
+            encoded: [M, E] features of these, which serve until the encoder moves.
             passes: how many epochs.
             learn_from: makes a gradient step from the network's outputs for some decisions, and returns whether that
                 was the last one.
@@ -204,7 +200,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
             Decisions learned from, each as often as it was used.
         """
         num_samples = 0
-        for rows, decide, num_epochs in self._passes(features, whole, passes):
+        for rows, decide, num_epochs in self._passes(rollout._replace(image=encoded), rollout, passes):
             for index in self._minibatches(len(rows.floats), self._params.batch_size, num_epochs):
                 part = rows.rows(index)
                 num_samples += len(index)

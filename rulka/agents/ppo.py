@@ -23,10 +23,10 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.advantages import estimate_advantages, explained_variance
 from rulka.agents.learner import MetricMeans
-from rulka.agents.policy_gradient import CriticLearner, clipped_policy_loss, return_scale
+from rulka.agents.policy_gradient import CriticLearner, Rollout, clipped_policy_loss, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import mean_of, standardised
-from rulka.agents.segments import Segment
+from rulka.agents.waiting import Segment
 from rulka.params import PpoParams
 
 
@@ -53,10 +53,12 @@ class PpoLearner(CriticLearner[PpoParams]):
         standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
         if self._clone_weight() > 0.0:
             standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
-        features = standard._replace(image=encoded[:-1][~segment.is_reset])
         scale = return_scale(rollout.returns, self._ranks)
         num_samples = self._run_epochs(
-            features, standard, self._params, lambda decided, part: self._gradient_step(decided, part, scale, means)
+            standard,
+            encoded[:-1][~segment.is_reset],
+            self._params,
+            lambda decided, part: self._gradient_step(decided, part, scale, means),
         )
         return rollout, num_samples
 
@@ -75,7 +77,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         value_clip = None if params.value_clip is None else params.value_clip.at(now)
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, value_clip)
         entropy = distribution.entropy(decided.outputs).mean()
-        moved = mean_of(distribution.divergence(part.first_outputs, decided.outputs.detach()), self._ranks)
+        moved = mean_of(distribution.divergence(part.outputs, decided.outputs.detach()), self._ranks)
         loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
         if len(part.clone_outputs):
             clone_kl = distribution.divergence(part.clone_outputs, decided.outputs).mean()
@@ -107,36 +109,6 @@ class PpoLearner(CriticLearner[PpoParams]):
         }
 
 
-class Rollout(NamedTuple):
-    """Decisions to learn from, resets left out: what happened, and what it was worth when the update began.
-
-    Attributes:
-        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
-        floats: [M, F] float32 raw.
-        action: [M] int64, or [M, K]; float32 where decisions are numbers.
-        log_prob: [M] float32 of the action when it was chosen.
-        first_outputs: [M, P] float32 of the policy when the update began.
-        value: [M] float32 when the update began.
-        advantage: [M] float32.
-        returns: [M] float32 targets of the value.
-        clone_outputs: [M, P] float32 of the policy that learning began with; [0] where nothing holds on to it.
-    """
-
-    image: Tensor
-    floats: Tensor
-    action: Tensor
-    log_prob: Tensor
-    first_outputs: Tensor
-    value: Tensor
-    advantage: Tensor
-    returns: Tensor
-    clone_outputs: Tensor
-
-    def rows(self, index: Tensor) -> Rollout:
-        """Returns the decisions at `index`."""
-        return Rollout(*(column[index] if len(column) else column for column in self))
-
-
 def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, gae_lambda: float) -> Rollout:
     """Estimates the advantages of a segment's actions.
 
@@ -157,11 +129,10 @@ def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float,
         floats=segment.floats[:-1][is_kept],
         action=segment.action[is_kept],
         log_prob=segment.log_prob[is_kept],
-        first_outputs=decided.outputs[:-1][is_kept],
-        value=value[:-1][is_kept],
         advantage=estimate.advantage[is_kept],
+        outputs=decided.outputs[:-1][is_kept],
+        value=value[:-1][is_kept],
         returns=estimate.returns[is_kept],
-        clone_outputs=torch.empty(0, device=value.device),
     )
 
 

@@ -27,18 +27,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.actor_critic import ClonePolicy
-from models.critics import Critics
+from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
-from rulka.agents.networks import seeded
+from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
-from rulka.agents.policy_network import ACTOR_PARTS, fresh_actor
-from rulka.agents.pql_decisions import Decisions, Rated, decisions_of
+from rulka.agents.pql_actor import Decisions, Rated, decisions_of
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch
-from rulka.buffers.transitions import shaped_returns
+from rulka.buffers.ring import shaped_returns
 from rulka.device import CPU, Generators, device_of, state_on_host, weights_on_host
 from rulka.params import C51Params, MeanReturnParams, PqlParams
 from rulka.schedule import Moment
@@ -46,7 +44,7 @@ from rulka.schedule import Moment
 ADAM_EPSILON = 1e-5
 SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
 """Parts of the network that the critics teach, and those that the policy learns."""
-DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in ACTOR_PARTS[part])
+DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in POLICY_PARTS[part])
 """How the names of the latter begin."""
 MOMENTS = "exp_avg", "exp_avg_sq"
 """State of Adam for each weight, beside the number of its steps."""
@@ -65,7 +63,7 @@ class Parts(NamedTuple):
 
 def fresh_parts(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Parts:
     """Returns the policy of an agent and its critics, with the fresh weights of a seed, on a device."""
-    network = fresh_actor(spec, seed).to(device)
+    network = spec.fresh_network(build_clone_policy, seed).to(device)
     decisions, returns = decisions_of(spec.actions), returns_of(spec.settings.critic, device)
     with seeded(seed + 1):
         critics = decisions.make_critics(network.num_state, spec.network.dense_hidden, returns.num_atoms)
@@ -85,7 +83,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int = 0, device: torch.device = CPU) -> None:
         parts = fresh_parts(spec, seed, device)
-        super().__init__(spec, parts.network, ACTOR_PARTS, seed, device)
+        super().__init__(spec, parts.network, POLICY_PARTS, seed, device)
         params = self._params
         self.critics, self._decisions, self._returns = parts[1:]
         self._slow_network = copy.deepcopy(self.network).requires_grad_(False)
@@ -164,7 +162,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         for _ in range(params.critic_updates_per_version):
             self._learn_critics(self._draw(), means)
             while self._other is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
-                policy.learn(self.replay, moment, means)
+                policy.learn_from(self.replay, moment, means)
         self._average.move()
         self.version += 1
         if self._other is not None:
@@ -324,7 +322,7 @@ class PolicyHalf:
     def __init__(self, parts: Parts, params: PqlParams, precision: Precision) -> None:
         self._network, self._critics, self._decisions, self._returns = parts
         self._params = params
-        self._rates = PartRates(self._network, ACTOR_PARTS, params.rate_of)
+        self._rates = PartRates(self._network, POLICY_PARTS, params.rate_of)
         groups = [group for group in self._rates.groups if group["part"] in DECIDING]
         self.optimizer = torch.optim.Adam(groups, lr=0.0, eps=ADAM_EPSILON, foreach=True)
         self._device = device_of(self._network)
@@ -335,7 +333,7 @@ class PolicyHalf:
         """Sets the learning rates of a moment of the run."""
         self._rates.apply(self.optimizer, self._params.policy_learning_rate.at(moment), moment)
 
-    def learn(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
+    def learn_from(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
         """Makes one gradient step from states of a ring."""
         image, floats = replay.draw_states(self._params.batch_size)
         self.num_updates += 1
@@ -390,7 +388,7 @@ class PolicyHalf:
         self.num_updates = int(state["num_updates"])
 
 
-class PolicyElsewhere:
+class PolicyElsewhere(PolicyHalf):
     """The policy's half in a process of its own, a `Half` of `rulka.agents.spec`: the paper's P-learner.
 
     It has copies of the torso and the critics, which the other half owns, and a ring of states: only the observations
@@ -406,24 +404,14 @@ class PolicyElsewhere:
             device: where it learns.
             state: network and critics, the half, and whether the encoder is as it was given.
         """
-        self._params: PqlParams = spec.settings
-        self._precision: Precision = spec.precision
-        parts = fresh_parts(spec, seed, device)
-        self._network, self._critics = parts.network, parts.critics
+        super().__init__(fresh_parts(spec, seed, device), spec.settings, spec.precision)
         self._network.load_state_dict(state["network"])
         self._critics.load_state_dict(state["critics"])
-        self._half = PolicyHalf(parts, self._params, self._precision)
-        self._half.load_state_dict(state["policy"])
-        self._rates = PartRates(self._network, ACTOR_PARTS, self._params.rate_of)
+        self.load_state_dict(state["policy"])
         self._replay = make_replay(self._params, device, Generators(device, seed))
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
         self._moment = Moment(0)
         self._num_blocks = 0
-
-    @property
-    def num_updates(self) -> int:
-        """So far, those before it began among them."""
-        return self._half.num_updates
 
     @property
     def can_learn(self) -> bool:
@@ -446,14 +434,10 @@ class PolicyElsewhere:
         """Makes one update from random states."""
         self._moment = moment
         self._keep_features_while_frozen()
-        self._half.set_rates(moment)
+        self.set_rates(moment)
         means = MetricMeans()
-        self._half.learn(self._replay, moment, means)
+        self.learn_from(self._replay, moment, means)
         return {name: value for name, value in means.result().items() if name != "gradient_steps"}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns trunk and heads of the policy, and the state of their optimizer."""
-        return self._half.tensors()
 
     def _keep_features_while_frozen(self) -> None:
         self._is_encoder_as_given &= is_frozen(self._rates, self._moment)

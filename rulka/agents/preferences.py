@@ -25,43 +25,15 @@ from torch.nn import functional
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.learner import MetricMeans
-from rulka.agents.policy_gradient import PolicyLearner, clipped_policy_loss
+from rulka.agents.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
 from rulka.agents.precision import autocast
-from rulka.agents.race_groups import WaitingRaces
 from rulka.agents.spec import AgentError
-from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
+from rulka.agents.waiting import PassedDecisions, WaitingRaces
+from rulka.buffers.experience import PreferencePairs
 from rulka.device import upload
 from rulka.params import DpoParams, GrpoParams, OnlinePairsParams
 
 # GRPO -----------------------------------------------------------------------------------------------------------------
-
-
-class Compared(NamedTuple):
-    """Decisions to learn from.
-
-    Attributes:
-        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
-        floats: [M, F] float32 raw.
-        action: [M] int64, or [M, K]; float32 where decisions are numbers.
-        log_prob: [M] float32 of the action when it was chosen.
-        advantage: [M] float32 of its race.
-        weight: [M] float32 in the loss; their mean is 1.
-        outputs: [M, P] float32 of the policy when the update began.
-        first_outputs: [M, P] float32 of the policy that learning began with; [0] where nothing holds on to it.
-    """
-
-    image: Tensor
-    floats: Tensor
-    action: Tensor
-    log_prob: Tensor
-    advantage: Tensor
-    weight: Tensor
-    outputs: Tensor
-    first_outputs: Tensor
-
-    def rows(self, index: Tensor) -> Compared:
-        """Returns the decisions at `index`."""
-        return Compared(*(column[index] if len(column) else column for column in self))
 
 
 class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
@@ -79,19 +51,20 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         encoded = self._encode(races.image, races.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
             outputs = network.decide(encoded, races.floats).outputs
-        holds_on = self._clone_weight() > 0.0
-        whole = Compared(
+        rollout = Rollout(
             image=races.image,
             floats=races.floats,
             action=races.action,
             log_prob=races.log_prob,
             advantage=by_race.repeat_interleave(races.num_decisions),
-            weight=weight.repeat_interleave(races.num_decisions),
             outputs=outputs,
-            first_outputs=self._first_outputs(races.image, races.floats) if holds_on else outputs[:0],
+            weight=weight.repeat_interleave(races.num_decisions),
         )
-        features = whole._replace(image=encoded)
-        num_samples = self._run_epochs(features, whole, params, lambda now, part: self._gradient_step(now, part, means))
+        if self._clone_weight() > 0.0:
+            rollout = rollout._replace(clone_outputs=self._first_outputs(races.image, races.floats))
+        num_samples = self._run_epochs(
+            rollout, encoded, params, lambda decided, part: self._gradient_step(decided, part, means)
+        )
         versions_behind = waiting.versions_behind(self.version)
         waiting.drop()
         return {
@@ -100,12 +73,12 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
             "group_deviation": float(returns.std(dim=1).mean()),
             "flat_groups": float((returns.amax(dim=1) == returns.amin(dim=1)).float().mean()),
             "num_groups": float(len(returns)),
-            "num_decisions": float(len(whole.action)),
+            "num_decisions": float(len(rollout.action)),
             "num_samples": float(num_samples),
             "entropy_weight": params.entropy_weight.at(self.moment),
         }
 
-    def _gradient_step(self, decided: PolicyAndValue, part: Compared, means: MetricMeans) -> bool:
+    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, means: MetricMeans) -> bool:
         """Makes one gradient step and returns whether the policy has moved too far to go on."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
@@ -113,8 +86,8 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         entropy = (part.weight * distribution.entropy(decided.outputs)).mean()
         moved = distribution.divergence(part.outputs, decided.outputs.detach()).mean()
         loss = policy.loss - params.entropy_weight.at(now) * entropy
-        if len(part.first_outputs):
-            clone_kl = (part.weight * distribution.divergence(decided.outputs, part.first_outputs)).mean()
+        if len(part.clone_outputs):
+            clone_kl = (part.weight * distribution.divergence(decided.outputs, part.clone_outputs)).mean()
             loss = loss + self._clone_weight() * clone_kl
             means.add(clone_kl=clone_kl)
         means.add(
@@ -200,42 +173,6 @@ class Pairs(NamedTuple):
     def stretch(self) -> Tensor:
         """[M] number of the stretch of each decision."""
         return torch.arange(len(self.num_decisions), device=self.pairs.device).repeat_interleave(self.num_decisions)
-
-
-class PassedDecisions:
-    """Counts decisions until an update uses them up; they set the pace of learning from given pairs.
-
-    Attributes:
-        num_decisions: since the last update, resets included.
-    """
-
-    def __init__(self) -> None:
-        self.num_decisions = 0
-        self._version = 0
-
-    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Counts the decisions of a block."""
-        del collector
-        self.num_decisions += block.is_reset.size
-        self._version = version
-
-    def versions_behind(self, version: int) -> float:
-        """Returns how much older than a version the weights were that acted last."""
-        return float(version - self._version)
-
-    def drop(self) -> None:
-        """Counts anew."""
-        self.num_decisions = 0
-
-    forget = drop
-
-    def experience(self) -> Experience:
-        """Returns the counters."""
-        return Experience({"num_decisions": self.num_decisions, "version": self._version}, {})
-
-    def load_experience(self, experience: Experience) -> None:
-        """Resumes the count."""
-        self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 
 
 class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):

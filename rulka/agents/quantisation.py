@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,41 +30,69 @@ class ActingPrecisionError(UserError):
     """Actors cannot compute in a precision here; the message says why, and what they can."""
 
 
-class Quantiser(Protocol):
-    """Makes of each version what is published of it."""
+class Quantiser:
+    """Makes of each version of the weights what is published of it.
+
+    In bfloat16 or float16 these are floats of that precision, all but those that stay exact; in int8 they are int8
+    weights, and the scales that the inputs of the newest weights' layers have on recent frames.
+    """
+
+    def __init__(self, network: nn.Module, precision: ActingPrecision | None) -> None:
+        """Prepares; None, as "float32", publishes versions as they are.
+
+        Raises:
+            AgentError: if the network cannot act in int8.
+        """
+        self._is_int8 = precision == "int8"
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._frames: list[tuple[Tensor, Tensor]] = []
+        self._version: int | None = None
+        self._scales: dict[str, Tensor] = {}
+        if precision is None or precision == "float32":
+            return
+        assert isinstance(network, Torso)
+        self._network = copy.deepcopy(network).cpu().eval().requires_grad_(False)
+        if self._is_int8:
+            check_int8(self._network)
+        else:
+            self._network.store_in(getattr(torch, precision))
+            self._dtypes = {name: tensor.dtype for name, tensor in self._network.state_dict().items()}
 
     @property
     def needs_frames(self) -> bool:
         """Whether it has to be shown a block before it can quantise."""
-        ...
+        return self._is_int8 and not self._frames
 
     def observe(self, block: ExperienceBlock) -> None:
-        """Takes note of what cars have seen; copies it."""
-        ...
+        """Keeps some frames of a block for int8, evenly over its decisions and cars; copies them."""
+        if not self._is_int8:
+            return
+        steps, cars = block.spec.num_steps, block.spec.num_cars
+        places = np.linspace(0, steps * cars - 1, min(FRAMES_OF_BLOCK, steps * cars)).astype(np.int64)
+        rows = np.unravel_index(places, (steps, cars))
+        self._frames.append((torch.from_numpy(block.image[rows]), torch.from_numpy(block.floats[rows])))
+        del self._frames[:-BLOCKS_KEPT]
 
     def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns what is published of a version; the same again for the same version."""
-        ...
+        """Returns what is published of a version; its scales belong to the frames at the first call for it."""
+        if not self._is_int8:
+            return {name: tensor.to(self._dtypes.get(name, tensor.dtype)) for name, tensor in tensors.items()}
+        if version != self._version:
+            self._network.load_state_dict(dict(tensors))
+            image, floats = (torch.cat(columns) for columns in zip(*self._frames, strict=True))
+            self._scales = input_scales(self._network, image, floats)
+            self._version = version
+        return quantise(tensors, self._scales)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the next version depends on beside the weights."""
-        ...
+        """Returns the frames, and the scales of the version that is published."""
+        frames = [list(columns) for columns in self._frames]
+        return {"frames": frames, "version": self._version, "scales": self._scales}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        ...
-
-
-def make_quantiser(network: nn.Module, precision: ActingPrecision | None) -> Quantiser:
-    """Returns what publishes versions of a network in a precision; None, as "float32", publishes them as they are.
-
-    Raises:
-        AgentError: if the network cannot act in int8.
-    """
-    if precision == "int8":
-        assert isinstance(network, Torso)
-        return _Int8(network)
-    return _Rounded(network, precision)
+        self._frames = [(image, floats) for image, floats in state["frames"]]
+        self._version, self._scales = state["version"], dict(state["scales"])
 
 
 def check_acting_precision(precision: ActingPrecision | None, device: torch.device) -> None:
@@ -104,75 +132,3 @@ def check_int8(network: nn.Module) -> None:
     )
     message += "of iqn embedding_at hidden without layer_norm and noisy_sigma"
     raise AgentError(message, hint="Set train.acting_precision to bfloat16, or to nothing.")
-
-
-class _Rounded:
-    """Publishes floats of another precision, all but those that stay exact, or the same ones."""
-
-    needs_frames = False
-
-    def __init__(self, network: nn.Module, precision: ActingPrecision | None) -> None:
-        self._dtypes: dict[str, torch.dtype] = {}
-        if precision not in (None, "float32"):
-            assert isinstance(network, Torso)
-            low = copy.deepcopy(network)
-            low.store_in(getattr(torch, str(precision)))
-            self._dtypes = {name: tensor.dtype for name, tensor in low.state_dict().items()}
-
-    def observe(self, block: ExperienceBlock) -> None:
-        """Has no use for it."""
-
-    def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the tensors in their new types."""
-        del version
-        return {name: tensor.to(self._dtypes.get(name, tensor.dtype)) for name, tensor in tensors.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns nothing."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has nothing to take over."""
-
-
-class _Int8:
-    """Publishes int8 weights, and the scales that the inputs of the newest weights' layers have on recent frames."""
-
-    def __init__(self, network: Torso) -> None:
-        self._network = copy.deepcopy(network).cpu().eval().requires_grad_(False)
-        check_int8(self._network)
-        self._frames: list[tuple[Tensor, Tensor]] = []
-        self._version: int | None = None
-        self._scales: dict[str, Tensor] = {}
-
-    @property
-    def needs_frames(self) -> bool:
-        """Whether it has seen nothing yet."""
-        return not self._frames
-
-    def observe(self, block: ExperienceBlock) -> None:
-        """Keeps some frames of a block, evenly over its decisions and cars."""
-        steps, cars = block.spec.num_steps, block.spec.num_cars
-        places = np.linspace(0, steps * cars - 1, min(FRAMES_OF_BLOCK, steps * cars)).astype(np.int64)
-        rows = np.unravel_index(places, (steps, cars))
-        self._frames.append((torch.from_numpy(block.image[rows]), torch.from_numpy(block.floats[rows])))
-        del self._frames[:-BLOCKS_KEPT]
-
-    def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns int8 weights and scales; those of inputs belong to the frames at the first call for a version."""
-        if version != self._version:
-            self._network.load_state_dict(dict(tensors))
-            image, floats = (torch.cat(columns) for columns in zip(*self._frames, strict=True))
-            self._scales = input_scales(self._network, image, floats)
-            self._version = version
-        return quantise(tensors, self._scales)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the frames, and the scales of the version that is published."""
-        frames = [list(columns) for columns in self._frames]
-        return {"frames": frames, "version": self._version, "scales": self._scales}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state_dict`."""
-        self._frames = [(image, floats) for image, floats in state["frames"]]
-        self._version, self._scales = state["version"], dict(state["scales"])

@@ -10,49 +10,34 @@ Dimensions: M rows of this rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 
-class Ranks(Protocol):
-    """All learners that learn as one. Every method is called by all of them, in the same order, and waits for all."""
+class Ranks:
+    """All learners that learn as one; as it is, the only one there is.
 
-    @property
-    def rank(self) -> int:
-        """Which of them this one is, from 0."""
-        ...
+    Every method is called by all of them, in the same order, and waits for all.
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        ...
+    Attributes:
+        rank: which of them this one is, from 0.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
 
     def total(self, numbers: Tensor) -> Tensor:
         """Returns the sum over all ranks of tensors of the same shape and type, the same bits on each."""
-        ...
-
-    def largest(self, number: float) -> float:
-        """Returns the largest of the numbers of all ranks."""
-        ...
-
-
-class Alone:
-    """The only learner there is."""
-
-    rank, size = 0, 1
-
-    def total(self, numbers: Tensor) -> Tensor:
-        """Returns the numbers."""
         return numbers
 
     def largest(self, number: float) -> float:
-        """Returns the number."""
+        """Returns the largest of the numbers of all ranks."""
         return number
 
 
-ALONE = Alone()
+ALONE = Ranks()
 
 
 def sum_gradients(network: nn.Module, ranks: Ranks) -> None:

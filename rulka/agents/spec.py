@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
+from rulka.agents.networks import BuildNetwork, seeded
 from rulka.agents.precision import ActingPrecision, Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
@@ -29,6 +30,7 @@ class AgentError(UserError):
 
 
 SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 Choose = Callable[[Tensor, Tensor], Tensor]
 """Maps images [N, L, H, W] uint8 and raw floats [N, F] to the decisions [N, ...] that are taken without exploring."""
@@ -74,6 +76,11 @@ class AgentSpec(Generic[SettingsT]):
             return self.actions
         message = f"{self.algorithm} compares all actions, and cannot decide for numbers within intervals"
         raise AgentError(message)
+
+    def fresh_network(self, build: BuildNetwork[NetworkT], seed: int) -> NetworkT:
+        """Returns a network with the fresh weights of a seed; torch's generator stays as it was."""
+        with seeded(seed):
+            return build(self.observation, self.encoder, self.network, self.normalisation, self.actions.num_outputs)
 
 
 class Decision(NamedTuple):

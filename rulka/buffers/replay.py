@@ -14,7 +14,7 @@ A actions, K actions of a chunk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -28,9 +28,8 @@ from torchrl.data.replay_buffers.storages import Storage
 
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
 from rulka.buffers.priorities import Priorities
-from rulka.buffers.ring import BlockRing, Derive, place_of_ring
-from rulka.buffers.transitions import Returns, Transitions, find_transitions
-from rulka.device import CPU, upload_copy
+from rulka.buffers.ring import BlockRing, Derive, Returns, Transitions, find_transitions, on_device, place_of_ring
+from rulka.device import CPU
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -109,13 +108,6 @@ def make_batch(drawn: Drawn, returns: Returns, device: torch.device) -> Batch:
         next_guide=drawn.next_guide,
     )
     return Batch(*on_device(batch, device))
-
-
-def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
-    """Returns tensors on a device; those that lie there already are handed on."""
-    if device.type == "cpu":
-        return list(columns)
-    return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
 
 
 def draw_rows(
@@ -206,7 +198,7 @@ def make_buffer(ring: BlockRing, sampler: RandomSampler, max_steps: int, *, past
     """Returns a torchrl buffer that draws `Drawn` from a ring; see `find_transitions` for the last two arguments."""
 
     def collate(found: Transitions) -> Drawn:
-        seen = FEATURES if FEATURES in ring.derived else "image"
+        seen = FEATURES if FEATURES in ring.seen else "image"
         count = len(found.num_steps)
         return Drawn(
             found,
@@ -214,7 +206,7 @@ def make_buffer(ring: BlockRing, sampler: RandomSampler, max_steps: int, *, past
             floats=ring.gather("floats", found.observation),
             next_image=ring.gather(seen, found.next_observation),
             next_floats=ring.gather("floats", found.next_observation),
-            next_guide=ring.gather(GUIDE, found.next_observation) if GUIDE in ring.derived else torch.zeros(count, 0),
+            next_guide=ring.gather(GUIDE, found.next_observation) if GUIDE in ring.seen else torch.zeros(count, 0),
             row=torch.empty(0, dtype=torch.int64),
             weight=torch.ones(count),
         )

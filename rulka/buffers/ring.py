@@ -1,23 +1,24 @@
-"""A ring of experience blocks, every frame stored once: what replay draws from.
+"""A ring of experience blocks, every frame stored once, and the transitions that are read out of it.
 
 A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Where L frames are seen
 at once, the newest of each observation is kept, and before them the older ones of the first, which makes (T + L) / T;
 they are put together when an observation is drawn, the first frame of a race in the place of those before it. Blocks of
 one stream are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest
 block is the next to be overwritten.
-The output of a frozen network for an observation can be kept beside it (`derived`), so that it is computed once and not
-whenever the observation is drawn; or in place of its image, which is several times as large.
+The output of a frozen network for an observation can be kept beside it, so that it is computed once and not whenever
+the observation is drawn; or in place of its image, which is several times as large.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
-of a batch. A *row* is the flat index of a decision, (slot T + step) N + car.
+transitions, K actions of a chunk. A *row* is the flat index of a decision, (slot T + step) N + car.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,31 +27,13 @@ from rulka.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
 
-_FIELDS = (
-    "image",
-    "floats",
-    "potential",
-    "action",
-    "reward",
-    "terminated",
-    "truncated",
-    "is_reset",
-    "is_greedy",
-)
-
-
-_SEEN = ("image", "floats")
-"""Nearly all of a block, which no compiled code looks at: may lie on a device."""
+_DECIDED = ("potential", "action", "reward", "terminated", "truncated", "is_reset", "is_greedy")
+"""Parts of a block that compiled code looks at."""
 
 
 class RingArrays(NamedTuple):
-    """Arrays of all slots, as compiled code takes them; see `ExperienceBlock` for the meaning of the fields.
+    """All but the observations of all slots, as compiled code takes them; see `ExperienceBlock` for the fields."""
 
-    Images and floats have no slots where they lie on a device.
-    """
-
-    image: NDArray[np.uint8]  # [S, T + L, N, H W]
-    floats: NDArray[np.float32]  # [S, T + 1, N, F]
     potential: NDArray[np.float32]  # [S, T + 1, N]
     action: NDArray  # [S, T, N] uint8, [S, T, N, K] for chunks of actions; float32 where decisions are numbers
     reward: NDArray[np.float32]  # [S, T, N], as all that follow
@@ -98,9 +81,9 @@ class BlockRing:
 
     Attributes:
         spec: shape of every block.
-        arrays: what is stored in main memory.
-        on_device: images [S, T + L, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
-        derived: [S, T + 1, N, ...] outputs kept beside every observation, by name; they lie where the floats do.
+        arrays: all but the observations, in main memory.
+        seen: by name what is kept of every observation, on one device: `floats` [S, T + 1, N, F], `image`
+            [S, T + L, N, H W] where images are stored, and the outputs [S, T + 1, N, ...] of `keep`.
         with_images: whether images are stored; without, `keep` has to come before the first block.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
@@ -113,7 +96,7 @@ class BlockRing:
         Args:
             spec: shape of every block.
             num_slots: blocks kept; at least two, so that one can continue another.
-            device: where images and floats lie.
+            device: where observations lie.
             with_images: whether images are stored.
 
         Raises:
@@ -127,18 +110,14 @@ class BlockRing:
         self.with_images = with_images
         self.num_inserted = 0
         layout = spec.layout()
-        layout["image"] = ((spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width), np.uint8)
-        slots = dict.fromkeys(_FIELDS, num_slots) | {"image": num_slots * with_images}
-        self.on_device: dict[str, Tensor] = {}
-        if device.type != "cpu":
-            for name, dtype in zip(_SEEN, (torch.uint8, torch.float32), strict=True):
-                self.on_device[name] = torch.empty((slots[name], *layout[name][0]), dtype=dtype, device=device)
-                slots[name] = 0
-        arrays = {name: np.empty((slots[name], *layout[name][0]), layout[name][1]) for name in _FIELDS}
-        is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
-        self.arrays = RingArrays(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
+        decided = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _DECIDED}
+        is_held_out = np.zeros(decided["is_reset"].shape, np.bool_)
+        self.arrays = RingArrays(**decided, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
+        self.seen = {"floats": torch.empty((num_slots, *layout["floats"][0]), dtype=torch.float32, device=device)}
+        if with_images:
+            shape = num_slots, spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width
+            self.seen["image"] = torch.empty(shape, dtype=torch.uint8, device=device)
         self._newest: dict[int, int] = {}
-        self.derived: dict[str, Tensor] = {}
         self._derive: dict[str, Derive] = {}
 
     @property
@@ -182,10 +161,13 @@ class BlockRing:
         slot = self.num_inserted % self.num_slots
         self._newest = {name: newest for name, newest in self._newest.items() if newest != slot}
         before = self._newest.get(stream)
-        if before is not None and np.array_equal(self._last_floats(before), block.floats[0]):
+        if before is not None and np.array_equal(on_host(self.seen["floats"][before, -1])[0], block.floats[0]):
             self.arrays.next_slot[before] = slot
-        for name in self._stored:
-            self._write(name, slot, _each_once(block.image) if name == "image" else getattr(block, name))
+        for name in _DECIDED:
+            getattr(self.arrays, name)[slot] = getattr(block, name)
+        self._see("floats", slot, torch.from_numpy(block.floats))
+        if self.with_images:
+            self._see("image", slot, torch.from_numpy(_each_once(block.image)).flatten(2))
         self._derive_slot(slot, None if self.with_images else torch.from_numpy(block.image).flatten(0, 1))
         self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
@@ -210,12 +192,12 @@ class BlockRing:
     def drop(self, name: str) -> None:
         """Drops the output of a name, whose function is about to change."""
         self._derive.pop(name, None)
-        self.derived.pop(name, None)
+        self.seen.pop(name, None)
 
     def ring_state(self) -> dict[str, Any]:
         """Returns the position and the links of the ring: all but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
-        kept = {} if self.with_images else {name: _name_of(tensor.dtype) for name, tensor in self.derived.items()}
+        kept = {name: _name_of(self.seen[name].dtype) for name in self._kept_alone()}
         return {"num_inserted": self.num_inserted, "newest": dict(self._newest), "next_slot": links, "kept": kept}
 
     def numbers(self) -> range:
@@ -229,34 +211,32 @@ class BlockRing:
     def block_arrays(self, number: int) -> dict[str, NDArray]:
         """Returns the arrays of the block of a number: views that the ring may overwrite later, or copies."""
         slot = number % self.num_slots
-        read = {name: self._read(name, slot) for name in (*self._stored, "is_held_out")}
-        # In the place of the images; numpy knows no bfloat16.
-        kept = {} if self.with_images else {name: _bits(tensor[slot]) for name, tensor in self.derived.items()}
-        return read | kept
+        decided = {name: getattr(self.arrays, name)[slot] for name in (*_DECIDED, "is_held_out")}
+        seen = ("floats", "image") if self.with_images else ("floats", *self._kept_alone())
+        return decided | {name: _bits(self.seen[name][slot]) for name in seen}
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
         """Resumes from the `ring_state` and blocks of a ring of the same shape; copies them.
 
         Raises:
-            ValueError: if that ring had another shape or kept something else, or a block is missing.
+            ValueError: if that ring kept something else, or a block is missing.
         """
         self.num_inserted = int(state["num_inserted"])
-        derived = {} if self.with_images else self._reserve_derived()
-        if set(state["kept"]) != set(derived):
-            message = f"stored are {sorted(state['kept']) or 'images'}, wanted are {sorted(derived) or 'images'}"
+        wanted = [] if self.with_images else sorted(self._derive)
+        if sorted(state["kept"]) != wanted:
+            message = f"stored are {sorted(state['kept']) or 'images'}, wanted are {wanted or 'images'}"
             raise ValueError(message)
         if set(blocks) != set(self.numbers()):
             message = f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}"
             raise ValueError(message)
         for number, arrays in blocks.items():
-            for name, target in derived.items():
-                target[number % self.num_slots] = torch.from_numpy(arrays[name]).view(_DTYPES[state["kept"][name]])
-            for name in (*self._stored, "is_held_out"):
-                array = getattr(self.arrays, name)
-                if arrays[name].shape != array.shape[1:] or arrays[name].dtype != array.dtype:
-                    message = f"stored {name!r} of shape {arrays[name].shape} does not fit blocks of {self.spec}"
-                    raise ValueError(message)
-                self._write(name, number % self.num_slots, arrays[name])
+            slot = number % self.num_slots
+            for name in (*_DECIDED, "is_held_out"):
+                getattr(self.arrays, name)[slot] = arrays[name]
+            for name in ("floats", "image") if self.with_images else ("floats",):
+                self._see(name, slot, torch.from_numpy(arrays[name]))
+            for name, dtype in state["kept"].items():
+                self._see(name, slot, torch.from_numpy(arrays[name]).view(_DTYPES[dtype]))
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
         if self.with_images:
@@ -267,22 +247,16 @@ class BlockRing:
 
         Args:
             name: "image", "floats" or that of an output kept beside them.
-            index: [B] flat indices of observations, as in `rulka.buffers.transitions.Transitions`.
+            index: [B] flat indices of observations, as in `Transitions`.
 
         Returns:
-            [B, ...]; on the device where images and floats lie.
+            [B, ...]; on the device where observations lie.
         """
         if name == "image" and self.spec.frames > 1:
             index = self._frames_seen(index)
-        stored = self.derived.get(name, self.on_device.get(name))
-        if stored is None:
-            array = getattr(self.arrays, name)
-            array = array.reshape(-1, array.shape[-1])
-            out = torch.empty(len(index), array.shape[-1], dtype=torch.uint8 if name == "image" else torch.float32)
-            np.take(array, index, axis=0, out=out.numpy(), mode="clip")
-        else:
-            (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
-            out = stored.flatten(0, 2).index_select(0, uploaded)
+        stored = self.seen[name]
+        (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
+        out = stored.flatten(0, 2).index_select(0, uploaded)
         return out.view(-1, *self.spec.image_shape) if name == "image" else out
 
     def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -299,10 +273,9 @@ class BlockRing:
             seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
         return seen.reshape(-1)
 
-    @property
-    def _stored(self) -> tuple[str, ...]:
-        """Which parts of a block are stored."""
-        return _FIELDS if self.with_images else tuple(name for name in _FIELDS if name != "image")
+    def _kept_alone(self) -> list[str]:
+        """Returns the names of the outputs that are stored in the place of images."""
+        return [] if self.with_images else [name for name in self._derive if name in self.seen]
 
     def _derive_all(self) -> None:
         if self._derive and self.num_blocks and not self.with_images:
@@ -315,59 +288,27 @@ class BlockRing:
         """Computes the outputs kept of a block, from its images [(T + 1) N, L, H, W] or from those that are stored."""
         if not self._derive:
             return
-        floats = self._floats[slot]
-        image = self._images(slot) if image is None else image.to(floats.device)
+        floats = self.seen["floats"][slot]
+        num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
+        if image is None:
+            image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
         for name, derive in self._derive.items():
-            made = derive(image, floats.flatten(0, 1)).to(floats.device)
-            if name not in self.derived:
-                self.derived[name] = self._empty_derived(made)
-            self.derived[name][slot] = made.unflatten(0, floats.shape[:2])
+            made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
+            self._see(name, slot, made.unflatten(0, floats.shape[:2]))
 
-    def _images(self, slot: int) -> Tensor:
-        """Returns the images [(T + 1) N, L, H, W] of a slot, where they are stored."""
-        if self.spec.frames == 1:
-            stored = self.on_device["image"] if self.on_device else torch.from_numpy(self.arrays.image)
-            return stored[slot].view(-1, *self.spec.image_shape)
-        rows = (self.spec.num_steps + 1) * self.spec.num_cars
-        return self.gather("image", np.arange(slot * rows, (slot + 1) * rows))
+    def _see(self, name: str, slot: int, values: Tensor) -> None:
+        """Writes what is kept of the observations of a slot; reserves memory for all slots by the first one."""
+        device = self.seen["floats"].device
+        if name not in self.seen:
+            self.seen[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
+        self.seen[name][slot] = on_device((values,), device)[0]
 
-    @property
-    def _floats(self) -> Tensor:
-        return self.on_device["floats"] if self.on_device else torch.from_numpy(self.arrays.floats)
 
-    def _empty_derived(self, made: Tensor) -> Tensor:
-        """Reserves memory for what was made of some observations, and will be of all."""
-        shape = (self.num_slots, self.spec.num_steps + 1, self.spec.num_cars, *made.shape[1:])
-        return torch.empty(shape, dtype=made.dtype, device=made.device)
-
-    def _reserve_derived(self) -> dict[str, Tensor]:
-        """Returns memory for all that is kept, whose shapes and types one observation of nothing tells."""
-        floats = torch.zeros(1, self.spec.num_floats, device=self._floats.device)
-        image = torch.zeros(1, *self.spec.image_shape, dtype=torch.uint8, device=floats.device)
-        made = {name: derive(image, floats).to(floats.device) for name, derive in self._derive.items()}
-        self.derived = {name: self._empty_derived(one) for name, one in made.items()}
-        return self.derived
-
-    def _write(self, name: str, slot: int, values: NDArray) -> None:
-        """Writes one field of a slot."""
-        if name not in self.on_device:
-            target = getattr(self.arrays, name)[slot]
-            target[...] = values.reshape(target.shape)
-            return
-        target = self.on_device[name][slot]
-        (copied,) = upload_copy((torch.from_numpy(values.reshape(target.shape)),), target.device)
-        target.copy_(copied)
-
-    def _read(self, name: str, slot: int) -> NDArray:
-        if name not in self.on_device:
-            return getattr(self.arrays, name)[slot]
-        return on_host(self.on_device[name][slot])[0].numpy()
-
-    def _last_floats(self, slot: int) -> NDArray[np.float32]:
-        """Returns the floats [N, F] of the observation that a block ends with."""
-        if not self.on_device:
-            return self.arrays.floats[slot, -1]
-        return on_host(self.on_device["floats"][slot, -1])[0].numpy()
+def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """Returns tensors on a device; those that lie there already are handed on."""
+    if device.type == "cpu":
+        return list(columns)
+    return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
 
 
 class _Pieces(Mapping[int, Piece]):
@@ -404,3 +345,122 @@ def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if image.shape[2] == 1:
         return image[:, :, 0]
     return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])
+
+
+# Transitions of several decisions, read out of stored blocks by compiled loops ----------------------------------------
+
+
+class Transitions(NamedTuple):
+    """Where transitions start and end and what happened between.
+
+    Attributes:
+        reward: [B, L] float32 reward of each decision, 0 after the last one.
+        num_steps: [B] int64 decisions in the transition, 1 to L.
+        is_terminal: [B] the race ended for good with the last decision.
+        observation: [B] int64 flat index of the observation before the first decision.
+        next_observation: [B] int64 flat index of the observation after the last one.
+        potential: [B] float32 of the observation.
+        next_potential: [B] float32 of the next observation.
+        action: [B] int64 first action; [B, K] first chunk of actions, or float32 numbers.
+    """
+
+    reward: NDArray[np.float32]
+    num_steps: NDArray[np.int64]
+    is_terminal: NDArray[np.bool_]
+    observation: NDArray[np.int64]
+    next_observation: NDArray[np.int64]
+    potential: NDArray[np.float32]
+    next_potential: NDArray[np.float32]
+    action: NDArray
+
+
+def find_transitions(
+    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, *, past_exploring: bool = False
+) -> Transitions:
+    """Follows each row for up to `max_steps` decisions.
+
+    A transition ends early with its race, with the newest observation of its stream, and before the first later
+    decision that was not greedy: what came of exploring is not what the policy would have earned. It always holds at
+    least its own decision, the finishing one included. A race cut by a limit is no end for good.
+
+    Args:
+        ring: the blocks.
+        rows: [B] flat indices of decisions that are no resets.
+        max_steps: L, most decisions in a transition; positive.
+        past_exploring: goes on past decisions that were not greedy, for policies all of whose decisions are noisy.
+    """
+    batch = len(rows)
+    first = ring.action.reshape(-1, *ring.action.shape[3:])[rows]
+    found = Transitions(
+        reward=np.zeros((batch, max_steps), np.float32),
+        num_steps=np.zeros(batch, np.int64),
+        is_terminal=np.zeros(batch, np.bool_),
+        observation=np.zeros(batch, np.int64),
+        next_observation=np.zeros(batch, np.int64),
+        potential=np.zeros(batch, np.float32),
+        next_potential=np.zeros(batch, np.float32),
+        action=first if first.dtype == np.float32 else first.astype(np.int64),
+    )
+    _follow_rows(ring, rows, max_steps, past_exploring, found)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _follow_rows(
+    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, past_exploring: bool, found: Transitions
+) -> None:
+    num_steps, num_cars = ring.reward.shape[1], ring.reward.shape[2]
+    for b in range(rows.shape[0]):
+        car = rows[b] % num_cars
+        step = (rows[b] // num_cars) % num_steps
+        slot = rows[b] // (num_cars * num_steps)
+        found.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        found.potential[b] = ring.potential[slot, step, car]
+        count = 0
+        while True:
+            found.reward[b, count] = ring.reward[slot, step, car]
+            count += 1
+            is_terminal = ring.terminated[slot, step, car]
+            has_ended = is_terminal or ring.truncated[slot, step, car]
+            step += 1
+            if has_ended or count == max_steps:
+                break
+            if step == num_steps:
+                if ring.next_slot[slot] == NO_SLOT:
+                    break
+                slot, step = ring.next_slot[slot], 0
+            if ring.is_reset[slot, step, car] or not (past_exploring or ring.is_greedy[slot, step, car]):
+                break
+        found.num_steps[b] = count
+        found.is_terminal[b] = is_terminal
+        found.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        found.next_potential[b] = ring.potential[slot, step, car]
+
+
+class Returns(NamedTuple):
+    """Discounted rewards of transitions, and the factor of the value that follows them; both [B] float32."""
+
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+
+
+def shaped_returns(
+    found: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
+) -> Returns:
+    """Discounts rewards and adds potential-based shaping.
+
+    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 where nothing follows, leaves the best policy as it is.
+
+    Args:
+        found: B transitions.
+        num_counted: [B] their first decisions whose rewards count, 1 to L.
+        has_ended: [B] whether no value follows.
+        gamma: discount of one decision, in [0, 1].
+    """
+    powers = gamma ** np.arange(found.reward.shape[1] + 1, dtype=np.float64)
+    discount = np.where(has_ended, 0.0, powers[num_counted])
+    paid = np.zeros(len(num_counted))
+    for step, power in enumerate(powers[:-1]):
+        paid += np.where(step < num_counted, found.reward[:, step] * power, 0.0)
+    reward = paid + (discount * found.next_potential - found.potential)
+    return Returns(reward.astype(np.float32), discount.astype(np.float32))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.agents.distributions import distribution_of
-from rulka.agents.iqn_cloned import Cloned
+from rulka.agents.networks import Cloned
 from rulka.device import device_of, upload
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.agents.iqn_cloned import Cloned
+from rulka.agents.networks import Cloned
 from rulka.datasets.frames import CapturedRace
 from rulka.evaluation.closed_loop import ClosedLoop, greedy
 from rulka.evaluation.race import EvaluationRaces, race

@@ -37,7 +37,7 @@ from rulka.params.impala import (
     OneStepParams,
     VtraceParams,
 )
-from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
+from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
 from rulka.params.observation import MAX_PIXELS, MIN_PIXELS, ActionParams, FramesAs, ObservationParams, Part, Ticks
 from rulka.params.policy_gradient import CriticParams, EpochsParams, PolicyGradientParams, PolicyParams

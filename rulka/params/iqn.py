@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Self
-
-from pydantic import Field
+from typing import ClassVar
 
 from rulka.params.algorithm import ActionRepeat, AlgorithmParams, Beside, StillEncoderParams
 from rulka.params.base import (
@@ -45,15 +43,6 @@ class MunchausenParams(Section):
     floor: float = key(-1.0, "least temperature times log-probability that counts", ge=-MOST, le=0.0)
 
 
-class ResetParams(Section):
-    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn`."""
-
-    every_env_steps: Count = Field(description="environment steps between two resets")
-    fresh_share: Share = Field(description="share of fresh weights mixed into every layer")
-    last_layer_kept: Share = Field(description="share of the last layers' weights that is left after that")
-    further_samples: Whole = Field(description="transitions to learn from beyond samples_per_insert")
-
-
 class MarginParams(Section):
     """Demonstrated actions are to be worth more than others, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
 
@@ -72,7 +61,6 @@ class IqnParams(AlgorithmParams):
     rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
         StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
     )
-    explore_whole_chunks: bool = key(False, "chance is drawn for a whole chunk of actions, not for each")
     num_quantiles: Several = key(8, "fractions for each state while training; even")
     num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
     kappa: Positive = key(0.005, "errors beyond this count linearly, smaller ones squared; in units of returns")
@@ -102,7 +90,6 @@ class IqnParams(AlgorithmParams):
         0.01, "how far raced weights follow those that learn, once an update; 1 races these", gt=0, le=1
     )
     target_every: Count = key(1, "gradient steps between two such steps")
-    resets: ResetParams | None = key(None, "null: never")
     buffer_steps: Count = key(100_000, "decisions kept")
     start_steps: Count = key(8192, "decisions in the buffer before the first update")
     prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
@@ -135,8 +122,6 @@ class IqnParams(AlgorithmParams):
     def impossible(self, beside: Beside) -> Iterator[str]:
         """Yields what cannot be together; see `AlgorithmParams`."""
         yield from super().impossible(beside)
-        if self.resets is not None:
-            yield from self._indivisible("resets.further_samples", self.resets.further_samples, beside)
         horizon = self.mini_race_decisions(beside.decision_ms)
         first_clock = self.oversample_max_term - self.oversample_long_term
         race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {beside.decision_ms} ms"
@@ -161,14 +146,6 @@ class IqnParams(AlgorithmParams):
                 "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
                 "or both to 0"
             )
-
-    def share_of_learner(self, num_learners: int) -> Self:
-        """Returns what each of so many learners goes by; see `AlgorithmParams`."""
-        share = super().share_of_learner(num_learners)
-        if share.resets is None:
-            return share
-        samples = share.resets.further_samples // num_learners
-        return share.model_copy(update={"resets": share.resets.model_copy(update={"further_samples": samples})})
 
     def mini_race_decisions(self, decision_ms: int) -> int:
         """Returns how many decisions of so many ms a mini-race has."""

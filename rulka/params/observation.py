@@ -11,7 +11,7 @@ from rulka.params.base import Section, key
 
 MAX_PIXELS = 1024
 MIN_PIXELS = 34
-"""Below it nothing is left of an image after the four convolutions of `models.encoders.conv`."""
+"""Below it nothing is left of an image after `models.encoders.convolutions.ConvEncoder`."""
 
 FramesAs = Literal["channels", "features"]
 """How several frames reach a network: as channels of one image, or one after another, their features side by side."""

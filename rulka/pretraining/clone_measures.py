@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.cloning_heads import CloningHeads
+from models.actor_critic import CloningHeads
 from rulka.actions import FORWARD, TICK_MS, ActionTable
-from rulka.agents.iqn_cloned import Cloned
+from rulka.agents.networks import Cloned
 from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
 from rulka.pretraining.cloning import (
     ControlPredictions,

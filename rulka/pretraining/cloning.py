@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.cloning_heads import CloningHeads
+from models.actor_critic import CloningHeads
 from rulka.actions import STEER_GAS_BRAKE, ActionTable
 from rulka.agents.distributions import SquashedGaussian, distribution_of
-from rulka.agents.iqn_cloned import Cloned
+from rulka.agents.networks import Cloned
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from rulka.agents.learner import Learner
 from rulka.agents.precision import Precision
-from rulka.agents.quantisation import make_quantiser
+from rulka.agents.quantisation import Quantiser
 from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import LearnsInHalves
 from rulka.buffers.experience import Experience
@@ -134,7 +134,7 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     else:
         experience.clear()
     tensors = weights_on_host(learner.network)
-    quantiser = make_quantiser(learner.network, spec.train.acting_precision)
+    quantiser = Quantiser(learner.network, spec.train.acting_precision)
     if saved:
         quantiser.load_state_dict(saved["quantiser"])
     if quantiser.needs_frames:

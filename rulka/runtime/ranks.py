@@ -65,7 +65,7 @@ class RankError(UserError):
     """A learner's process ended by an error of its own, which would come again."""
 
 
-class ConnectedRanks:
+class ConnectedRanks(Ranks):
     """The learners of a run, as one of them sees all; see `rulka.agents.ranks.Ranks`.
 
     Attributes:

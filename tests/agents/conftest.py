@@ -22,21 +22,7 @@ from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts
 from rulka.observation import Normalisation
-from rulka.params import (
-    Algorithm,
-    ByPartParams,
-    DpoParams,
-    GrpoParams,
-    ImpalaParams,
-    IqnNetworkParams,
-    IqnParams,
-    MeanReturnParams,
-    NetworkParams,
-    OnlinePairsParams,
-    PpoParams,
-    PqlParams,
-    VtraceParams,
-)
+from rulka.params import Algorithm, ByPartParams, IqnNetworkParams, NetworkParams, Params
 from rulka.schedule import Moment, Schedule
 from tests.conftest import sees
 
@@ -49,137 +35,63 @@ def constant(value: float) -> Schedule:
     return Schedule(interpolation="linear", points=((0, value),))
 
 
-ALL_ALIKE = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(1.0)))
-PPO = PpoParams(
-    action_repeat=1,
-    steps_per_update=256,
-    epochs=4,
-    encoder_epochs=1,
-    batch_size=64,
-    learning_rate=constant(0.001),
-    rate_of=ALL_ALIKE,
-    gamma=constant(0.5),
-    gae_lambda=constant(0.9),
-    clip=constant(0.2),
-    value_clip=constant(10.0),
-    value_weight=constant(0.5),
-    entropy_weight=constant(0.003),
-    clone_weight=constant(0.0),
-    max_grad_norm=constant(0.5),
-    racer_tau=1.0,
-    max_versions_behind=0,
-    value_warmup_steps=0,
-    max_kl=constant(1.0),
-)
-IMPALA = ImpalaParams(
-    action_repeat=1,
-    steps_per_update=256,
-    batch_size=64,
-    learning_rate=constant(0.001),
-    rate_of=ALL_ALIKE,
-    gamma=constant(0.5),
-    correction=VtraceParams(kind="vtrace", rho_bar=1.0, c_bar=1.0),
-    value_weight=constant(0.5),
-    entropy_weight=constant(0.003),
-    clone_weight=constant(0.0),
-    max_grad_norm=constant(0.5),
-    racer_tau=1.0,
-    max_versions_behind=0,
-    forced_lag=0,
-    value_warmup_steps=0,
-)
-SHARED = {
-    "steps_per_update": 192,
+COMMON: dict[str, Any] = {
+    "action_repeat": 1,
+    "steps_per_update": 256,
     "batch_size": 64,
     "learning_rate": constant(0.001),
-    "rate_of": ALL_ALIKE,
+    "rate_of": dict.fromkeys(ByPartParams.model_fields, constant(1.0)),
+    "gamma": constant(0.5),
+    "entropy_weight": constant(0.003),
+    "clone_weight": constant(0.0),
     "max_grad_norm": constant(0.5),
     "racer_tau": 1.0,
     "max_versions_behind": 0,
-    "epochs": 4,
-    "encoder_epochs": 1,
+    "value_warmup_steps": 0,
+    "max_kl": constant(1.0),
+    "n_steps": 1,
+    "start_steps": 256,
 }
-GRPO = GrpoParams(
-    action_repeat=1,
-    **SHARED,
-    gamma=constant(1.0),
-    entropy_weight=constant(0.003),
-    clone_weight=constant(0.0),
-    group_size=4,
-    cut_worth=0.0,
-    clip=constant(0.2),
-    max_kl=constant(1.0),
-)
-DPO = DpoParams(
-    action_repeat=1,
-    **SHARED,
-    pairs=OnlinePairsParams(kind="online", group_size=4, gamma=1.0, cut_worth=0.0, min_gap=0.0),
-    beta=constant(0.5),
-    pairs_per_step=8,
-)
-IQN = IqnParams(
-    action_repeat=1,
-    explore_whole_chunks=False,
-    num_quantiles=8,
-    num_quantiles_acting=8,
-    kappa=0.005,
-    n_steps=1,
-    mini_race_ms=7000.0,
-    use_double_dqn=True,
-    batch_size=16,
-    learning_rate=constant(0.003),
-    rate_of=ALL_ALIKE.model_dump(),
-    gamma=constant(0.5),
-    epsilon=constant(0.3),
-    munchausen=None,
-    epsilon_spread=0.0,
-    boltzmann_epsilon=constant(0.0),
-    boltzmann_noise=0.01,
-    target_tau=0.1,
-    racer_tau=1.0,
-    target_every=1,
-    resets=None,
-    prioritised=None,
-    held_out_share=0.0,
-    buffer_steps=1024,
-    start_steps=256,
-    samples_per_insert=8.0,
-    demonstration_share=0.25,
-    demonstration_margin=None,
-    warmup_steps=0,
-    guide_floor=constant(0.0),
-    gradient_steps_per_update=8,
-    oversample_long_term=40,
-    oversample_max_term=5,
-    self_loss_clamp_ratio=4.0,
-    weight_decay=0.0,
-    max_grad_norm=30.0,
-    max_grad_value=None,
-)
-PQL = PqlParams(
-    action_repeat=1,
-    critic=MeanReturnParams(kind="mean"),
-    steps_per_critic_update=16,
-    critic_updates_per_policy_update=2,
-    policy_process=False,
-    critic_updates_per_version=16,
-    critic_warmup_updates=0,
-    max_steps_ahead=0,
-    batch_size=64,
-    n_steps=1,
-    gamma=constant(0.5),
-    learning_rate=constant(0.002),
-    policy_learning_rate=constant(0.002),
-    rate_of=ALL_ALIKE.model_dump(),
-    max_grad_norm=constant(10.0),
-    target_tau=0.1,
-    noise_least=constant(0.05),
-    noise_most=constant(0.5),
-    entropy_weight=constant(0.01),
-    racer_tau=1.0,
-    buffer_steps=4096,
-    start_steps=256,
-)
+"""What the sections of small agents say, as far as they know such a key; everything else is as it comes."""
+OWN: dict[Algorithm, dict[str, Any]] = {
+    "ppo": {"gae_lambda": constant(0.9), "value_clip": constant(10.0)},
+    "grpo": {"steps_per_update": 192, "gamma": constant(1.0), "group_size": 4, "cut_worth": 0.0},
+    "dpo": {
+        "steps_per_update": 192,
+        "epochs": 4,
+        "pairs": {"kind": "online", "group_size": 4, "gamma": 1.0, "cut_worth": 0.0, "min_gap": 0.0},
+        "beta": constant(0.5),
+        "pairs_per_step": 8,
+    },
+    "iqn": {
+        "num_quantiles_acting": 8,
+        "batch_size": 16,
+        "learning_rate": constant(0.003),
+        "epsilon": constant(0.3),
+        "target_tau": 0.1,
+        "buffer_steps": 1024,
+        "warmup_steps": 0,
+        "guide_floor": constant(0.0),
+        "gradient_steps_per_update": 8,
+        "weight_decay": 0.0,
+        "max_grad_norm": 30.0,
+    },
+    "pql": {
+        "steps_per_critic_update": 16,
+        "critic_updates_per_version": 16,
+        "critic_warmup_updates": 0,
+        "max_steps_ahead": 0,
+        "learning_rate": constant(0.002),
+        "policy_learning_rate": constant(0.002),
+        "max_grad_norm": constant(10.0),
+        "target_tau": 0.1,
+        "noise_least": constant(0.05),
+        "noise_most": constant(0.5),
+        "entropy_weight": constant(0.01),
+        "buffer_steps": 4096,
+    },
+}
+"""What differs for one algorithm. A further one needs nothing here to be driven through all probes."""
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
     tau_embedding=16,
@@ -276,8 +188,9 @@ class Trained(NamedTuple):
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
     """A tiny agent in float32; `changes` are of its algorithm, `extras` of IQN's network, or `encoder` and `fusion`."""
-    settings = {"ppo": PPO, "impala": IMPALA, "iqn": IQN, "grpo": GRPO, "dpo": DPO, "pql": PQL}[algorithm]
-    settings = settings.model_validate(settings.model_dump() | changes)
+    section: Any = Params.model_fields[algorithm].annotation
+    common = {name: value for name, value in COMMON.items() if name in section.model_fields}
+    settings = section.model_validate(common | OWN.get(algorithm, {}) | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})
     encoder, fusion = ENCODER_CONFIG.validate_python(extras.pop("encoder")), extras.pop("fusion")

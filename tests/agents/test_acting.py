@@ -11,7 +11,7 @@ import torch
 
 from models.iqn import fixed_fractions
 from rulka.agents import precision
-from rulka.agents.algorithms import make_actor
+from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.precision import faster_precision, raise_malloc_thresholds
 from rulka.device import CPU
 
@@ -36,7 +36,7 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "measured"])
 @pytest.mark.parametrize(
     ("algorithm", "extras"),
-    [("ppo", {}), ("impala", {}), ("grpo", {}), ("dpo", {}), ("pql", {}), ("iqn", {}), ("iqn", {"layer_norm": True})],
+    [*((name, {}) for name in ALGORITHMS), ("iqn", {"layer_norm": True})],
 )
 def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, algorithm, extras, precision):
     """By torch, through a copy in bfloat16, by a prepared snapshot: none may lag."""
@@ -79,10 +79,10 @@ def test_measured_precision_works_from_the_first_batch(lab, algorithm):
     image, floats = views(16)
     expected = exact.action_values(image, floats).value
     few = actor.action_values(image[:2], floats[:2]).value
-    assert actor._acting.precision == "measured"
+    assert actor.precision == "measured"
     np.testing.assert_allclose(few, expected[:2], atol=1e-5)  # in float32, whatever is faster
     many = actor.action_values(image, floats).value
-    assert actor._acting.precision in ("float32", "bfloat16")
+    assert actor.precision in ("float32", "bfloat16")
     np.testing.assert_allclose(many, expected, atol=0.05)
 
 
@@ -124,7 +124,7 @@ def test_keeping_freed_memory_is_offered_on_linux():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [*((policy, "probability") for policy in ("ppo", "impala", "grpo", "dpo", "pql")), ("iqn", "q_value")],
+    [(algorithm, "q_value" if algorithm == "iqn" else "probability") for algorithm in ALGORITHMS],
 )
 def test_action_values_agree_with_decisions(lab, precision, algorithm, name):
     """The largest number is always that of the greedy action, also where two differ by next to nothing."""

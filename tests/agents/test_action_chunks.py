@@ -134,10 +134,10 @@ def test_the_greedy_block_is_the_best_of_all(lab) -> None:
                 assert action_values.value[row, place, action] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize(("whole", "boltzmann"), [(False, 0.0), (True, 0.0), (False, 0.4), (True, 0.4)])
-def test_exploring_by_action_and_by_chunk(lab, whole: bool, boltzmann: float) -> None:
-    """With epsilon e an action stays greedy with 1 - e + e / 3; a chunk, with e for each or once for all."""
-    changes = {"explore_whole_chunks": whole, "boltzmann_epsilon": lab.constant(boltzmann), "boltzmann_noise": 1e-9}
+@pytest.mark.parametrize("boltzmann", [0.0, 0.4])
+def test_every_action_of_a_chunk_explores_by_itself(lab, boltzmann: float) -> None:
+    """With epsilon e an action stays greedy with 1 - e + e / 3."""
+    changes = {"boltzmann_epsilon": lab.constant(boltzmann), "boltzmann_noise": 1e-9}
     actor = make_actor(spec(lab, epsilon=lab.constant(0.3), **changes), seed=0)
     image, floats = views(4000)
     greedy = actor.act(image, floats, explore=False).action
@@ -145,7 +145,7 @@ def test_exploring_by_action_and_by_chunk(lab, whole: bool, boltzmann: float) ->
     same = decision.action == greedy
     np.testing.assert_array_equal(decision.is_greedy, same.all(axis=1))
     assert same.mean() == pytest.approx(0.8, abs=0.02)
-    assert decision.is_greedy.mean() == pytest.approx(0.7 + 0.3 / 9 if whole else 0.8**2, abs=0.025)
+    assert decision.is_greedy.mean() == pytest.approx(0.8**2, abs=0.025)
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from torch import nn
 from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
-from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
+from rulka.agents.iqn import inspect_values
 from rulka.agents.learner import inspect_training
+from rulka.buffers.priorities import inspect_priorities
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 

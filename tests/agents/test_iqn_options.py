@@ -1,4 +1,4 @@
-"""What IQN can do beyond the plain agent: priorities, resets, target periods, exploration, held-out races, noise."""
+"""What IQN can do beyond the plain agent: priorities, target periods, exploration, held-out races, noise."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from pydantic import ValidationError
 
 from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn import munchausen_bonus, reset_weights, soft_value
-from rulka.agents.iqn_network import fresh_network
+from rulka.agents.iqn import munchausen_bonus, soft_value
 from rulka.buffers.experience import BlockSpec, Experience, new_block
 from rulka.buffers.replay import Batch
-from rulka.params import ResetParams
-from tests.buffers.valid import check_sums
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -25,7 +22,6 @@ PRIORITISED = {
     "min_actions_left": 40,
 }
 MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}
-RESETS = {"every_env_steps": 512, "fresh_share": 0.25, "last_layer_kept": 0.8, "further_samples": 100}
 
 
 def weights(network) -> dict[str, torch.Tensor]:
@@ -123,7 +119,7 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
         insert()
     ring, batch = learner.replay.ring, learner._latest.batch
     with torch.no_grad():
-        images = torch.from_numpy(ring.arrays.image[: ring.num_blocks]).view(-1, 1, 34, 34)
+        images = ring.seen["image"][: ring.num_blocks].view(-1, 1, 34, 34)
         every = learner.network.encode(images)
     distance = (batch.image[:, None] - every).abs().amax(dim=2).amin(dim=1)
     assert distance.max() < 1e-5, "each row is the features of some stored image"
@@ -173,51 +169,6 @@ def test_target_waits_for_its_period(lab, races):
         before = weights(learner.target)
 
 
-def test_reset_by_its_formula(lab):
-    spec = lab.spec("iqn")
-    network, fresh = fresh_network(spec, 0), fresh_network(spec, 1)
-    old = copy.deepcopy(network)
-    reset_weights(network, fresh, ResetParams.model_validate(RESETS))
-    for name, value in network.named_parameters():
-        was, new = dict(old.named_parameters())[name], dict(fresh.named_parameters())[name]
-        expected = 0.75 * was + 0.25 * new
-        if name.split(".")[0] in ("advantage_head", "value_head") and name.split(".")[1] == "2":
-            expected = 0.8 * expected + 0.2 * new
-        torch.testing.assert_close(value, expected)
-
-
-def test_a_reset_leaves_frozen_parts_alone(lab):
-    spec = lab.spec("iqn")
-    network = fresh_network(spec, 0)
-    before = weights(network)
-    for parameter in (*network.advantage_head.parameters(), *network.encoder.parameters()):
-        parameter.requires_grad_(False)
-    reset_weights(network, fresh_network(spec, 1), ResetParams.model_validate(RESETS))
-    kept = {name for name, tensor in weights(network).items() if torch.equal(tensor, before[name])}
-    frozen = {name for name in before if name.startswith(("advantage_head.", "encoder."))}
-    assert frozen <= kept
-    assert "value_head.2.weight" not in kept
-
-
-def test_resets_come_at_their_steps_and_owe_more_learning(lab, races):
-    learner = filled(lab.spec("iqn", resets=RESETS, samples_per_insert=4.0), races, num_blocks=1)
-    allowed = learner.num_allowed_env_steps()
-    metrics = learner.update()
-    assert metrics is not None
-    assert metrics["num_resets"] == 0
-    assert learner.num_allowed_env_steps() == allowed + 8 * 16 / 4
-    for _ in range(1):
-        learner.insert(races.drive(make_actor(lab.spec("iqn"), 1)), 0, 0)
-    before = learner.num_allowed_env_steps()
-    metrics = learner.update()
-    assert metrics is not None
-    assert metrics["num_resets"] == 1
-    assert learner.num_allowed_env_steps() == int(before + (8 * 16 - 100) / 4)
-    metrics = learner.update()
-    assert metrics is not None
-    assert metrics["num_resets"] == 1, "once for each period"
-
-
 def test_value_clip_bounds_each_number(lab, races):
     """With a wide norm the value clip alone decides: no entry of the gradient is larger."""
     learner = filled(lab.spec("iqn", max_grad_norm=1e9, max_grad_value=1e-3, gradient_steps_per_update=1), races)
@@ -244,7 +195,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     """
     learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
     sample, priorities = learner.draw(), learner.replay.sampler.priorities
-    before = priorities.tree.weights.copy()
+    before = priorities.weights.copy()
     errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
     errors[7] = np.nan
     learner._note_errors(sample, torch.from_numpy(errors))
@@ -255,7 +206,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     expected = np.where(before > 0.0, max(counted.values()) ** 0.6, 0.0)
     for row, priority in counted.items():
         expected[row] = priority**0.6
-    np.testing.assert_allclose(priorities.tree.weights, expected, rtol=1e-6)
+    np.testing.assert_allclose(priorities.weights, expected, rtol=1e-6)
 
 
 def test_priorities_without_preference_can_be_looked_at(lab, races):
@@ -277,7 +228,6 @@ def test_prioritised_batches_carry_importance_and_demonstrations_do_not(lab, ste
     weight = learner._latest.batch.weight
     assert (weight[24:] == 1).all()
     assert float(weight[:24].max()) == 1.0
-    check_sums(learner.replay.sampler.priorities.tree)
 
 
 def test_held_out_races_are_tested_and_not_learned_from(lab, races):
@@ -329,7 +279,6 @@ def test_resume_is_exact_with_everything_on(lab, races):
     changes = {
         "use_double_dqn": False,
         "munchausen": MUNCHAUSEN,
-        "resets": RESETS,
         "held_out_share": 0.2,
         "target_every": 3,
         "batch_size": 8,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rulka.agents.iqn import ClockRule, draw_clocks, mini_race_returns
-from rulka.buffers.transitions import Transitions
+from rulka.buffers.ring import Transitions
 
 RULE = ClockRule(horizon=140, long_term=40, max_term=5)
 

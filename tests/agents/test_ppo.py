@@ -13,8 +13,8 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.ppo import rollout_with_gae
-from rulka.agents.segments import keep_block
 from rulka.agents.spec import AgentError
+from rulka.agents.waiting import keep_block
 from rulka.buffers.experience import BlockSpec, new_block
 
 
@@ -294,7 +294,7 @@ def test_block_evaluation_by_hand():
     assert rollout.value.tolist() == [2, 3]
     assert rollout.action.tolist() == [4, 6]
     assert rollout.image.shape == (2, 1, 34, 34)
-    assert rollout.first_outputs.shape == (2, 2)
+    assert rollout.outputs.shape == (2, 2)
 
 
 def test_what_races_is_a_running_average_of_the_weights(lab, coin_races):

@@ -12,8 +12,7 @@ import torch
 from rulka.actions import Choices, Intervals
 from rulka.agents.learner import MetricMeans
 from rulka.agents.pql import CategoricalReturns, MeanReturns, PqlLearner
-from rulka.agents.pql_actor import PqlActor
-from rulka.agents.pql_decisions import ChosenActions, NumberActions
+from rulka.agents.pql_actor import ChosenActions, NumberActions, PqlActor
 from rulka.agents.spec import AgentError
 from rulka.buffers.replay import FEATURES
 from rulka.device import CPU
@@ -194,7 +193,7 @@ def test_each_half_moves_what_it_owns(lab, races) -> None:
             learner._learn_critics(learner._draw(), MetricMeans())
         else:
             learner.policy.set_rates(moment)
-            learner.policy.learn(learner.replay, moment, MetricMeans())
+            learner.policy.learn_from(learner.replay, moment, MetricMeans())
         moved = {name for name, now in learner.network.named_parameters() if not torch.equal(now, before[name])}
         assert moved <= {name for name in before if name.startswith(owned)}
         assert any("weight" in name for name in moved)

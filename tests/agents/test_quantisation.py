@@ -12,7 +12,7 @@ from models.actor_critic import ActorCritic
 from models.prepared import PreparedNetwork, dequantise
 from rulka.agents import quantisation
 from rulka.agents.algorithms import make_actor
-from rulka.agents.quantisation import ActingPrecisionError, check_acting_precision, make_quantiser
+from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU
@@ -46,7 +46,7 @@ def test_actors_take_what_is_published_and_mostly_act_alike(lab, algorithm: str,
     spec = lab.spec(algorithm, {"embedding_at": "hidden"} if algorithm == "iqn" else {})
     exact = make_actor(replace(spec, precision="float32"), seed=0)
     actor = make_actor(replace(spec, precision="float32", acting_precision=precision), seed=0)
-    quantiser = make_quantiser(exact.network, precision)
+    quantiser = Quantiser(exact.network, precision)
     quantiser.observe(block_of(20))
     actor.load_network(quantiser.quantise(0, exact.network.state_dict()))
     block = block_of(200, 1)
@@ -62,13 +62,13 @@ def test_float32_is_handed_on_untouched(lab) -> None:
     network = make_actor(lab.spec("ppo"), seed=0).network
     tensors = network.state_dict()
     for precision in (None, "float32"):
-        published = make_quantiser(network, precision).quantise(3, tensors)
+        published = Quantiser(network, precision).quantise(3, tensors)
         assert all(published[name] is tensor for name, tensor in tensors.items())
 
 
 def test_a_version_in_half_the_bits_keeps_output_layers_exact(lab) -> None:
     network = make_actor(lab.spec("ppo"), seed=0).network
-    published = make_quantiser(network, "bfloat16").quantise(0, network.state_dict())
+    published = Quantiser(network, "bfloat16").quantise(0, network.state_dict())
     exact = {name for name, tensor in published.items() if tensor.dtype == torch.float32}
     heads = {f"{head}.{kind}" for head in ("policy_head", "value_head") for kind in ("weight", "bias")}
     assert exact == heads | {"float_mean", "float_std"}
@@ -77,7 +77,7 @@ def test_a_version_in_half_the_bits_keeps_output_layers_exact(lab) -> None:
 def test_scales_follow_recent_frames_and_stay_for_a_version(lab) -> None:
     network = make_actor(lab.spec("ppo"), seed=0).network
     tensors = network.state_dict()
-    quantiser = make_quantiser(network, "int8")
+    quantiser = Quantiser(network, "int8")
     assert quantiser.needs_frames
     quantiser.observe(block_of(20))
     assert not quantiser.needs_frames
@@ -86,7 +86,7 @@ def test_scales_follow_recent_frames_and_stay_for_a_version(lab) -> None:
     far.floats[...] *= 10.0
     quantiser.observe(far)
     assert quantiser.quantise(0, tensors)[FIRST_HIDDEN] == before, "the same version"
-    other = make_quantiser(network, "int8")
+    other = Quantiser(network, "int8")
     other.load_state_dict(quantiser.state_dict())
     after = quantiser.quantise(1, tensors)[FIRST_HIDDEN]
     assert after > 3 * before
@@ -105,7 +105,7 @@ def test_the_log_probability_is_that_of_the_quantised_policy(lab) -> None:
     network = make_actor(spec, seed=2).network
     assert isinstance(network, ActorCritic)
     network.policy_head.weight *= 100.0
-    quantiser = make_quantiser(network, "int8")
+    quantiser = Quantiser(network, "int8")
     quantiser.observe(block_of(20))
     published = quantiser.quantise(0, network.state_dict())
     tensors, scales = dequantise(published)

@@ -25,7 +25,6 @@ from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
 
 NUM_UPDATES = {"ppo": 12, "impala": 12, "iqn": 100}
-"""IQN resets its weights on the way."""
 MANY_UPDATES = 100
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
@@ -55,7 +54,6 @@ CHANGES: dict[str, dict[str, Any]] = {
         "learning_rate": FALLING,
         "max_grad_norm": 1.0,
         "prioritised": {"alpha": 0.6, "beta": 0.5, "epsilon": 0.002, "min_actions_left": 40},
-        "resets": {"every_env_steps": 1500, "fresh_share": 0.1, "last_layer_kept": 0.5, "further_samples": 64},
     },
 }
 
@@ -238,8 +236,6 @@ def test_shares_add_up(lab) -> None:
         share = whole.share_of_learner(2)
         for name, value in whole.model_dump().items():
             expected = value / 2 if name in whole.SPLIT else value
-            if name == "resets":
-                expected = value and value | {"further_samples": 32}
             assert share.model_dump()[name] == expected, name
 
 

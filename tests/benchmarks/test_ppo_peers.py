@@ -9,14 +9,14 @@ import torch
 from benchmarks.ppo_peers import shared
 from benchmarks.ppo_peers.__main__ import ratios_of
 from benchmarks.ppo_peers.rulka_side import agent_spec, run
-from rulka.agents.policy_network import fresh_network
+from rulka.agents.networks import build_actor_critic
 from rulka.observation import NUM_FLOATS
 
 
 def test_the_peers_have_the_same_layers() -> None:
     """With the same weights they give the same features; what is missing are the heads alone."""
     spec, layers = agent_spec(1), shared.Layers()
-    network = fresh_network(spec, 3)
+    network = spec.fresh_network(build_actor_critic, 3)
     heads = ("policy_head.", "value_head.")
     body = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith(heads)}
     layers.network.load_state_dict(body)

@@ -12,7 +12,7 @@ import torch
 from benchmarks import value_warmup
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.agents.segments import keep_block
+from rulka.agents.waiting import keep_block
 from rulka.artifacts import Artifact, sight_contract
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation

@@ -1,4 +1,4 @@
-"""Prioritised rows and their sum tree: probabilities, importance weights, overwriting, held-out races."""
+"""Prioritised rows: probabilities, importance weights, overwriting, held-out races."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.buffers.priorities import Priorities, SumTree
+from rulka.buffers.priorities import Priorities
 from rulka.buffers.replay import RaceSplit, draw_rows
 from rulka.buffers.ring import BlockRing
-from tests.buffers.valid import check_sums
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 MakeStream = Callable[..., list[ExperienceBlock]]
@@ -40,7 +39,6 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     rows = np.flatnonzero(~is_reset(ring))
     errors = np.resize([0.9, -2.4, 6.2], len(rows)).astype(np.float32)
     priorities.update(rows, errors)
-    check_sums(priorities.tree)
     drawn = priorities.draw(20_000, beta=0.7, generator=seeded())
     share = (np.abs(errors) + 0.1) ** 0.5
     share /= share.sum()
@@ -69,10 +67,9 @@ def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: 
     (block,) = make_stream(SPEC, 1, stream=7)
     slot = ring.insert(block, 1)
     priorities.enter(slot)
-    weights = priorities.tree.weights[slot * 15 : (slot + 1) * 15]
+    weights = priorities.weights[slot * 15 : (slot + 1) * 15]
     expected = np.where(block.is_reset.reshape(-1), 0.0, 9.0**0.5)
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
-    check_sums(priorities.tree)
 
 
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
@@ -84,9 +81,8 @@ def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeSt
     priorities.update(rows[:2], np.array([-0.02, 0.01], np.float32))
     expected = np.full(len(rows), 0.12)
     expected[1] = 0.11
-    np.testing.assert_allclose(priorities.tree.weights[rows], expected, rtol=1e-6)
-    assert not priorities.tree.weights[: ring.num_rows][is_reset(ring)].any()
-    check_sums(priorities.tree)
+    np.testing.assert_allclose(priorities.weights[rows], expected, rtol=1e-6)
+    assert not priorities.weights[: ring.num_rows][is_reset(ring)].any()
 
 
 def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
@@ -103,7 +99,7 @@ def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
     assert slot == 0
     priorities.enter(slot)
     assert priorities.largest == pytest.approx(0.5)
-    assert priorities.tree.weights[:15].max() == pytest.approx(0.5**0.5)
+    assert priorities.weights[:15].max() == pytest.approx(0.5**0.5)
 
 
 def test_state_brings_everything_back(make_stream: MakeStream):
@@ -111,13 +107,13 @@ def test_state_brings_everything_back(make_stream: MakeStream):
     priorities.update(np.flatnonzero(~is_reset(ring))[:5], np.array([8.9, 0, 1, 2, 0], np.float32))
     other = Priorities(ring, 0.5, 0.1)
     other.load_state_dict(priorities.state_dict())
-    np.testing.assert_array_equal(other.tree.nodes, priorities.tree.nodes)
+    np.testing.assert_array_equal(other.weights, priorities.weights)
     np.testing.assert_array_equal(other.measured, priorities.measured)
 
 
 def test_priorities_of_a_buffer_that_is_not_empty(make_stream: MakeStream):
     ring, entered = filled(make_stream)
-    np.testing.assert_array_equal(Priorities(ring, 0.5, 0.1).tree.nodes, entered.tree.nodes)
+    np.testing.assert_array_equal(Priorities(ring, 0.5, 0.1).weights, entered.weights)
 
 
 def test_whole_races_are_held_out(make_stream: MakeStream):
@@ -157,86 +153,47 @@ def test_no_held_out_race_is_refused(make_stream: MakeStream):
 
 
 def slow_draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """The twin: walk along all entries until the mass is used up."""
+    """The twin: walk along all rows until the mass is used up."""
     total, drawn = weights.sum(), []
     for stratum, u in enumerate(uniform):
-        mass, entry = (stratum + u) / len(uniform) * total, 0
-        while mass >= weights[entry]:
-            mass -= weights[entry]
-            entry += 1
-        drawn.append(entry)
+        mass, row = (stratum + u) / len(uniform) * total, 0
+        while mass >= weights[row]:
+            mass -= weights[row]
+            row += 1
+        drawn.append(row)
     return np.array(drawn)
 
 
-@pytest.mark.parametrize("num_entries", [1, 2, 7, 64, 100])
-def test_random_operations_against_the_twin(num_entries: int):
+def test_random_draws_against_the_twin(make_stream: MakeStream):
     """Whole numbers as weights: sums are exact in any order, so both must agree on every draw."""
-    rng = np.random.default_rng(num_entries)
-    tree, weights = SumTree(num_entries), np.zeros(num_entries)
-    for _ in range(60):
-        if rng.random() < 0.5:
-            entries = rng.integers(0, num_entries, rng.integers(0, 9))
-            new = rng.integers(0, 5, len(entries)).astype(float)
-            tree.set(entries, new)
-            for entry, weight in zip(entries, new, strict=True):  # the last one counts
-                weights[entry] = weight
-        else:
-            start = int(rng.integers(0, num_entries))
-            new = rng.integers(0, 5, rng.integers(0, num_entries - start + 1)).astype(float)
-            tree.set_range(start, new)
-            weights[start : start + len(new)] = new
-        check_sums(tree)
-        np.testing.assert_array_equal(tree.weights, weights)
-        assert tree.total == weights.sum()
-        if weights.any():
-            uniform = rng.random(17)
-            np.testing.assert_array_equal(tree.draw(uniform), slow_draw(weights, uniform))
-
-
-def test_rounding_does_not_pile_up():
-    """After a million changes a node is still exactly the sum of its children, and an emptied tree exactly empty."""
+    _, priorities = filled(make_stream)
     rng = np.random.default_rng(0)
-    tree = SumTree(1000)
-    for _ in range(100):
-        tree.set(rng.integers(0, 1000, 10_000), 10.0 ** rng.uniform(-8, 8, 10_000))
-    check_sums(tree)
-    assert tree.total == pytest.approx(tree.weights.sum(), rel=1e-12)
-    tree.set_range(0, np.zeros(1000))
-    assert tree.total == 0.0
+    for number in range(60):
+        priorities.weights[:] = rng.integers(0, 5, len(priorities.weights)) * (rng.random() < 0.9)
+        priorities.weights[rng.integers(len(priorities.weights))] = 2.0
+        uniform = torch.rand(17, generator=torch.Generator().manual_seed(number), dtype=torch.float64).numpy()
+        drawn = priorities.draw(17, 0.0, torch.Generator().manual_seed(number))
+        np.testing.assert_array_equal(drawn.row, slow_draw(priorities.weights, uniform))
 
 
-def test_entries_of_no_weight_are_never_drawn():
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
+def test_rows_of_no_weight_are_never_drawn(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch, uniform: float):
+    """Not at the ends of strata either, where sums round."""
+    _, priorities = filled(make_stream)
     rng = np.random.default_rng(0)
-    tree = SumTree(300)
-    weights = 10.0 ** rng.uniform(-9, 9, 300) * (rng.random(300) < 0.3)
-    tree.set_range(0, weights)
-    uniform = np.concatenate([rng.random(20_000), np.full(1000, np.nextafter(1.0, 0.0)), np.zeros(1000)])
-    assert (weights[tree.draw(uniform)] > 0).all()
+    monkeypatch.setattr(torch, "rand", lambda count, **_: torch.full((count,), uniform, dtype=torch.float64))
+    for _ in range(200):
+        weights = 10.0 ** rng.uniform(-9, 9, len(priorities.weights)) * (rng.random(len(priorities.weights)) < 0.3)
+        priorities.weights[:] = weights
+        assert (weights[priorities.draw(100, 0.0, seeded()).row] > 0).all()
 
 
-def test_draws_follow_the_weights():
-    """Stratified: with n strata, an entry of share s is drawn n s times, give or take less than two."""
-    weights = np.array([1.0, 0.0, 3.0, 4.0, 2.0])
-    tree = SumTree(5)
-    tree.set_range(0, weights)
-    counts = np.bincount(tree.draw(np.random.default_rng(0).random(1000)), minlength=5)
-    assert np.abs(counts - 100 * weights).max() < 2
-
-
-def test_bad_input_is_refused():
-    tree = SumTree(3)
-    with pytest.raises(ValueError, match="nothing to draw"):
-        tree.draw(np.array([0.5]))
-    for weights in ([-1.0], [np.nan], [np.inf]):
+def test_bad_input_is_refused(make_stream: MakeStream):
+    with pytest.raises(ValueError, match="no transition"):
+        Priorities(BlockRing(SPEC, 2), 0.5, 0.1).draw(3, 1.0, seeded())
+    ring, priorities = filled(make_stream)
+    before = priorities.weights.copy()
+    for error in (np.nan, np.inf):
         with pytest.raises(ValueError, match="finite"):
-            tree.set(np.array([0]), np.array(weights))
-        with pytest.raises(ValueError, match="finite"):
-            tree.set_range(0, np.array(weights))
-    for entry in (-1, 3):
-        with pytest.raises(ValueError, match="0 to 2"):
-            tree.set(np.array([entry]), np.array([1.0]))
-    with pytest.raises(ValueError, match="below 3"):
-        tree.set_range(2, np.ones(2))
-    with pytest.raises(ValueError, match="at least one"):
-        SumTree(0)
-    assert tree.total == 0.0
+            priorities.update(np.flatnonzero(~is_reset(ring))[:1], np.array([error], np.float32))
+    np.testing.assert_array_equal(priorities.weights, before)

@@ -12,8 +12,7 @@ import torch
 from rulka.agents.iqn import mini_race_returns
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, as_block, new_block
 from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows, make_batch
-from rulka.buffers.ring import BlockRing
-from rulka.buffers.transitions import find_transitions, shaped_returns
+from rulka.buffers.ring import BlockRing, find_transitions, shaped_returns
 from rulka.device import CPU
 from tests.buffers.valid import check_links
 
@@ -69,7 +68,7 @@ def test_transitions_belong_together(make_stream: MakeStream, priority):
     clock = np.arange(256) % 140
     batch = make_batch(drawn, mini_race_returns(drawn.found, clock, 0.5, 140), CPU)
     found = find_transitions(ring.arrays, drawn.row.numpy(), 3)
-    flat = ring.arrays.floats.reshape(-1, 4)
+    flat = ring.seen["floats"].numpy().reshape(-1, 4)
     for seen, index in ((batch.floats, found.observation), (batch.next_floats, found.next_observation)):
         np.testing.assert_array_equal(seen.numpy(), flat[index])
     for image, floats in ((batch.image, batch.floats), (batch.next_image, batch.next_floats)):
@@ -111,8 +110,8 @@ def test_priorities_through_torchrl(make_stream: MakeStream):
     num_large = len(rows[1::2])
     assert is_large.mean() == pytest.approx(3 * num_large / (2 * num_large + len(rows)), abs=0.01)
     np.testing.assert_allclose(drawn.weight.numpy(), np.where(is_large, 1 / 3, 1.0), rtol=1e-6)
-    arrays, row = replay.ring.arrays, drawn.row.numpy()
-    np.testing.assert_array_equal(drawn.floats[:, 1].numpy(), arrays.floats[row // 15, row // 3 % 5, row % 3, 1])
+    row, stored = drawn.row.numpy(), replay.ring.seen["floats"].numpy()
+    np.testing.assert_array_equal(drawn.floats[:, 1].numpy(), stored[row // 15, row // 3 % 5, row % 3, 1])
 
 
 @pytest.mark.parametrize("priority", [None, PRIORITY])
@@ -175,7 +174,7 @@ def test_features_stand_for_images_as_long_as_they_are_kept(make_stream: MakeStr
 def test_states_are_those_of_decisions(make_stream: MakeStream):
     replay = filled(make_stream(SPEC, 4))
     image, floats = replay.draw_states(64)
-    stored = replay.ring.arrays.floats[:, :-1, :, 1][~replay.ring.arrays.is_reset]
+    stored = replay.ring.seen["floats"].numpy()[:, :-1, :, 1][~replay.ring.arrays.is_reset]
     assert np.isin(floats[:, 1].numpy(), stored).all()
     np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
 
@@ -198,8 +197,8 @@ def test_demonstrations_of_any_length_keep_all_their_transitions(make_stream: Ma
     single = find_transitions(ring.arrays, rows, 1)
     assert float(single.reward.sum()) == pytest.approx(sum(float(block.reward.sum()) for block in blocks), abs=1e-3)
     np.testing.assert_allclose(
-        ring.arrays.floats.reshape(-1, 4)[found.next_observation, 1]
-        - ring.arrays.floats.reshape(-1, 4)[found.observation, 1],
+        ring.seen["floats"].numpy().reshape(-1, 4)[found.next_observation, 1]
+        - ring.seen["floats"].numpy().reshape(-1, 4)[found.observation, 1],
         found.num_steps,
         atol=1e-2,
     )

@@ -13,8 +13,7 @@ from numba import njit
 
 from rulka.agents.iqn import mini_race_returns
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.buffers.ring import BlockRing
-from rulka.buffers.transitions import find_transitions
+from rulka.buffers.ring import BlockRing, find_transitions
 from rulka.envs import rewards as formulas
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.race import RaceEnv

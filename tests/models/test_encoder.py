@@ -11,7 +11,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
-from models.encoders.conv import ConvEncoder, feature_size
+from models.encoders.convolutions import ConvEncoder, feature_size
 from models.encoders.patches import Block
 from models.pretraining_heads import ConvDecoder, Gaussian, Projector, VaeHead, sample
 

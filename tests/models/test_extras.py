@@ -12,10 +12,9 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
-from models.encoders.conv import ConvEncoder
-from models.encoders.impala import ImpalaEncoder, ResidualBlock, SpectralConv2d
+from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, ResidualBlock, SpectralConv2d
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
-from models.noisy import NoisyLinear, clear_noise, draw_noise
+from models.layers import NoisyLinear, clear_noise, draw_noise
 from models.torso import InputShape
 
 INPUTS = InputShape(34, 36, torch.zeros(5), torch.ones(5))

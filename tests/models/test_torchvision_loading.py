@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from models.torchvision_loading import _DEFINED, load_torchvision
+from models.encoders.backbone import _DEFINED, load_torchvision
 from tests.waiting import PATIENCE_S
 
 
@@ -16,7 +16,7 @@ def test_transforms_and_models_work() -> None:
     """In a process where it is not loaded yet; in the fast tier transformers imports it so, see test_backbone.py."""
     code = (
         "import torch\n"
-        "from models.torchvision_loading import load_torchvision\n"
+        "from models.encoders.backbone import load_torchvision\n"
         "torchvision = load_torchvision()\n"
         "assert load_torchvision() is torchvision\n"
         "from torchvision.transforms import v2\n"

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.actor_critic import ClonePolicy
-from models.cloning_heads import CloningHeads
+from models.actor_critic import ClonePolicy, CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.actor_critic import ClonePolicy
-from models.cloning_heads import CloningHeads
+from models.actor_critic import ClonePolicy, CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table

@@ -14,7 +14,7 @@ from real_run import run_spec
 from test_exact_resume import assert_equal, drive, small_params, went_on_alike
 
 from models.prepared import quantised_weight
-from rulka.agents.quantisation import ActingPrecisionError, make_quantiser
+from rulka.agents.quantisation import ActingPrecisionError, Quantiser
 from rulka.agents.spec import AgentError
 from rulka.envs.episodes import read_facts
 from rulka.params import Params, read_params
@@ -144,7 +144,7 @@ def test_processes_load_what_was_published(tmp_path: Path, track: Path, train: d
     blocks = []
     with running(spec) as loop:
         network, weights = loop._learner.network, loop._collectors._weights
-        quantiser = make_quantiser(network, precision)
+        quantiser = Quantiser(network, precision)
         insert = loop._learner.insert
 
         def keep_block(block, collector: int, version: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.cloning_heads import AHEAD_HEADS
+from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import load_artifact

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.policy_network import build_network
+from rulka.agents.networks import build_actor_critic
 from rulka.agents.spec import AgentError
 from rulka.envs.episodes import UnfitEnvironmentError, read_facts
 from rulka.presets import environment_params
@@ -52,7 +52,7 @@ def small_updates(**changes: Any) -> dict[str, Any]:
 def value_of(agent: EnvironmentAgent, *observations: list[float]) -> list[float]:
     """What the agent thinks that situations are worth; the clock is added."""
     params, facts = agent.params, read_facts(agent.environment)
-    network = build_network(
+    network = build_actor_critic(
         params.observation, params.encoder, params.network, agent.normalisation, facts.actions.num_outputs
     )
     network.load_state_dict(agent.tensors)

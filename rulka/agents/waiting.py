@@ -1,4 +1,4 @@
-"""Races that began alike, gathered out of successive blocks until a policy learns from them, whole groups at once.
+"""Experience that waits, on the device, until a policy learns from it: whole blocks, or groups of whole races.
 
 Environments deal their starts so that G races of a group of G cars begin alike (`rulka.envs.equal_starts`). A group is
 whole when all G have ended, in whatever block. Blocks are kept as long as a race in them is: no more of them than the
@@ -9,7 +9,7 @@ R races, M their decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,10 +18,149 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.segments import Segment, as_piece, from_piece, keep_block
+from rulka.agents.advantages import Endings
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import Experience, ExperienceBlock
-from rulka.device import CPU, on_host
+from rulka.device import CPU, on_host, upload, upload_copy
+
+
+class Segment(NamedTuple):
+    """The columns of blocks that policies learn from; see `rulka.buffers.experience`.
+
+    Attributes:
+        image: [T + 1, N, L, H, W] uint8.
+        floats: [T + 1, N, F] float32 raw.
+        potential: [T + 1, N] float32.
+        action: [T, N] int64, or [T, N, K]; float32 where decisions are numbers.
+        log_prob: [T, N] float32 of the action when it was chosen.
+        reward: [T, N] float32, without shaping.
+        terminated: [T, N] bool.
+        truncated: [T, N] bool.
+        is_reset: [T, N] bool.
+    """
+
+    image: Tensor
+    floats: Tensor
+    potential: Tensor
+    action: Tensor
+    log_prob: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    is_reset: Tensor
+
+    @property
+    def endings(self) -> Endings:
+        """How each decision ended."""
+        return Endings(self.terminated, self.truncated, self.is_reset)
+
+    def shaped_reward(self, discount: float) -> Tensor:
+        """Returns rewards [T, N] with potential-based shaping, Ng et al. 1999: gamma phi(s') - phi(s) is added.
+
+        phi(s') is 0 where a race ended for good.
+        """
+        following = torch.where(self.terminated, 0.0, self.potential[1:])
+        return self.reward + discount * following - self.potential[:-1]
+
+
+def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
+    """Copies those columns of a block to a device."""
+    action = block.action if block.spec.continuous else block.action.astype(np.int64)
+    seen, ends = (block.image, block.floats, block.potential), (block.terminated, block.truncated, block.is_reset)
+    arrays = (*seen, action, block.log_prob, block.reward, *ends)
+    return upload_copy(Segment(*(torch.from_numpy(array) for array in arrays)), device)
+
+
+def join_segments(segments: Sequence[Segment]) -> Segment:
+    """Returns segments of equally many decisions as one, with all their cars side by side."""
+    return Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
+
+
+class WaitingBlocks:
+    """Blocks that wait to be learned from, each once, oldest first.
+
+    Attributes:
+        num_decisions: that can be learned from now, resets included.
+    """
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self._device = device
+        self._num_inserted = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets them."""
+        self._segments: dict[int, Segment] = {}  # by the number of the block
+        self._versions: dict[int, int] = {}
+        self.num_decisions = 0
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Takes a block that `collector` made with weights of `version`; copies it."""
+        del collector
+        self._add(block, version)
+        self.num_decisions += block.is_reset.size
+
+    def take(self, num_decisions: int) -> tuple[Segment, float]:
+        """Takes the oldest blocks out, as many as have so many decisions.
+
+        Returns:
+            These side by side, and the mean version of the weights that made them.
+        """
+        taken: list[Segment] = []
+        versions: list[int] = []
+        num_taken = 0
+        while num_taken < num_decisions:
+            number = next(iter(self._segments))
+            taken.append(self._segments.pop(number))
+            versions.append(self._versions.pop(number))
+            num_taken += taken[-1].is_reset.numel()
+        self.num_decisions -= num_taken
+        return join_segments(taken), float(np.mean(versions))
+
+    def experience(self) -> Experience:
+        """Returns all of it for a checkpoint; see `rulka.agents.learner.Learner`."""
+        state: dict[str, Any] = {
+            "num_inserted": self._num_inserted,
+            "num_decisions": self.num_decisions,
+            "versions": dict(self._versions),
+        }
+        columns = {number: on_host(*segment) for number, segment in self._segments.items()}
+        arrays = {number: [column.numpy() for column in each] for number, each in columns.items()}
+        return Experience(state, {n: dict(zip(Segment._fields, each, strict=True)) for n, each in arrays.items()})
+
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`; copies it."""
+        state = experience.state
+        self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
+        self._versions = {int(number): int(version) for number, version in state["versions"].items()}
+        self._segments = {
+            number: upload(Segment(**{name: torch.from_numpy(array) for name, array in piece.items()}), self._device)
+            for number, piece in sorted(experience.pieces.items())
+        }
+
+    def _add(self, block: ExperienceBlock, version: int) -> int:
+        """Copies a block, and returns its number."""
+        number, self._num_inserted = self._num_inserted, self._num_inserted + 1
+        self._segments[number], self._versions[number] = keep_block(block, self._device), version
+        return number
+
+
+class PassedDecisions(WaitingBlocks):
+    """Counts decisions until an update uses them up; they set the pace of learning from given pairs."""
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Counts the decisions of a block."""
+        del collector
+        self.num_decisions += block.is_reset.size
+        self._versions = {0: version}
+
+    def versions_behind(self, version: int) -> float:
+        """Returns how much older than a version the weights were that acted last."""
+        return float(version - self._versions[0])
+
+    def drop(self) -> None:
+        """Counts anew."""
+        self.num_decisions = 0
 
 
 class RaceRows(NamedTuple):
@@ -56,7 +195,7 @@ class _Group:
     """Races from one start: who drives them (collector and group of cars), what was seen first [F], and the races."""
 
     source: tuple[int, int]
-    first_floats: NDArray[np.float32]
+    first_floats: Tensor
     races: list[Race] = field(default_factory=list)
 
 
@@ -72,13 +211,13 @@ class _Stream:
         num_broken: how often races of each group of cars did not become a whole group.
     """
 
-    last_floats: NDArray[np.float32]
+    last_floats: Tensor
     under_way: list[tuple[int, int] | None]
     newest: list[int | None]
     num_broken: list[int]
 
 
-class WaitingRaces:
+class WaitingRaces(WaitingBlocks):
     """Groups of races that are under way, and those that wait to be learned from, each once.
 
     Attributes:
@@ -86,18 +225,15 @@ class WaitingRaces:
     """
 
     def __init__(self, races_per_start: int, device: torch.device = CPU) -> None:
-        self._size, self._device = races_per_start, device
-        self._num_inserted = self._num_groups = 0
-        self.forget()
+        self._size, self._num_groups = races_per_start, 0
+        super().__init__(device)
 
     def forget(self) -> None:
         """Forgets everything, races under way included."""
-        self._segments: dict[int, Segment] = {}  # by the number of the block
-        self._versions: dict[int, int] = {}
+        super().forget()
         self._streams: dict[int, _Stream] = {}
         self._groups: dict[int, _Group] = {}
         self._whole: list[int] = []
-        self.num_decisions = 0
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Takes in what a collector's cars did with weights of a version.
@@ -108,9 +244,7 @@ class WaitingRaces:
         if block.spec.num_cars % self._size:
             message = f"blocks of {block.spec.num_cars} cars hold no groups of {self._size} cars with equal starts"
             raise AgentError(message)
-        number, self._num_inserted = self._num_inserted, self._num_inserted + 1
-        self._segments[number], self._versions[number] = keep_block(block, self._device), version
-        stream = self._stream(block, collector)
+        number, stream = self._add(block, version), self._stream(block, collector)
         goes_on_at = [0] * block.spec.num_cars
         is_last = block.terminated | block.truncated
         for step, car in np.argwhere(is_last | block.is_reset).tolist():
@@ -123,7 +257,7 @@ class WaitingRaces:
         for car, place in enumerate(stream.under_way):
             if place is not None and goes_on_at[car] < block.spec.num_steps:
                 self._race(place).pieces.append((number, car, goes_on_at[car], block.spec.num_steps))
-        stream.last_floats = block.floats[-1].copy()
+        stream.last_floats = torch.tensor(block.floats[-1])
         self._let_go()
 
     def groups(self) -> list[list[Race]]:
@@ -170,25 +304,25 @@ class WaitingRaces:
 
     def experience(self) -> Experience:
         """Returns everything for a checkpoint; see `rulka.agents.learner.Learner`."""
-        state: dict[str, Any] = {
-            "num_inserted": self._num_inserted,
+        state, pieces = super().experience()
+        state |= {
             "num_groups": self._num_groups,
             "whole": list(self._whole),
-            "versions": dict(self._versions),
-            "streams": {collector: _as_tensors(asdict(stream)) for collector, stream in self._streams.items()},
-            "groups": {number: _as_tensors(asdict(group)) for number, group in self._groups.items()},
+            "streams": {collector: asdict(stream) for collector, stream in self._streams.items()},
+            "groups": {number: asdict(group) for number, group in self._groups.items()},
         }
-        return Experience(state, {number: as_piece(segment) for number, segment in self._segments.items()})
+        return Experience(state, pieces)
 
     def load_experience(self, experience: Experience) -> None:
         """Resumes from an `experience`; copies it."""
+        super().load_experience(experience)
         state = experience.state
-        self._num_inserted, self._num_groups = int(state["num_inserted"]), int(state["num_groups"])
-        self._segments = {number: from_piece(piece, self._device) for number, piece in experience.pieces.items()}
-        self._versions, self._whole = dict(state["versions"]), list(state["whole"])
-        self._streams = {collector: _Stream(**_as_arrays(stream)) for collector, stream in state["streams"].items()}
-        self._groups = {number: _group_of(_as_arrays(group)) for number, group in state["groups"].items()}
-        self.num_decisions = sum(num_decisions_of(race) for races in self.groups() for race in races)
+        self._num_groups, self._whole = int(state["num_groups"]), list(state["whole"])
+        self._streams = {collector: _Stream(**stream) for collector, stream in state["streams"].items()}
+        self._groups = {
+            number: _Group(**group | {"races": [Race(**race) for race in group["races"]]})
+            for number, group in state["groups"].items()
+        }
 
     def _stream(self, block: ExperienceBlock, collector: int) -> _Stream:
         """Returns the state of the cars; of a collector that begins anew, with races that begin with the block."""
@@ -199,8 +333,8 @@ class WaitingRaces:
             if group.source[0] == collector and number not in self._whole:
                 del self._groups[number]  # broken off: nobody drives these races to their ends
         num_cars = block.spec.num_cars
-        num_car_groups = num_cars // self._size
-        stream = _Stream(block.floats[0], [None] * num_cars, [None] * num_car_groups, [0] * num_car_groups)
+        count = num_cars // self._size
+        stream = _Stream(torch.tensor(block.floats[0]), [None] * num_cars, [None] * count, [0] * count)
         self._streams[collector] = stream
         for first in range(0, num_cars, self._size):
             seen = block.floats[0, first : first + self._size]
@@ -220,7 +354,7 @@ class WaitingRaces:
             group = None
         if group is None or len(group.races) == self._size:
             newest, self._num_groups = self._num_groups, self._num_groups + 1
-            group = self._groups[newest] = _Group((collector, car_group), floats.copy())
+            group = self._groups[newest] = _Group((collector, car_group), torch.tensor(floats))
             stream.newest[car_group] = newest
         assert newest is not None
         group.races.append(Race())
@@ -265,17 +399,3 @@ class WaitingRaces:
 def num_decisions_of(race: Race) -> int:
     """Returns how many decisions of a race there are."""
     return sum(end - first for _, _, first, end in race.pieces)
-
-
-def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arrays as tensors, which checkpoints hold, and everything else as it is."""
-    return {name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
-
-
-def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.numpy() if torch.is_tensor(value) else value for name, value in values.items()}
-
-
-def _group_of(values: Mapping[str, Any]) -> _Group:
-    races = [Race(**race) for race in values["races"]]
-    return _Group(values["source"], values["first_floats"], races)

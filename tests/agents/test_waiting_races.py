@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.race_groups import WaitingRaces, num_decisions_of
 from rulka.agents.spec import AgentError
+from rulka.agents.waiting import WaitingRaces, num_decisions_of
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts
 
