@@ -11,8 +11,8 @@ from rulka.actions import TICK_MS
 from rulka.calibration.windows import HORIZONS_MS, Windows, start_states
 from rulka.observation import CAR
 from rulka.params import PhysicsParams
+from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
-from rulka.simulator.car import columns
 from rulka.simulator.constants import constant_array, road_array, table_array
 
 FREE_M = 1e6

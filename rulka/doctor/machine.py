@@ -18,7 +18,7 @@ from rulka.doctor.finding import Finding, State, named
 
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
-KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.rendering.frames")
+KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.render_kernels")
 """What the first race of a machine would compile."""
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB = 6.0

@@ -25,7 +25,7 @@ from rulka.envs.rewards import (
 from rulka.observation import CAR, NUM_WHEELS, WAYPOINT_STRIDE
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
-from rulka.simulator.car.columns import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
+from rulka.simulator.car import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 from rulka.simulator.physics import (
     ALONG_BEFORE_ROW,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rulka.observation import DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.params import PhysicsParams
-from rulka.simulator.car import columns
+from rulka.simulator import car as columns
 from rulka.tracks.progress import all_zones, zone_frames
 from rulka.tracks.track import Track
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from rulka.simulator.compiling import is_cached
 from rulka.simulator.render import CAMERA_SIZE, POSE_SIZE, render_frames
-from rulka.simulator.rendering.frames import draw_frames
+from rulka.simulator.render_kernels import draw_frames
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.generate import generate_track
 

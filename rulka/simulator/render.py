@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from rulka.errors import UserError
 from rulka.simulator.camera import people_camera
 from rulka.simulator.palette import RGB_INK
-from rulka.simulator.rendering.frames import draw_frames
-from rulka.simulator.rendering.kernels import Scratch, new_scratch
+from rulka.simulator.render_kernels import Scratch, draw_frames, new_scratch
 from rulka.simulator.scene import Scene
 
 POSE_SIZE = 12

@@ -28,7 +28,7 @@ from rulka.simulator.compiling import (
 from rulka.simulator.first_use import compile_rendering, rendering_beside
 from rulka.simulator.race_end import limit_array
 from rulka.simulator.render import FrameRenderer, render_rgb
-from rulka.simulator.rendering.frames import draw_frames
+from rulka.simulator.render_kernels import draw_frames
 from rulka.simulator.scene import bake_scene
 
 PARTS = """

@@ -4,7 +4,7 @@ from numba import njit
 
 from rulka.observation import CAR
 from rulka.race_settings import RaceSettings
-from rulka.simulator.car import columns, ground
+from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import BRAKE_SHARE, LOCK_SHARE, PurePursuitDriver, Skills, bends, sample_skills, speed_plan
@@ -110,7 +110,7 @@ def test_skills_spread_and_belong_to_the_seed(params) -> None:
 
 @njit
 def find_ground(car, road, c, below) -> None:
-    ground.find_ground(car, road, c, below)
+    columns.find_ground(car, road, c, below)
 
 
 def test_kernels_and_tracks_locate_alike(track) -> None:
