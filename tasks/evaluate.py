@@ -69,7 +69,7 @@ from rulka.report.figures import draw_figures, encoder_figures, save_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Report, render_report
 from rulka.stage import output_folder, require, run_stage
-from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.find import chosen_tracks
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
 

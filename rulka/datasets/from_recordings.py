@@ -32,8 +32,7 @@ from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, re
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.times import check_times
-from rulka.tracks.driven_path import DrivenPath, jump_of, path_from_rows, problem_of
-from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
 from rulka.tracks.track import Track, TrackError
 
 SUFFIX = ".gbx"

@@ -32,8 +32,7 @@ from rulka.recordings import Ghost, inputs_to_controls, read_recording
 from rulka.recordings.car_rows import car_rows
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
-from rulka.tracks.driven_path import DrivenPath, path_from_rows
-from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.from_paths import DrivenPath, path_from_rows, track_from_paths
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace

@@ -27,7 +27,7 @@ from rulka.datasets.selection import RespawnError, summary_of
 from rulka.observation import CAR
 from rulka.params import SelectParams
 from rulka.recordings import Ghost, InputEvent, Recording, RecordingHeader, Samples, TruncatedError, VehicleState
-from rulka.tracks.driven_path import DrivenPath
+from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError
 
 SPEED_MPS = 20.0

@@ -10,7 +10,7 @@ from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import BRAKE_SHARE, LOCK_SHARE, PurePursuitDriver, Skills, bends, sample_skills, speed_plan
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
-from rulka.tracks.progress import all_zones, locate, zone_frames
+from rulka.tracks.progress import locate, zone_frames
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def find_ground(car, road, c, below) -> None:
 
 def test_kernels_and_tracks_locate_alike(track) -> None:
     """The search in the physics kernels is that of `rulka.tracks.progress`, held together by this test."""
-    rng, zones, frames, road = np.random.default_rng(0), all_zones(track), zone_frames(track), road_array(track)
+    rng, zones, frames, road = np.random.default_rng(0), track.exact_zones, zone_frames(track), road_array(track)
     car, below, c = np.zeros(columns.NUM_STATE), np.zeros(columns.NUM_SCRATCH), np.zeros(columns.NUM_CONSTANTS)
     c[columns.SPACING_M] = 0.5
     for zone in range(5, track.num_zones - 5, 7):

@@ -7,7 +7,7 @@ from rulka.params import SimulatorParams
 from rulka.simulator import car as columns
 from rulka.simulator.constants import constant_array, road_array
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.axes import line_frames
+from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, WALL, Track
 
 GAS, COAST, BRAKE = (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)
