@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, ActionTable, action_table
 from rulka.calibration.gather import gather
-from rulka.calibration.model import simulate
-from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows
+from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows, simulate
 from rulka.datasets.races import Race
 from rulka.params import Params, read_params
 from rulka.recordings.controls import label_decisions, tapped_steer

@@ -27,9 +27,8 @@ from rulka.datasets.split import split_races
 from rulka.observation import CAR
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.simulator.camera import camera_array
 from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along
@@ -72,7 +71,8 @@ def parts(params: Params, dataset: RaceDataset) -> dict[str, Callable[[], int]]:
 
     def draw() -> int:
         for rows, zone in zip(cars, zones, strict=True):
-            render_frames(rows, zone, scene, settings.camera, np.empty((len(rows), size.height, size.width), np.uint8))
+            out = np.empty((len(rows), size.height, size.width), np.uint8)
+            FrameRenderer(rows, zone, scene, settings.camera).render(out)
         return total
 
     def write(frames: list[CapturedRace]) -> int:

@@ -22,8 +22,7 @@ from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS
 from rulka.params import Params, reference_params
-from rulka.simulator.camera import camera_array
-from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
+from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
@@ -56,7 +55,7 @@ def frame_variants(params: Params) -> Variants:
             scene, out = bake_scene(track), np.empty((count, height, width), np.uint8)
 
             def draw(simulator=simulator, scene=scene, out=out) -> int:  # noqa: ANN001
-                render_frames(simulator.cars[:, :POSE_SIZE], simulator.zone_index, scene, camera, out)
+                FrameRenderer(simulator.cars, simulator.zone_index, scene, camera).render(out)
                 return len(out)
 
             variants[f"{name}, {width} x {height} grey, {count} cars"] = draw
@@ -132,7 +131,7 @@ def kernel_step(track: Track, count: int, params: Params) -> Callable[[], int]:
         if is_over.any():
             along_m = rng.uniform(0.0, track.length_m - 20.0, count)
             simulator.reset(is_over, along_m, np.zeros(count), np.zeros(count))
-        render_frames(simulator.cars[:, :POSE_SIZE], simulator.zone_index, scene, camera, out)
+        FrameRenderer(simulator.cars, simulator.zone_index, scene, camera).render(out)
         simulator.floats(floats)
         return count
 

@@ -30,10 +30,9 @@ from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS
 from rulka.params import Params, read_params
-from rulka.simulator.camera import camera_array
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
-from rulka.simulator.render import FrameRenderer
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track

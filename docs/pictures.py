@@ -22,8 +22,7 @@ from rulka.evaluation.results import MPS_TO_KMH
 from rulka.folders import EVALUATION, PLOTS, REPORT_PAGE, VIDEO_FILE
 from rulka.params import read_params
 from rulka.reference.lap import load_reference, shipped_lap
-from rulka.simulator.camera import camera_array
-from rulka.simulator.render import render_frames, render_rgb
+from rulka.simulator.render import FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.campaign import campaign_track
 from rulka.video.hud import font_of
@@ -73,7 +72,7 @@ def frames_picture() -> Image.Image:
     for column, share in enumerate(SHARES):
         moment, left = motion.at(share * motion.race.duration_ms), column * (SIDE + 8)
         seen = np.zeros((1, params.observation.height, params.observation.width), np.uint8)
-        render_frames(moment.pose[None], np.array([moment.zone_index]), scene, camera, seen)
+        FrameRenderer(moment.pose[None], np.array([moment.zone_index]), scene, camera).render(seen)
         sheet.paste(Image.fromarray(render_rgb(scene, moment.pose, moment.zone_index, SIDE, high)), (left, 0))
         size = f"{seen.shape[2]} \N{MULTIPLICATION SIGN} {seen.shape[1]} grey"
         said = f"{moment.time_ms / 1000:.1f} s, {moment.speed_mps * MPS_TO_KMH:.0f} km/h; the agent sees {size}"

@@ -27,7 +27,7 @@ from rulka.game.supervise import running_games
 from rulka.params import ActionParams, CaptureParams, ObservationParams, SimulatorParams, read_params
 from rulka.processes import end_with_parent, interrupts_blocked
 from rulka.progress import Progress
-from rulka.simulator.camera import camera_array
+from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.stage import output_folder, require, run_stage
 from rulka.tracks.track import Track

@@ -59,7 +59,7 @@ from rulka.report.figures import draw_figures, earlier_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report
 from rulka.stage import output_folder, require, run_stage
-from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.find import chosen_tracks
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
 

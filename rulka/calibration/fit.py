@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rulka.calibration.model import simulate
-from rulka.calibration.windows import HORIZONS_MS, Windows
+from rulka.calibration.windows import HORIZONS_MS, Windows, simulate
 from rulka.params import PhysicsParams
 
 FITTED = (
@@ -87,11 +86,10 @@ def fit(
 
     first = residuals(start)
     limit = np.log(MAX_CHANGE)
-    bounds = (start - limit, np.minimum(start + limit, _upper(physics)))
     found = least_squares(
         residuals,
         start,
-        bounds=bounds,
+        bounds=(start - limit, start + limit),
         loss="soft_l1",
         diff_step=STEP,
         x_scale=1.0,
@@ -139,9 +137,3 @@ def _numbers(physics: PhysicsParams, name: str) -> NDArray[np.float64]:
     """Returns the numbers of a field that are fitted: of a curve its values, not its speeds."""
     value = np.atleast_1d(np.array(getattr(physics, name), np.float64))
     return value[:, 1] if value.ndim == 2 else value
-
-
-def _upper(physics: PhysicsParams) -> NDArray[np.float64]:
-    """Returns the largest logarithms allowed: 0 for shares, else none."""
-    shares = {"brake_with_gas", "scrub"}
-    return np.concatenate([np.full(len(_numbers(physics, n)), 0.0 if n in shares else np.inf) for n in FITTED])

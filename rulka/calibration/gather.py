@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rulka.calibration.windows import Windows, cut_windows
@@ -41,7 +42,7 @@ class Drive:
     race: Race
     map_name: str
     sha256: str
-    is_held_out: bool
+    is_held_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ class Material:
     Attributes:
         drives: in the order of the windows' `race`.
         windows: by map.
-        refused: file and reason of every recording that is not used.
+        num_refused: recordings that are not used.
     """
 
     drives: list[Drive]
     windows: list[Windows]
-    refused: list[tuple[str, str]]
+    num_refused: int
 
     def part(self, is_held_out: bool) -> list[Windows]:
         """Returns the windows of the held-out recordings, or those of the others; maps without any are left out."""
@@ -82,58 +83,43 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
     if not 0.0 < holdout < 1.0:
         message = f"the share held out must lie between 0 and 1, got {holdout}"
         raise CalibrationError(message)
-    found: dict[str, list[tuple[Race, str, str]]] = {}
-    refused: list[tuple[str, str]] = []
-    for path in find_recordings(folder):
-        name = path.relative_to(folder).as_posix()
-        try:
-            race, title = _read(path, name)
-            known = [other.race_id for other, _, _ in found.get(race.map_uid, [])]
-            if race.race_id in known:
-                refused.append((name, "the same race is in another file"))
-            else:
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                found.setdefault(race.map_uid, []).append((race, title, digest))
-        except UserError as error:
-            refused.append((name, f"{type(error).__name__}: {error}"))
+    files = find_recordings(folder)
+    by_map: dict[str, dict[str, Drive]] = {}
+    for path in files:
+        with suppress(UserError):
+            drive = _read(path, path.relative_to(folder).as_posix())
+            by_map.setdefault(drive.race.map_uid, {}).setdefault(drive.race.race_id, drive)
         on_file()
-    return _material(found, holdout, refused)
-
-
-def _read(path: Path, name: str) -> tuple[Race, str]:
-    recording = read_recording(path)
-    ghost = next((ghost for ghost in recording.ghosts if _is_simulated_car(ghost)), None)
-    if ghost is None:
-        message = f"it holds no {CAR} of {' or '.join(GAMES)} with inputs"
-        raise CalibrationError(message)
-    return race_of_ghost(ghost, name, recording.map_uid), map_name(recording)
-
-
-def _is_simulated_car(ghost: Ghost) -> bool:
-    return ghost.vehicle == CAR and ghost.game_version.startswith(GAMES) and bool(ghost.events)
-
-
-def _material(
-    found: dict[str, list[tuple[Race, str, str]]], holdout: float, refused: list[tuple[str, str]]
-) -> Material:
     drives: list[Drive] = []
     windows: list[Windows] = []
-    for uid, races in sorted(found.items()):
-        held = _held_out(uid, [race.race_id for race, _, _ in races], holdout)
-        paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race, _, _ in races]
-        try:
-            track = track_from_paths(uid, races[0][1], paths)
-        except TrackError as error:
-            refused += [(race.file, f"TrackError: {error}") for race, _, _ in races]
-            continue
-        windows.append(cut_windows(track, [race for race, _, _ in races], len(drives)))
-        drives += [Drive(race, name, digest, race.race_id in held) for race, name, digest in races]
+    for uid, same_map in sorted(by_map.items()):
+        races = [drive.race for drive in same_map.values()]
+        paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in races]
+        with suppress(TrackError):
+            track = track_from_paths(uid, next(iter(same_map.values())).map_name, paths)
+            held_out = _held_out(uid, list(same_map), holdout)
+            windows.append(cut_windows(track, races, len(drives)))
+            drives += [replace(drive, is_held_out=name in held_out) for name, drive in same_map.items()]
     num_held_out = sum(drive.is_held_out for drive in drives)
     if len(drives) < MIN_RACES or num_held_out in (0, len(drives)):
         message = f"{len(drives)} recordings can be used, {num_held_out} of them held out"
         hint = f"Fitting needs at least {MIN_RACES} finished {CAR} races of TrackMania Forever with inputs and samples."
         raise CalibrationError(message, hint=hint)
-    return Material(drives, windows, refused)
+    return Material(drives, windows, len(files) - len(drives))
+
+
+def _read(path: Path, name: str) -> Drive:
+    recording = read_recording(path)
+    ghost = next((ghost for ghost in recording.ghosts if _is_simulated_car(ghost)), None)
+    if ghost is None:
+        message = f"it holds no {CAR} of {' or '.join(GAMES)} with inputs"
+        raise CalibrationError(message)
+    race = race_of_ghost(ghost, name, recording.map_uid)
+    return Drive(race, map_name(recording), hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _is_simulated_car(ghost: Ghost) -> bool:
+    return ghost.vehicle == CAR and ghost.game_version.startswith(GAMES) and bool(ghost.events)
 
 
 def _held_out(uid: str, race_ids: Sequence[str], holdout: float) -> set[str]:

@@ -11,53 +11,22 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from rulka.calibration.fit import FITTED, FitResult
 from rulka.calibration.gather import Material
-from rulka.calibration.model import constant_velocity, simulate
-from rulka.calibration.windows import HORIZONS_MS, SURFACES, Windows
+from rulka.calibration.windows import HORIZONS_MS, SURFACES, Windows, constant_velocity, simulate
 from rulka.observation import CAR
 from rulka.outputs import filled_folder
 from rulka.params import PhysicsParams
 from rulka.provenance import library_versions
 
 REPORT_FILE, NUMBERS_FILE, PLOT_FILE = "report.md", "calibration.json", "paths.png"
+TEMPLATE = "report.md.jinja"
 FITTED_MODEL, BEFORE_MODEL, CONSTANT_MODEL = "fitted", "before", "constant velocity"
 NUM_PANELS, PATHS_PER_PANEL = 4, 14
 REAL_COLOUR, SIMULATED_COLOUR = "#1b1f24", "#d55e00"
-
-_PAGE = """# Calibration of the physics
-
-`{command}`, {date}.
-
-{num_fit} recordings were fitted ({fit_windows} windows), {num_held} were held out ({held_windows} windows). Everything
-below is measured on the held-out recordings: cars set out from a recorded state and drive on with the recorded inputs
-alone, and are compared with the recorded car after {horizons}. A cell is the median and, behind the stroke, the 90th
-percentile.
-
-The ground is the path of the recordings themselves (a recording holds no map that the simulator could read), also of
-those held out. Several recordings of one map are alike, so a held-out one of a fitted map is less new than one of a map
-of its own.
-
-## Position error in metres
-
-{position}
-
-## Speed error in m/s
-
-{speed}
-
-![real and simulated paths](paths.png)
-
-Black is recorded, orange simulated for two seconds from the dots on; held-out recordings, seen from above.
-
-## Parameters
-
-{parameters}
-
-{refused}
-"""
 
 
 def write_report(
@@ -91,53 +60,26 @@ def write_report(
         "horizons_ms": HORIZONS_MS,
         "held_out": rows,
     }
-    page = _PAGE.format(
-        command=command,
-        date=numbers["made"][:10],
-        num_fit=sum(not drive.is_held_out for drive in material.drives),
-        num_held=sum(drive.is_held_out for drive in material.drives),
-        fit_windows=result.num_windows,
-        held_windows=sum(map(len, held)),
-        horizons=", ".join(f"{ms / 1000:g} s" for ms in HORIZONS_MS),
-        position=_table(rows, "position_m"),
-        speed=_table(rows, "speed_mps"),
-        parameters=_parameters(before, result.physics),
-        refused=f"{len(material.refused)} files were not used: other cars or games, unfinished, or without inputs.",
+    templates = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(
+        loader=templates, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     with filled_folder(out) as folder:
         (folder / NUMBERS_FILE).write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         _plot(folder / PLOT_FILE, held, result.physics)
-        (folder / REPORT_FILE).write_text(page, encoding="utf-8")
+        text = environment.get_template(TEMPLATE).render(
+            command=command,
+            numbers=numbers,
+            rows=rows,
+            models=(FITTED_MODEL, BEFORE_MODEL, CONSTANT_MODEL),
+            times=[f"{ms / 1000:g} s" for ms in HORIZONS_MS],
+            fitted=FITTED,
+            before=before,
+            after=result.physics,
+            num_refused=material.num_refused,
+        )
+        (folder / REPORT_FILE).write_text(text, encoding="utf-8")
     return rows
-
-
-def _table(rows: Sequence[dict[str, Any]], field: str) -> str:
-    models = (FITTED_MODEL, BEFORE_MODEL, CONSTANT_MODEL)
-    times = [f"{ms / 1000:g} s" for ms in HORIZONS_MS]
-    heads = [f"{model}, {time}" for model in models for time in times]
-    lines = ["| | windows | " + " | ".join(heads) + " |", "|---" * (2 + len(heads)) + "|"]
-    for row in rows:
-        cells = [_cell(*pair) for model in models for pair in row[model][field]]
-        name = f"**{row['name']}**" if row["kind"] == "all" else f"{row['kind']}: {row['name']}"
-        lines.append(f"| {name} | {row['windows']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _cell(median: float | None, high: float | None) -> str:
-    return "" if median is None or high is None else f"{median:.2f} / {high:.1f}"
-
-
-def _parameters(before: PhysicsParams, after: PhysicsParams) -> str:
-    lines = ["| | before | fitted |", "|---|---|---|"]
-    for name in FITTED:
-        lines.append(f"| `{name}` | {_value(getattr(before, name))} | {_value(getattr(after, name))} |")
-    return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(f"{speed:g}: {number:g}" for speed, number in value)
-    return f"{value:g}"
 
 
 def _plot(path: Path, held: Sequence[Windows], physics: PhysicsParams) -> None:
@@ -174,9 +116,6 @@ def _plot(path: Path, held: Sequence[Windows], physics: PhysicsParams) -> None:
     pyplot.close(figure)
 
 
-ALL = "all"
-
-
 def errors(windows: Windows, physics: PhysicsParams | None) -> tuple[NDArray, NDArray]:
     """Returns [W, H] distance in metres, and [W, H] difference of speed in m/s, between simulated and recorded cars.
 
@@ -201,7 +140,7 @@ def table(parts: Sequence[Windows], models: dict[str, PhysicsParams | None]) -> 
     }
     surface = np.concatenate([part.surface for part in parts])
     where = np.concatenate([np.full(len(part), number) for number, part in enumerate(parts)])
-    groups = [("all", ALL, np.ones(len(surface), bool))]
+    groups = [("all", "all", np.ones(len(surface), bool))]
     groups += [("surface", name, surface == number) for number, name in enumerate(SURFACES)]
     groups += [("map", part.track.name, where == number) for number, part in enumerate(parts)]
     return [_row(kind, name, chosen, joined) for kind, name, chosen in groups if chosen.any()]

@@ -18,7 +18,7 @@ from rulka.datasets.races import Race
 from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats
 from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
 from rulka.recordings.controls import Labels, label_decisions
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import Scene
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
@@ -49,7 +49,7 @@ def capture_race(race: Race, track: Track, scene: Scene, settings: CaptureSettin
     cars = cars_at(race, decision_ms)
     zone_index, _, _ = progress_along(track, cars[:, CAR["position"]])
     image = np.empty((len(cars), settings.height, settings.width), np.uint8)
-    render_frames(cars, zone_index, scene, settings.camera, image)
+    FrameRenderer(cars, zone_index, scene, settings.camera).render(image)
     return captured_race(race, track, decision_ms, cars, image, settings)
 
 

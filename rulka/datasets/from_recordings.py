@@ -34,8 +34,7 @@ from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, Recording
 from rulka.recordings.reader import parse_map, read_recording
 from rulka.recordings.times import check_times
-from rulka.tracks.driven_path import DrivenPath, jump_of, path_from_rows, problem_of
-from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
 from rulka.tracks.track import Track, TrackError
 
 SUFFIX = ".gbx"

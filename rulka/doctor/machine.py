@@ -18,7 +18,7 @@ from rulka.doctor.finding import Finding, State, named
 
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
-KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.rendering.frames")
+KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.render_kernels")
 """What the first race of a machine would compile."""
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB = 6.0
@@ -108,7 +108,7 @@ def kernels() -> Finding:
     missing = [kernel for kernel in found if not is_cached(kernel)]
     where = f"{size_mb:.0f} MB in {os.path.commonpath(folders)}"
     if missing:
-        text = f"{len(missing)} of {len(found)} are not compiled yet: the first race takes some 15 s more; {where}"
+        text = f"{len(missing)} of {len(found)} are not compiled yet: the first race takes some 20 s more; {where}"
         return Finding("kernels", State.NOTE, text)
     return Finding("kernels", State.OK, f"compiled; {where}")
 

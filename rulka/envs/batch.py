@@ -21,17 +21,23 @@ from rulka.envs.earlier_states import EarlierStates
 from rulka.envs.equal_starts import EqualStarts
 from rulka.envs.randomising import NUM_DRAWS, Randomiser
 from rulka.envs.scoring import Scores
-from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
-from rulka.simulator.camera import camera_array
-from rulka.simulator.first_use import rendering_beside
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_earlier
-from rulka.simulator.render import FrameRenderer
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.step_results import StepResult
 from rulka.tracks.track import Track
+
+SETTING_OF = {
+    "counters": "number of cars",
+    "draws": "domain randomisation",
+    "earlier": "`start_from_earlier`",
+    "frames": "number or size of frames",
+    "starts": "`races_per_start`",
+}
+"""What decides the shape of each part of `SavedRaces`."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,8 @@ class SavedRaces:
     Attributes:
         cars: [N, K] float64 rows of `Simulator.save`.
         counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
-        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; P is 0 without that.
-        frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; L is 0 where one frame is all.
+        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; [N, 0] without that.
+        frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; [N, 0] where one frame is all.
         chance: N states of the generators, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
         starts: how the starts of races are dealt, see `rulka.envs.equal_starts`.
@@ -73,10 +79,8 @@ class RaceBatch:
     def __init__(self, track: Track, settings: RaceSettings, num_cars: int) -> None:
         self.track, self.settings, self.num_cars = track, settings, num_cars
         self.scene = bake_scene(track)
-        with rendering_beside():  # which compiles the kernel that is missing here
-            self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
-            self.scores = Scores(settings, track, self.simulator.view)
-            self.simulator.floats(np.empty((num_cars, num_floats(settings.actions_per_decision)), np.float32))
+        self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
+        self.scores = Scores(settings, track, self.simulator.view)
         camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
         self._randomiser: Randomiser | None = None
         if not randomisation.is_off:
@@ -97,6 +101,14 @@ class RaceBatch:
         if settings.image.frames > 1 and settings.image.shows_image:
             self._history = FrameHistory(num_cars, settings.image_shape)
         self._has_moved, self._has_begun = False, np.ones(num_cars, np.bool_)
+        none = np.zeros((num_cars, 0))
+        self._kept = {
+            "counters": self.scores.counters,
+            "draws": none if self._randomiser is None else self._randomiser.draws,
+            "earlier": none if self._earlier is None else self._earlier.rows,
+            "frames": none if self._history is None else self._history.seen,
+            "starts": self._starts.rows,
+        }
         self._is_closed = False
 
     def reset(
@@ -201,9 +213,8 @@ class RaceBatch:
     def save(self) -> SavedRaces:
         """Returns a copy of the cars, of how their races stand and of their generators."""
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
-        counters, earlier = self.scores.counters.copy(), self._earlier_rows().copy()
-        frames, starts = self._frames_seen().copy(), self._starts.rows.copy()
-        return SavedRaces(self.simulator.save(), counters, self._draws().copy(), earlier, frames, starts, chance)
+        kept = {name: values.copy() for name, values in self._kept.items()}
+        return SavedRaces(cars=self.simulator.save(), chance=chance, **kept)
 
     def restore(self, saved: SavedRaces) -> None:
         """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
@@ -216,31 +227,16 @@ class RaceBatch:
             SimulatorError: if it is of another track or number of cars, or of other settings.
         """
         self.check_open()
-        counters = self.scores.counters
-        if saved.counters.shape != counters.shape or len(saved.chance) not in (0, self.num_cars):
-            message = f"saved races of {len(saved.counters)} cars do not fit a batch of {self.num_cars}"
-            raise SimulatorError(message)
-        if saved.draws.shape != self._draws().shape:
-            message = "the races were saved with domain randomisation and this environment has none, or the reverse"
-            raise SimulatorError(message)
-        if saved.earlier.shape != self._earlier_rows().shape:
-            message = "the races were saved with `start_from_earlier` and this environment has none, or the reverse"
-            raise SimulatorError(message)
-        if saved.frames.shape != self._frames_seen().shape:
-            message = "the races were saved with another number or size of frames"
-            raise SimulatorError(message)
-        if saved.starts.shape != self._starts.rows.shape:
-            message = "the races were saved with another `races_per_start`"
-            raise SimulatorError(message)
+        for name, values in self._kept.items():
+            if getattr(saved, name).shape != values.shape or len(saved.chance) not in (0, self.num_cars):
+                message = f"the saved races do not fit this environment: they have another {SETTING_OF[name]}"
+                raise SimulatorError(message)
         self.simulator.restore(saved.cars)
-        self._starts.rows[:] = saved.starts
-        self._earlier_rows()[:] = saved.earlier
-        self._frames_seen()[:] = saved.frames
+        for name, values in self._kept.items():
+            values[:] = getattr(saved, name)
         self._has_moved, self._has_begun[:] = False, False
-        counters[:] = saved.counters
         self.scores.set_over(self.scores.is_over)
         if self._randomiser is not None:
-            self._randomiser.draws[:] = saved.draws
             self._renderer.cameras[:] = self._randomiser.cameras()
         # New generators: those in use may belong to an environment, which goes on with its own.
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in saved.chance]
@@ -275,15 +271,6 @@ class RaceBatch:
             count = " x ".join(map(str, (self.num_cars, *self.settings.table.decision_shape)))
             wanted = f"{count} whole numbers from 0 to {self.settings.table.num_actions - 1}"
         return f"actions must be {wanted}, got {actions!r:.200}"
-
-    def _draws(self) -> NDArray[np.float64]:
-        return np.zeros((self.num_cars, 0)) if self._randomiser is None else self._randomiser.draws
-
-    def _earlier_rows(self) -> NDArray[np.float64]:
-        return np.zeros((self.num_cars, 0, 0)) if self._earlier is None else self._earlier.rows
-
-    def _frames_seen(self) -> NDArray[np.uint8]:
-        return np.zeros((self.num_cars, 0, 0, 0), np.uint8) if self._history is None else self._history.seen
 
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""

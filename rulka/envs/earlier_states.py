@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator.car.columns import ALONG, GATE_MS, TIME_MS
+from rulka.simulator.car import ALONG, GATE_MS, TIME_MS
 from rulka.simulator.simulator import Simulator
 
 NUM_PLACES = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.envs.game_race import GameRace
-from rulka.envs.picture import RENDER_FPS, pictures_per_s
-from rulka.envs.settings import KEYWORDS, SettingsError, action_space, observation_space, read_settings, read_track
+from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s
+from rulka.envs.settings import KEYWORDS, action_space, observation_space, read_settings, read_track
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
-from rulka.step_results import StepResult
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
 BESIDE = ("track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s", "settings")
 """Keywords beside the fields of `RaceSettings`."""
-NOT_OF_A_GAME = {
-    "start_anywhere",
-    "start_lateral_m",
-    "start_heading_deg",
-    "start_speed_mps",
-    "start_from_earlier",
-    "randomisation",
-    "continuous",
-    "races_per_start",
+NOT_OF_A_GAME = {"randomisation", "continuous", "races_per_start"} | {
+    name for name in KEYWORDS if name.startswith("start_")
 }
 """Fields without a keyword: a game puts its car where it does, and its keys are pressed or not."""
 
@@ -45,7 +36,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
     loses its connection (`info["is_crashed"]`). The next `reset` then connects anew; where that fails, it raises.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
+    metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
 
     def __init__(
         self,
@@ -77,12 +68,9 @@ class GameEnv(gymnasium.Env[Any, Any]):
             SettingsError: if a keyword is unknown or out of range.
             GameError: if there is no game.
         """
-        if render_mode not in (None, "rgb_array"):
-            message = f"render_mode is None or 'rgb_array', got {render_mode!r}"
-            raise SettingsError(message)
         self.settings = read_settings(settings, keywords, BESIDE, KEYWORDS - NOT_OF_A_GAME)
         self.metadata = self.metadata | {"render_fps": pictures_per_s(self.settings.table)}
-        self.render_mode = render_mode
+        self.render_mode = check_render_mode(render_mode)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
         link = GameLink(host, port, speed=speed, timeout_s=timeout_s, patience_s=patience_s)
@@ -112,7 +100,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the whole run has come, for rewards by schedule."""
-        self.race.scores.set_moment(moment)
+        self.race.set_moment(moment)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns the newest grey image as a picture [H, W, 3], or None without a render mode."""
@@ -127,53 +115,3 @@ class GameEnv(gymnasium.Env[Any, Any]):
         self.race.observe(self._image, self._floats, self._potential)
         info = self.race.facts() | {"potential": float(self._potential[0])}
         return {"image": self._image[0].copy(), "floats": self._floats[0].copy()}, info
-
-
-class GameCars:
-    """One car in a game, as collectors drive it: see `rulka.runtime.collector.CarBatch`."""
-
-    def __init__(self, track: Track, settings: RaceSettings, link: GameLink) -> None:
-        self.race = GameRace(track, settings, link)
-
-    def reset_into(
-        self,
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-        seed: int,
-    ) -> None:
-        """Starts a race and writes image [1, L, H, W], floats [1, F] and potential [1]; the seed does nothing."""
-        del seed
-        self.race.begin()
-        self.race.observe(image_out, floats_out, potential_out)
-
-    def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule."""
-        self.race.scores.set_moment(moment)
-
-    def step_into(
-        self,
-        actions: NDArray[np.int64],
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-    ) -> StepResult:
-        """Takes one decision, or begins the next race where one has ended, and writes what is seen then."""
-        result = self.race.step_or_begin(actions[0])
-        self.race.observe(image_out, floats_out, potential_out)
-        return result
-
-    def cars(self) -> NDArray[np.float32]:
-        """Returns [1, 4] where the car is, world metres, and its speed in m/s."""
-        return self.race.cars()
-
-    def state_dict(self) -> None:
-        """Returns nothing: a game's races begin anew when a run goes on."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Is never called: there is no state."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Hands the game back."""
-        self.race.close()

@@ -1,4 +1,4 @@
-"""Races of the one car that a game drives: what the single environment and the collectors' cars have in common.
+"""Races of the one car that a game drives, as collectors drive it; the gymnasium environment is made of it, too.
 
 Observations, rewards and ends are made by what makes them of the simulator's cars: the state block becomes a `CAR` row
 of a `View`, from which `build_floats` and `Scores` do the rest; the frame becomes grey. What a game cannot say is found
@@ -7,7 +7,9 @@ from the track: where the car is, and by the rule of `rulka.simulator.race_end` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
@@ -29,6 +31,7 @@ from rulka.observation import (
     places_and_speeds,
 )
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.physics import (
     ALONG_BEFORE_ROW,
@@ -43,16 +46,16 @@ from rulka.simulator.physics import (
     ZONE_ROW,
     View,
 )
-from rulka.simulator.race_end import has_left
+from rulka.simulator.race_end import is_beyond_track
 from rulka.step_results import StepResult
-from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
+from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 
 _THE_CAR = np.ones(1, np.bool_)
 
 
 class GameRace:
-    """One car in one game, race after race.
+    """One car in one game, race after race; see `rulka.runtime.collector.CarBatch`.
 
     A connection that is lost in a race ends that race as crashed; the next `begin` connects anew, once.
 
@@ -76,7 +79,7 @@ class GameRace:
         # A run step for every action, also within a decision.
         self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, width, height)
         physics = settings.simulator.physics
-        self._centre, self._frames = all_zones(track), zone_frames(track)
+        self._centre, self._frames = track.exact_zones, zone_frames(track)
         crash_cosine = float(np.cos(np.radians(physics.crash_deg)))
         self._beyond = physics.off_road_m, physics.fall_m, physics.rest_m, crash_cosine
         self._reference_m = physics.reference_m
@@ -159,14 +162,46 @@ class GameRace:
             if num_taken == self._table.repeats or decision.is_finished:
                 return decision
 
-    def step_or_begin(self, action: int | NDArray[np.int64]) -> StepResult:
-        """Takes one decision; where a race has ended, begins the next one instead."""
-        if not self.scores.num_over:
-            return self.step(action)
+    def reset_into(
+        self,
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+        seed: int,
+    ) -> None:
+        """Starts a race and writes image [1, L, H, W], floats [1, F] and potential [1]; the seed does nothing."""
+        del seed
         self.begin()
-        self.scores.set_over(_THE_CAR)  # so that the score is that of a reset
-        self.scores.score()
-        return self.scores.result()
+        self.observe(image_out, floats_out, potential_out)
+
+    def step_into(
+        self,
+        actions: NDArray[np.int64],
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+    ) -> StepResult:
+        """Takes one decision, or begins the next race where one has ended, and writes what is seen then."""
+        if self.scores.num_over:
+            self.begin()
+            self.scores.set_over(_THE_CAR)  # so that the score is that of a reset
+            self.scores.score()
+            result = self.scores.result()
+        else:
+            result = self.step(actions[0])
+        self.observe(image_out, floats_out, potential_out)
+        return result
+
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule."""
+        self.scores.set_moment(moment)
+
+    def state_dict(self) -> None:
+        """Returns nothing: a game's races begin anew when a run goes on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Is never called: there is no state."""
+        raise NotImplementedError
 
     def observe(
         self, image_out: NDArray[np.uint8], floats_out: NDArray[np.float32], potential_out: NDArray[np.float32]
@@ -243,7 +278,7 @@ class GameRace:
         here, ahead = self._frames[zone, 6:9], self._frames[zone + 1, 6:9]
         normal = here + share * (ahead - here)
         aside_m = abs(lateral_m) - 0.5 * float(track.width_m[min(zone, track.num_zones - 1)])
-        return has_left(aside_m, height_m, float(up @ normal / np.linalg.norm(normal)), *self._beyond)
+        return is_beyond_track(aside_m, height_m, float(up @ normal / np.linalg.norm(normal)), *self._beyond)
 
     def _checked(self, action: int | NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the actions [K] of a decision."""

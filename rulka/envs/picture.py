@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from rulka.actions import ActionTable
 from rulka.envs.batch import RaceBatch
@@ -24,29 +25,7 @@ GAS, BRAKE, STEER = (47, 195, 154), (240, 140, 60), (86, 180, 233)
 KEYS: tuple[tuple[str, int, Colour], ...] = (("<", 2, STEER), ("^", 0, GAS), ("v", 1, BRAKE), (">", 3, STEER))
 """Sign, place among the keys of the observation, and colour when pressed, from left to right."""
 
-_GLYPHS = {
-    "0": "01110 10001 10011 10101 11001 10001 01110",
-    "1": "00100 01100 00100 00100 00100 00100 01110",
-    "2": "01110 10001 00001 00010 00100 01000 11111",
-    "3": "11111 00010 00100 00010 00001 10001 01110",
-    "4": "00010 00110 01010 10010 11111 00010 00010",
-    "5": "11111 10000 11110 00001 00001 10001 01110",
-    "6": "00110 01000 10000 11110 10001 10001 01110",
-    "7": "11111 00001 00010 00100 01000 01000 01000",
-    "8": "01110 10001 10001 01110 10001 10001 01110",
-    "9": "01110 10001 10001 01111 00001 00010 01100",
-    ".": "00000 00000 00000 00000 00000 01100 01100",
-    "/": "00001 00001 00010 00100 01000 10000 10000",
-    "k": "10000 10000 10010 10100 11000 10100 10010",
-    "m": "00000 00000 11010 10101 10101 10001 10001",
-    "h": "10000 10000 10110 11001 10001 10001 10001",
-    "s": "00000 00000 01110 10000 01110 00001 11110",
-    "<": "00010 00100 01000 10000 01000 00100 00010",
-    ">": "01000 00100 00010 00001 00010 00100 01000",
-    "^": "00100 01110 10101 00100 00100 00100 00100",
-    "v": "00100 00100 00100 00100 10101 01110 00100",
-    " ": "00000 00000 00000 00000 00000 00000 00000",
-}
+LARGE, SMALL = ImageFont.load_default(26), ImageFont.load_default(20)
 
 
 def pictures_per_s(table: ActionTable) -> int:
@@ -66,39 +45,21 @@ def race_picture(batch: RaceBatch, car: int) -> NDArray[np.uint8]:
     """Draws one car of a batch [480, 640, 3]."""
     simulator = batch.simulator
     row = simulator.cars[car]
-    picture = render_rgb(batch.scene, row[:POSE_SIZE], int(simulator.zone_index[car]), WIDTH, HEIGHT)
+    picture = Image.fromarray(render_rgb(batch.scene, row[:POSE_SIZE], int(simulator.zone_index[car]), WIDTH, HEIGHT))
+    pen = ImageDraw.Draw(picture)
     speed_kmh = float(np.linalg.norm(row[CAR["velocity"]])) * MPS_TO_KMH
-    _write(picture, f"{speed_kmh:3.0f} km/h", 16, HEIGHT - 46)
-    _write(picture, f"{batch.scores.facts()['time_ms'][car] / 1000.0:6.2f} s", WIDTH - 170, 16)
+    _write(pen, f"{speed_kmh:3.0f} km/h", 16, HEIGHT - 46)
+    _write(pen, f"{batch.scores.facts()['time_ms'][car] / 1000.0:6.2f} s", WIDTH - 170, 16)
     for number, (sign, key, colour) in enumerate(KEYS):
         x, y = WIDTH - 160 + 36 * number, HEIGHT - 46
-        _fill(picture, x, y, 32, 32, PANEL)
-        _fill(picture, x + 3, y + 3, 26, 26, colour if simulator.previous_keys[car, -1, key] else UNPRESSED)
-        _stamp(picture, _mask(sign, 2), x + 11, y + 9)
-    return picture
+        pen.rectangle((x, y, x + 31, y + 31), PANEL)
+        pen.rectangle((x + 3, y + 3, x + 28, y + 28), colour if simulator.previous_keys[car, -1, key] else UNPRESSED)
+        pen.text((x + 16, y + 16), sign, PAPER, SMALL, anchor="mm")
+    return np.array(picture)
 
 
-def _write(picture: NDArray[np.uint8], text: str, x: int, y: int) -> None:
-    """Writes a line of text, 21 pixels high, on a dark panel; x and y are its upper left corner."""
-    mask = _mask(text, 3)
-    _fill(picture, x - 6, y - 4, mask.shape[1] + 9, mask.shape[0] + 8, PANEL)
-    _stamp(picture, mask, x, y)
-
-
-def _mask(text: str, scale: int) -> NDArray[np.bool_]:
-    mask = np.concatenate([_glyph(letter) for letter in text], axis=1)
-    return np.repeat(np.repeat(mask, scale, axis=0), scale, axis=1)
-
-
-def _stamp(picture: NDArray[np.uint8], mask: NDArray[np.bool_], x: int, y: int) -> None:
-    picture[y : y + mask.shape[0], x : x + mask.shape[1]][mask] = PAPER
-
-
-def _glyph(letter: str) -> NDArray[np.bool_]:
-    """Returns a letter [7, 6], the last column empty."""
-    rows = [[bit == "1" for bit in row] + [False] for row in _GLYPHS[letter].split()]
-    return np.array(rows)
-
-
-def _fill(picture: NDArray[np.uint8], x: int, y: int, width: int, height: int, colour: Colour) -> None:
-    picture[y : y + height, x : x + width] = colour
+def _write(pen: ImageDraw.ImageDraw, text: str, x: int, y: int) -> None:
+    """Writes a line of text on a dark panel; x and y are its upper left corner."""
+    left, top, right, bottom = pen.textbbox((x, y), text, LARGE)
+    pen.rectangle((left - 6, top - 4, right + 6, bottom + 4), PANEL)
+    pen.text((x, y), text, PAPER, LARGE)

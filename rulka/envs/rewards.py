@@ -6,7 +6,7 @@ learns and not what is best (Ng et al. 1999). Engineered rewards do change what 
 that end at 0. Weight 0 switches each term off. The formulas are Linesight's (github.com/Linesight-RL/linesight).
 
 The kernels become part of those of `rulka.envs.scoring`. All weights and limits of races are one array, so that a
-change takes effect without compiling.
+change takes effect without compiling; what the formulas themselves hold are constants.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
 ENGINEERED_MIN_DISTANCE_M = 5.0
 """The engineered reward does not below this, nor above `MAX_DISTANCE_M`."""
 NEO_SLIDE_MPS = 2.0
-SLIDE_SPEED_KMH = (0.0, 100.0, 200.0, 300.0, 400.0, 500.0)
-SLIDE_START = (80.0, 80.0, 75.0, 67.0, 60.0, 55.0)
-"""A speed slide starts where 20 times the sideways speed in m/s exceeds this, by forward speed; twice it is best."""
-NUM_SLIDE_POINTS = len(SLIDE_START)
+SLIDE_STEP_KMH = 100.0
+SLIDE_START = np.array([80.0, 80.0, 75.0, 67.0, 60.0, 55.0])
+"""A speed slide starts where 20 times the sideways speed in m/s exceeds this, by steps of forward speed; twice it is
+best."""
 
-PER_METRE, PER_SECOND, PER_LEAVING, FINISH_S, LINE_WEIGHT, NEAR_M, FAR_M = range(NUM_LIMITS, NUM_LIMITS + 7)
+PER_METRE, PER_SECOND, PER_LEAVING, FINISH_S, LINE_WEIGHT, DIRECTION_WEIGHT, PER_GAINED_MPS = range(
+    NUM_LIMITS, NUM_LIMITS + 7
+)
 """Places in the array of rules; the first are those of the limits of races, see `rulka.simulator.race_end`."""
-DIRECTION_WEIGHT, PER_GAINED_MPS, NEO_MPS, ENGINEERED_NEAR_M, SLIDE_STEP_KMH = range(FAR_M + 1, FAR_M + 6)
-SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(SLIDE_STEP_KMH + 1, SLIDE_STEP_KMH + 5)
+SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(PER_GAINED_MPS + 1, PER_GAINED_MPS + 5)
 """Places of the engineered rewards' weights, which follow their schedules."""
-PAYS_DRIVING, SLIDE_TABLE = LINE_DISTANCE + 1, LINE_DISTANCE + 2
-"""Whether any reward looks at how the car drives; and the first number of the table of speed slides."""
-NUM_RULES = SLIDE_TABLE + NUM_SLIDE_POINTS
+PAYS_DRIVING, NUM_RULES = LINE_DISTANCE + 1, LINE_DISTANCE + 2
+"""Whether any reward looks at how the car drives."""
 
 
 def rule_array(settings: RaceSettings, length_m: float) -> Array:
@@ -50,14 +50,11 @@ def rule_array(settings: RaceSettings, length_m: float) -> Array:
 
 
 def set_rewards(rules: Array, rewards: RewardParams) -> None:
-    """Writes the weights of rewards, and what their formulas take, into an array of rules."""
+    """Writes the weights of rewards into an array of rules."""
     rules[[PER_METRE, PER_SECOND, PER_LEAVING]] = rewards.per_metre, rewards.per_second, rewards.off_track
     rules[FINISH_S] = rewards.finish_as_seconds
-    rules[[LINE_WEIGHT, NEAR_M, FAR_M]] = rewards.line_distance_potential, MIN_DISTANCE_M, MAX_DISTANCE_M
-    rules[DIRECTION_WEIGHT] = rewards.direction_potential
+    rules[[LINE_WEIGHT, DIRECTION_WEIGHT]] = rewards.line_distance_potential, rewards.direction_potential
     rules[PER_GAINED_MPS] = rewards.per_metre * rewards.speed_as_seconds
-    rules[[NEO_MPS, ENGINEERED_NEAR_M, SLIDE_STEP_KMH]] = NEO_SLIDE_MPS, ENGINEERED_MIN_DISTANCE_M, SLIDE_SPEED_KMH[1]
-    rules[SLIDE_TABLE:] = SLIDE_START
     set_engineered(rules, rewards, Moment(0))
 
 
@@ -117,28 +114,28 @@ def driving_reward(
     # A gain in speed is paid like the metres that it brings within `speed_as_seconds`; a loss costs as much.
     reward = rules[PER_GAINED_MPS] * gained_mps
     if num_wheels == NUM_WHEELS:
-        start = slide_start(forward_mps, rules)
+        start = slide_start(forward_mps)
         amount = max(20.0 * sideways - start, 0.0) / start
         reward += rules[SPEED_SLIDE] * max(0.0, 1.0 - abs(amount - 1.0))  # 1 at the best angle, 0 far from it
-    reward += rules[NEO_SLIDE] if sideways >= rules[NEO_MPS] else 0.0
+    reward += rules[NEO_SLIDE] if sideways >= NEO_SLIDE_MPS else 0.0
     reward += rules[KAMIKAZE] if is_full_gas or num_wheels <= 1 else 0.0
-    return reward + rules[LINE_DISTANCE] * min(max(distance_m, rules[ENGINEERED_NEAR_M]), rules[FAR_M])
+    return reward + rules[LINE_DISTANCE] * min(max(distance_m, ENGINEERED_MIN_DISTANCE_M), MAX_DISTANCE_M)
 
 
 @inlined_kernel
-def slide_start(forward_mps: float, rules: Array) -> float:
+def slide_start(forward_mps: float) -> float:
     """Returns the table's value at a forward speed: straight between its points, constant before and after."""
-    place = max(3.6 * forward_mps / rules[SLIDE_STEP_KMH], 0.0)
-    low = min(int(place), NUM_SLIDE_POINTS - 2)
+    place = max(3.6 * forward_mps / SLIDE_STEP_KMH, 0.0)
+    low = min(int(place), SLIDE_START.shape[0] - 2)
     share = min(place - low, 1.0)
-    before, after = rules[SLIDE_TABLE + low], rules[SLIDE_TABLE + low + 1]
+    before, after = SLIDE_START[low], SLIDE_START[low + 1]
     return before + share * (after - before)
 
 
 @inlined_kernel
 def line_potential(distance_m: np.float32, rules: Array) -> np.float32:
     """Returns the potential of a distance to the line: the nearer, the higher; not positive."""
-    near_m, far_m = np.float32(rules[NEAR_M]), np.float32(rules[FAR_M])
+    near_m, far_m = np.float32(MIN_DISTANCE_M), np.float32(MAX_DISTANCE_M)
     return np.float32(-rules[LINE_WEIGHT]) * min(max(distance_m, near_m), far_m)
 
 

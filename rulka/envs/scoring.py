@@ -22,10 +22,10 @@ from rulka.envs.rewards import (
     rule_array,
     set_engineered,
 )
-from rulka.observation import CAR, NUM_WHEELS, WAYPOINT_STRIDE
+from rulka.observation import NUM_WHEELS, WAYPOINT_STRIDE
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
-from rulka.simulator.car.columns import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
+from rulka.simulator.car import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 from rulka.simulator.physics import (
     ALONG_BEFORE_ROW,
@@ -311,7 +311,8 @@ class Scores:
         counters[which, MILESTONE_MS] = 0.0
         counters[which, START_M] = along_m[which].astype(np.float32)
         if self._rules[PER_GAINED_MPS] != 0.0:
-            counters[which, SPEED_MPS] = _speeds(self._view.rows[which])
+            for n in np.flatnonzero(which):
+                counters[n, SPEED_MPS] = length_of(*(speed_along(self._view.rows[n], axis) for axis in range(3)))
 
     def set_over(self, is_over: NDArray[np.bool_]) -> None:
         """Says which races [N] are over."""
@@ -366,11 +367,3 @@ class Scores:
             "is_finished": is_finished.copy(),
             "is_off_track": is_off_track & ~is_finished,
         }
-
-
-def _speeds(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Returns the speeds [N] of `CAR` rows, to the bit those of the kernel, whatever N is."""
-    rotation = rows[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
-    across, up, along = (rows[:, CAR["velocity"]].astype(np.float64)[:, k, None] for k in range(3))
-    left, above, forward = (rotation[:, 0] * across + rotation[:, 1] * up + rotation[:, 2] * along).T
-    return np.sqrt(left * left + above * above + forward * forward)

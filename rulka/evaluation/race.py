@@ -23,11 +23,10 @@ from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEn
 from rulka.race_settings import RaceSettings
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator import race_end
-from rulka.simulator.camera import camera_array
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_end import RaceWatch
 from rulka.simulator.race_start import HEADING, LATERAL, NUM_CHANCES, Starts, draw_starts
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
@@ -123,10 +122,11 @@ def race(
     log = _Log(simulator, races)
     history, is_first = FrameHistory(num_cars, settings.image_shape), np.ones(num_cars, np.bool_)
     floats = np.zeros((num_cars, num_floats(table.actions_per_decision)), np.float32)
-    scene, camera = bake_scene(races.track), camera_array(settings.simulator.camera)
+    camera = camera_array(settings.simulator.camera)
+    renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(races.track), camera)
     while log.watch.is_racing.any():
         if settings.image.shows_image:
-            render_frames(simulator.cars, simulator.zone_index, scene, camera, history.newest)
+            renderer.render(history.newest)
             history.add(has_moved=True, is_first=is_first)
             is_first[:] = False
         simulator.floats(floats)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from rulka.game.protocol import NUM_CHANNELS, MessageId
 from rulka.params import SimulatorParams
-from rulka.simulator.camera import camera_array
-from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
+from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
@@ -78,7 +77,7 @@ class GameFrames:
             self._message = np.empty(1 + height * width, "<u4")
             self._message[0] = MessageId.FRAME
         if self._kind == "grey":
-            render_frames(simulator.cars, simulator.zone_index, self._scene, self._camera, self._grey)
+            FrameRenderer(simulator.cars, simulator.zone_index, self._scene, self._camera).render(self._grey)
             bgra_from_grey(self._grey[0], self._message[1:])
         else:
             pose, zone = simulator.cars[0, :POSE_SIZE], int(simulator.zone_index[0])

@@ -99,7 +99,7 @@ class GeneratedTracksParams(TrackParams):
 
 
 TracksParams = Annotated[MainTrackParams | CampaignTracksParams | GeneratedTracksParams, Field(discriminator="kind")]
-"""Some tracks, told apart by their `kind`; see `rulka.tracks.chosen`."""
+"""Some tracks, told apart by their `kind`; see `rulka.tracks.find`."""
 
 
 class DriverParams(Section):

@@ -92,8 +92,8 @@ def drive(
     return int(cars.gate_time_ms[0, -1]) if cars.is_finished[0] else None, float(cars.along_m[0])
 
 
-def write_reference(reference: Reference, table: ActionTable) -> str:
-    """Returns the text of a reference lap."""
+def store_reference(reference: Reference, table: ActionTable, path: Path) -> None:
+    """Writes a reference lap to a file."""
     controls = np.repeat(table.analog()[reference.actions], table.ticks_per_action, axis=0)
     facts = {
         "track": reference.track_uid,
@@ -105,13 +105,8 @@ def write_reference(reference: Reference, table: ActionTable) -> str:
     }
     if reference.searched_ms:
         facts["searches"] = " ".join(map(str, reference.searched_ms))
-    return write_script(controls, tuple(f"{name}: {value}" for name, value in facts.items()))
-
-
-def store_reference(reference: Reference, table: ActionTable, path: Path) -> None:
-    """Writes a reference lap to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(write_reference(reference, table), "utf-8")
+    path.write_text(write_script(controls, tuple(f"{name}: {value}" for name, value in facts.items())), "utf-8")
 
 
 def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: ActionTable) -> Reference:

@@ -1,26 +1,347 @@
-"""Finds a reference lap: a racing line first, then single decisions."""
+"""Finds a reference lap: a racing line first, then single decisions.
+
+A plan says where to drive and how fast. It is held by a pursuing driver in closed loop, so that a change in one bend
+leaves the bends after it nearly as they were. That is what finding a line needs, and what changing single decisions
+cannot do. These come last: change a few, drive on with the rest, keep what reaches the finish earlier. Later decisions
+hold after an earlier change only where that is small, so that changes come in small and large, and the lap is gone over
+again and again. Every trial starts from the saved state before its change, so that only what follows is driven again.
+
+Dimensions: N trials, K knots along the track, Z zones, T decisions of a lap, S numbers of a saved state.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
+from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.params import SimulatorParams
 from rulka.progress import Progress
-from rulka.reference.expand import Expander, OnSpent
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
-from rulka.reference.line import LineSearch
-from rulka.reference.polish import drive_lap, polish
+from rulka.simulator.car import OFF_TRACK
+from rulka.simulator.driver import speed_plan
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
+
+Floats = NDArray[np.float64]
+Actions = NDArray[np.int64]
+OnSpent = Callable[[int, int], None]
+"""Called with the decisions simulated since the last call and the lap time now, in ms."""
 
 DECISIONS_PER_M = 25_000
 """Budget for each metre of track where none is given."""
 LINE_SHARE = 0.75
 """Share of the budget for the racing line."""
 SLOWEST_MPS = 5.0
-"""A first lap slower than this on average is given up."""
+"""A lap slower than this on average is given up."""
+
+KNOT_M = 6.0
+"""Distance between knots."""
+ZONES_PER_KNOT = int(KNOT_M / ZONE_SPACING_M)
+LATERAL, PACE, LOOK = range(3)
+"""What a plan says at a knot: metres left of the line, log of the share of the planned speed, log of the look-ahead."""
+SPREAD = np.array([1.5, 0.15, 0.15])
+"""Standard deviation of the changes of each."""
+LEAD_IN_M, CHANGE_M, BEYOND_M = 35.0, 60.0, 250.0
+"""A trial begins this far before its change, may change its plan at any place within so many metres, and is judged as
+far behind these, or at the finish."""
+NUM_PLANS = 256
+"""Plans tried at one place of the lap."""
+REACTION_S = 0.12
+LOOK_AHEAD_M, LOOK_AHEAD_S = 4.0, 0.3
+COAST_MPS, BRAKE_MPS = 1.0, 3.0
+"""The gas is let go and the brake pressed this far above the planned speed."""
+FIRST_PACES = (0.35, 1.1)
+"""Shares of the possible speed at which a first lap is tried, least and most."""
+FIRST_SPREAD = np.array([1.0, 0.0, 0.2])
+"""Standard deviation of where and how far ahead half of that field drives."""
+
+NUM_TRIALS = 512
+"""Changes of single decisions tried at one place of the lap."""
+MAX_WINDOW = 24
+"""Decisions that one change may span: 1.2 s."""
+CHECK_EVERY = 8
+"""Trials that have fallen behind are given up every so many decisions."""
+MAX_BEHIND_S = 0.15
+"""A trial further behind the lap than this is given up."""
+
+
+@dataclass(frozen=True)
+class Lap:
+    """A lap that reaches the finish.
+
+    Attributes:
+        plan: [3, K] what its driver kept to, empty where its decisions were changed one by one.
+        actions: [T] decisions.
+        states: [T, S] saved state before each.
+        rests: [T] steering owed before each, see `Pilot`.
+        along_m: [T + 1] metres at each decision and after the last, never falling.
+        finish_ms: time at the finish.
+        arrival: speed at the finish, m/s, which decides between equal times.
+    """
+
+    plan: Floats
+    actions: Actions
+    states: Floats
+    rests: Floats
+    along_m: Floats
+    finish_ms: int
+    arrival: float
+
+
+class Pilot:
+    """Pursues a point of the planned line ahead; a key is all or nothing, so what it steers too much it owes."""
+
+    def __init__(self, track: Track, simulator: SimulatorParams) -> None:
+        self._zones, self._left = track.exact_zones, zone_frames(track)[:, 3:6]
+        self._radii = np.array(simulator.physics.turn_radius_m).T
+        self._speeds = speed_plan(track, simulator.physics, 1.0)
+        self.num_knots = len(self._zones) // ZONES_PER_KNOT + 2
+
+    def actions(self, cars: Simulator, plans: Floats, rests: Floats) -> tuple[Actions, Floats]:
+        """Returns [N] actions for cars with plans [N, 3, K], and what [N] steering is owed afterwards."""
+        speed = _speeds(cars)
+        soon = self._ahead(cars.zone_index, REACTION_S * speed)
+        excess = speed - self._speeds[soon] * np.exp(_at(plans, PACE, soon))
+        look = np.exp(_at(plans, LOOK, cars.zone_index))
+        target = self._ahead(cars.zone_index, LOOK_AHEAD_M + LOOK_AHEAD_S * speed * look)
+        point = self._zones[target] + _at(plans, LATERAL, target)[:, None] * self._left[target]
+        rotation = cars.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
+        local = np.einsum("nij,ni->nj", rotation, point - cars.cars[:, CAR["position"]])
+        distance = np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
+        wanted = -2.0 * local[:, 0] / distance**2 * np.interp(speed, *self._radii)
+        wanted = np.clip(wanted, -1.0, 1.0) + rests
+        steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
+        index = cars.table.index_of(excess < COAST_MPS, excess > BRAKE_MPS, steer, 0.5)
+        return index, np.clip(wanted - steer, -0.5, 0.5)
+
+    def _ahead(self, zone: NDArray[np.int64], distance_m: Floats) -> NDArray[np.int64]:
+        return np.minimum(zone + (distance_m / ZONE_SPACING_M).astype(np.int64), len(self._zones) - 1)
+
+
+def _at(plans: Floats, what: int, zone: NDArray[np.int64]) -> Floats:
+    """Returns [N] the value of each plan at a zone of its own, straight between knots."""
+    knot, beyond = np.divmod(zone, ZONES_PER_KNOT)
+    share, rows = beyond / ZONES_PER_KNOT, np.arange(len(plans))
+    return (1.0 - share) * plans[rows, what, knot] + share * plans[rows, what, knot + 1]
+
+
+def _speeds(cars: Simulator) -> Floats:
+    """Returns [N] m/s."""
+    return np.linalg.norm(cars.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
+
+
+class Search:
+    """Finds and improves laps on one track.
+
+    Attributes:
+        spent: decisions simulated so far.
+    """
+
+    def __init__(
+        self,
+        track: Track,
+        simulator: SimulatorParams,
+        table: ActionTable,
+        generator: np.random.Generator,
+        on_spent: OnSpent,
+    ) -> None:
+        """Places the cars.
+
+        Args:
+            track: where.
+            simulator: physics.
+            table: actions to choose from.
+            generator: source of all changes.
+            on_spent: called after each round.
+        """
+        self._generator, self._on_spent = generator, on_spent
+        self._pilot = Pilot(track, simulator)
+        self._one, self._field, self._trials = (
+            Simulator(track, count, simulator, table) for count in (1, NUM_PLANS, NUM_TRIALS)
+        )
+        self._start = self._one.save()
+        self._room_m = np.interp(
+            np.arange(self._pilot.num_knots) * ZONES_PER_KNOT, np.arange(track.num_zones), track.width_m / 2.0
+        )
+        self._max_decisions = int(track.length_m / SLOWEST_MPS * 1000.0 / table.duration_ms) + 1
+        self.spent = 0
+
+    def first_lap(self) -> Lap | None:
+        """Returns the fastest lap of a field of constant plans, from slow to daring, None where none finishes."""
+        constants = self._generator.standard_normal((NUM_PLANS, 3)) * FIRST_SPREAD
+        constants[: NUM_PLANS // 2] = 0.0
+        constants[:, PACE] = np.log(np.resize(np.linspace(*FIRST_PACES, NUM_PLANS // 2), NUM_PLANS))
+        plans = np.tile(constants[:, :, None], (1, 1, self._pilot.num_knots))
+        np.clip(plans[:, LATERAL], -self._room_m, self._room_m, out=plans[:, LATERAL])
+        cars, rests = self._field, np.zeros(NUM_PLANS)
+        cars.restore(np.tile(self._start, (NUM_PLANS, 1)))
+        for _ in range(self._max_decisions):
+            self.spent += int((~(cars.is_off_track | cars.is_finished)).sum())
+            actions, rests = self._pilot.actions(cars, plans, rests)
+            cars.step(actions)
+            if cars.is_finished.any():
+                lap = self._follow(plans[_finish_ms(cars).argmin()])
+                if lap is not None:
+                    self._on_spent(self.spent, lap.finish_ms)
+                return lap
+            if cars.is_off_track.all():
+                break
+        return None
+
+    def improve_line(self, lap: Lap, until: int) -> Lap:
+        """Changes the plan of a lap until so many decisions are simulated; returns one at least as fast."""
+        while self.spent < until:
+            before = self.spent
+            place_m = float(self._generator.uniform(0.0, lap.along_m[-2]))
+            plans = self._changed_plans(lap.plan, place_m)
+            first = max(int(np.searchsorted(lap.along_m, place_m - LEAD_IN_M)) - 1, 0)
+            best = self._race_plans(lap, plans, first, place_m + CHANGE_M + BEYOND_M)
+            found = None if best is None else self._follow(plans[best])
+            if found is not None and found.finish_ms <= lap.finish_ms:
+                lap = found
+            self._on_spent(self.spent - before, lap.finish_ms)
+        return lap
+
+    def improve_decisions(self, lap: Lap, until: int) -> Lap:
+        """Changes single decisions of a lap until so many are simulated; returns one at least as fast."""
+        while self.spent < until:
+            before = self.spent
+            place = int(self._generator.integers(len(lap.actions)))
+            trials = self._changed_decisions(lap.actions, place)
+            best = self._race_decisions(lap, trials, place)
+            found = None if best is None else self._repeat(trials[best])
+            if found is not None and (found.finish_ms, -found.arrival) < (lap.finish_ms, -lap.arrival):
+                lap = found
+            self._on_spent(self.spent - before, lap.finish_ms)
+        return lap
+
+    def _changed_plans(self, plan: Floats, place_m: float) -> Floats:
+        """Returns [N, 3, K] copies with a smooth bump somewhere from the place on."""
+        generator = self._generator
+        plans = np.tile(plan, (NUM_PLANS, 1, 1))
+        width_m = np.exp(generator.uniform(np.log(5.0), np.log(40.0), NUM_PLANS))
+        centre_m = place_m + generator.uniform(0.0, CHANGE_M, NUM_PLANS)
+        knots_m = np.arange(plan.shape[1]) * KNOT_M
+        bump = np.exp(-0.5 * ((knots_m - centre_m[:, None]) / width_m[:, None]) ** 2)
+        bump[:, knots_m < place_m] = 0.0
+        size = SPREAD * generator.standard_normal((NUM_PLANS, 3)) * generator.choice((0.25, 1.0, 2.0), (NUM_PLANS, 1))
+        size *= generator.uniform(size=size.shape) < 0.6
+        plans += size[:, :, None] * bump[:, None, :]
+        np.clip(plans[:, LATERAL], -self._room_m, self._room_m, out=plans[:, LATERAL])
+        return plans
+
+    def _changed_decisions(self, actions: Actions, place: int) -> Actions:
+        """Returns [N, T] copies of a lap, each changed somewhere from `place` on for at most MAX_WINDOW.
+
+        A change replaces a stretch by one action, moves a stretch earlier or later, turns it round in a circle, or
+        strews single actions; a quarter of the trials get a second one.
+        """
+        generator, trials = self._generator, np.tile(actions, (NUM_TRIALS, 1))
+        for is_changed in (np.ones(NUM_TRIALS, np.bool_), generator.uniform(size=NUM_TRIALS) < 0.25):
+            first = np.minimum(place + generator.integers(MAX_WINDOW, size=NUM_TRIALS), len(actions) - 1)
+            length = np.minimum(generator.geometric(0.25, NUM_TRIALS), MAX_WINDOW) * is_changed
+            self._change(trials, first, length)
+        return trials
+
+    def _change(self, trials: Actions, first: Actions, length: Actions) -> None:
+        """Changes `length` [N] decisions of each trial from `first` [N] on, each trial in a way of its own."""
+        generator, num_actions = self._generator, self._one.table.num_actions
+        columns = np.arange(first.min(), min(int((first + length).max()), trials.shape[1]))
+        offset = columns - first[:, None]
+        inside = (offset >= 0) & (offset < length[:, None])
+        kind = generator.integers(0, 4, (len(trials), 1))
+        shift = generator.choice((-2, -1, 1, 2), (len(trials), 1))
+        turned = first[:, None] + (offset - shift) % np.maximum(length, 1)[:, None]
+        source = np.where(kind == 1, columns - shift, turned).clip(0, trials.shape[1] - 1)
+        moved = np.take_along_axis(trials, source, axis=1)
+        fresh = generator.integers(num_actions, size=inside.shape)
+        one = np.broadcast_to(generator.integers(num_actions, size=(len(trials), 1)), inside.shape)
+        changed = np.select([kind == 0, kind == 3], [one, fresh], moved)
+        strewn = (kind != 3) | (generator.uniform(size=inside.shape) < 0.5)
+        trials[:, columns] = np.where(inside & strewn, changed, trials[:, columns])
+
+    def _race_plans(self, lap: Lap, plans: Floats, first: int, until_m: float) -> int | None:
+        """Drives from a decision of the lap on until the first car gets to a place or the finish.
+
+        Returns:
+            Which plan that is; None where the lap itself is there before.
+        """
+        cars, rests = self._field, np.full(NUM_PLANS, lap.rests[first])
+        cars.restore(np.tile(lap.states[first], (NUM_PLANS, 1)))
+        for decision in range(first, len(lap.actions)):
+            self.spent += int((~cars.is_off_track).sum())
+            actions, rests = self._pilot.actions(cars, plans, rests)
+            cars.step(actions)
+            if cars.is_finished.any():
+                return int(_finish_ms(cars).argmin())
+            along_m = np.where(cars.is_off_track, 0.0, cars.along_m)
+            if along_m.max() >= until_m:
+                is_ahead = decision + 1 == len(lap.actions) or along_m.max() > lap.along_m[decision + 1]
+                return int(along_m.argmax()) if is_ahead else None
+            if decision + 1 < len(lap.actions) and lap.along_m[decision + 1] >= until_m:
+                return None
+        return None
+
+    def _race_decisions(self, lap: Lap, trials: Actions, place: int) -> int | None:
+        """Returns which trial reaches the finish first, None where none gets there in time."""
+        cars = self._trials
+        cars.restore(np.tile(lap.states[place], (NUM_TRIALS, 1)))
+        for decision in range(place, len(lap.actions)):
+            self.spent += int((~cars.is_off_track).sum())
+            cars.step(trials[:, decision])
+            if cars.is_finished.any():
+                return int(np.lexsort((-_speeds(cars), _finish_ms(cars)))[0])  # of equal times the faster car
+            if decision % CHECK_EVERY == 0:
+                behind_s = (lap.along_m[decision + 1] - cars.along_m) / np.maximum(_speeds(cars), 5.0)
+                given_up = cars.save()
+                given_up[:, OFF_TRACK] = 1.0
+                cars.restore(given_up, behind_s >= MAX_BEHIND_S)
+            if cars.is_off_track.all():
+                return None
+        return None
+
+    def _follow(self, plan: Floats) -> Lap | None:
+        """Drives by a plan from the start; None where it does not reach the finish."""
+        return self._drive(plan, lambda _, rest: self._pilot.actions(self._one, plan[None], rest))
+
+    def _repeat(self, actions: Actions) -> Lap | None:
+        """Drives decisions [T] from the start; None where they do not reach the finish. Those beyond it are cut."""
+        return self._drive(np.zeros((3, 0)), lambda decision, rest: (actions[decision : decision + 1], rest))
+
+    def _drive(self, plan: Floats, choose: Callable[[int, Floats], tuple[Actions, Floats]]) -> Lap | None:
+        """Drives what is chosen, by the number of the decision and the steering owed, until nothing is."""
+        cars, rest = self._one, np.zeros(1)
+        cars.restore(self._start)
+        actions, states, rests, along = [], [], [], [0.0]
+        while len(actions) < self._max_decisions:
+            states.append(cars.save()[0])
+            rests.append(rest[0])
+            action, rest = choose(len(actions), rest)
+            if not len(action):
+                break
+            actions.append(int(action[0]))
+            cars.step(action)
+            self.spent += 1
+            along.append(float(cars.along_m[0]))
+            if cars.is_finished[0]:
+                path, finish_ms = np.maximum.accumulate(along), int(cars.gate_time_ms[0, -1])
+                rows = np.array(actions), np.array(states), np.array(rests)
+                return Lap(plan, *rows, path, finish_ms, float(_speeds(cars)[0]))
+            if cars.is_off_track[0]:
+                break
+        return None
+
+
+def _finish_ms(cars: Simulator) -> Actions:
+    """Returns [N] the time at the finish, of cars that are not there the longest possible."""
+    return np.where(cars.is_finished, cars.gate_time_ms[:, -1], np.iinfo(np.int64).max)
 
 
 def default_budget(track: Track) -> int:
@@ -49,19 +370,12 @@ def find_reference(
     Returns:
         The lap; None where no lap reaches the finish.
     """
-    generator = np.random.default_rng(seed)
-    slowest = int(track.length_m / SLOWEST_MPS * 1000.0 / table.duration_ms) + 1
-    line = LineSearch(track, simulator, table, slowest)
-    planned = line.first_lap(generator)
-    if planned is None:
-        return None
-    on_spent(line.spent, planned.finish_ms)
-    planned = line.improve(planned, int(budget * LINE_SHARE) - line.spent, generator, on_spent)
-    expander = Expander(track, simulator, table)
-    lap = drive_lap(expander, planned.actions)
+    search = Search(track, simulator, table, np.random.default_rng(seed), on_spent)
+    lap = search.first_lap()
     if lap is None:
         return None
-    lap = polish(expander, lap, table.num_actions, budget - line.spent, generator, on_spent)
+    lap = search.improve_line(lap, int(budget * LINE_SHARE))
+    lap = search.improve_decisions(lap, budget)
     return Reference(
         track_uid=track.uid,
         geometry=geometry_hash(track),

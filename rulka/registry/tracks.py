@@ -9,8 +9,7 @@ from rulka.datasets.races import load_main_track
 from rulka.folders import RACES, TRACKS
 from rulka.params import Params
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
-from rulka.tracks.chosen import chosen_tracks
-from rulka.tracks.find import find_track
+from rulka.tracks.find import chosen_tracks, find_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 

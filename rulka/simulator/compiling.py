@@ -2,14 +2,14 @@
 
 numba keeps machine code on disk, under the name of its kernel, and looks only at that kernel's own file to see whether
 it is still true: an edited constant or kernel in another file would go unseen, and stale code would run. So the name
-under which code is kept ends in a digest of all that the kernel is made of.
+under which code is kept ends in a digest of all files that kernels are made of.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -31,38 +31,37 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrap
 COMPILATION = "numba:compile"
 """An event that numba documents, not sent where the cache has the kernel."""
 _LOGGER = logging.getLogger(__name__)
-_parts: dict[Callable[..., Any], dict[str, Any]] = {}
-"""The options of every kernel that kernels call."""
+_HERE = ("car", "compiling", "palette", "physics", "race_end", "render_kernels", "scene")
+_ELSEWHERE = ("envs/randomising", "envs/rewards", "envs/scoring", "observation", "tracks/track")
+_NAMES = (*(f"simulator/{name}" for name in _HERE), *_ELSEWHERE)
+SOURCES = [Path(__file__).resolve().parents[1] / f"{name}.py" for name in _NAMES]
+"""All files whose kernels and constants become machine code; a test holds the list to what they import."""
+
+
+def digest_of(sources: Iterable[Path]) -> str:
+    """Returns a digest of files and of numba's version."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+DIGEST = digest_of(SOURCES)
 
 
 def inlined_kernel(function: F) -> F:
     """Makes a kernel that becomes part of the kernels that call it. Python calls the function as it is, uncompiled."""
-    return _registered(function, OPTIONS | {"forceinline": True})
+    return register_jitable(**OPTIONS, forceinline=True)(function)
 
 
 def called_kernel(function: F) -> F:
     """Makes a kernel that kernels call, unless LLVM thinks it better to inline it. For Python as `inlined_kernel`."""
-    return _registered(function, OPTIONS)
-
-
-def _registered(function: F, options: dict[str, Any]) -> F:
-    """Makes a function known to numba for use within kernels."""
-    _parts[function] = options
-    return register_jitable(**options)(function)
+    return register_jitable(**OPTIONS)(function)
 
 
 def cached_kernel(function: F) -> F:
-    """Makes a kernel that Python calls; its machine code is kept on disk.
-
-    What it names has to be defined before it: other kernels, numbers and arrays of them, and named tuples.
-
-    Raises:
-        TypeError: if it, or a kernel that it calls, names something else of ours, whose changes would go unseen.
-    """
-    digest = hashlib.sha256(Path(__file__).read_bytes() + numba.__version__.encode())
-    for ingredient in _ingredients(function, set()):
-        digest.update(ingredient.encode())
-    function.__qualname__ += f"_{digest.hexdigest()[:16]}"
+    """Makes a kernel that Python calls; its machine code is kept on disk."""
+    function.__qualname__ += f"_{DIGEST}"
     return cast("F", njit(cache=True, nogil=True, **OPTIONS)(function))
 
 
@@ -71,37 +70,7 @@ def is_cached(kernel: Any) -> bool:
 
     numba looks at more, such as the processor: where it does not take what lies there, it compiles anew.
     """
-    source = Path(kernel.py_func.__code__.co_filename)
-    # numba names a kernel's index after module, name and line, and takes none from before an edit of the file.
-    indices = Path(kernel.stats.cache_path).glob(f"*.{kernel.py_func.__qualname__}-*.nbi")
-    return any(index.stat().st_mtime > source.stat().st_mtime for index in indices)
-
-
-def _ingredients(function: Callable[..., Any], seen: set[Callable[..., Any]]) -> Iterator[str]:
-    """Yields all that the machine code of a kernel follows from: its byte code, kernels and values that it names."""
-    seen.add(function)
-    code = function.__code__
-    yield f"{code.co_code.hex()} {code.co_names} {code.co_consts} {function.__defaults__}\n"
-    for name in code.co_names:
-        value: Any = function.__globals__.get(name)
-        if isinstance(value, int | float | tuple | np.generic):
-            yield f"{name} = {value!r}\n"
-        elif isinstance(value, np.ndarray):
-            yield f"{name} = {value.dtype} {value.shape} {value.tobytes().hex()}\n"
-        elif hasattr(value, "_fields"):
-            yield f"{name} = {value._fields}\n"
-        elif callable(value) and value in _parts:
-            yield f"{name} = {value.__module__}.{value.__qualname__} {_parts[value]}\n"
-            if value not in seen:
-                yield from _ingredients(value, seen)
-        elif _is_ours(value):
-            message = f"the kernel {function.__qualname__} names {value!r}, whose changes would go unseen"
-            raise TypeError(message)
-
-
-def _is_ours(value: Any) -> bool:
-    """Whether a module, class or function is one of this project."""
-    return str(getattr(value, "__module__", getattr(value, "__name__", ""))).startswith("rulka.")
+    return any(Path(kernel.stats.cache_path).glob(f"*.{kernel.py_func.__qualname__}-*.nbi"))
 
 
 class CompilationNotice(event.Listener):
@@ -117,7 +86,7 @@ class CompilationNotice(event.Listener):
         if not self._is_told and kernel.py_func.__module__.startswith("rulka.") and kernel.stats.cache_path:
             self._is_told = True
             _LOGGER.warning(
-                "compiling kernels of the simulator (physics, rewards, frames): some 15 s, once; kept in %s",
+                "compiling kernels of the simulator (physics, rewards, frames): some 20 s, once; kept in %s",
                 kernel.stats.cache_path,
             )
 

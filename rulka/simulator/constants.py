@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rulka.observation import DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.params import PhysicsParams
-from rulka.simulator.car import columns
-from rulka.tracks.progress import all_zones, zone_frames
+from rulka.simulator import car as columns
+from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 
 NUM_SPEEDS = 256
@@ -89,7 +89,7 @@ def table_array(params: PhysicsParams) -> NDArray[np.float64]:
 
 def road_array(track: Track) -> NDArray[np.float64]:
     """Returns [Z, NUM_ROAD] zones with their axes, half width and material, those past the finish included."""
-    centre, frames = all_zones(track), zone_frames(track)
+    centre, frames = track.exact_zones, zone_frames(track)
     road = np.zeros((len(centre), columns.NUM_ROAD))
     road[:, columns.CENTRE : columns.CENTRE + 3] = centre
     road[:, columns.TANGENT : columns.TANGENT + 9] = frames

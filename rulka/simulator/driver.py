@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.params import DriverParams, PhysicsParams
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.progress import all_zones, zone_frames
+from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 
 Floats = NDArray[np.float64]
@@ -70,7 +70,7 @@ class PurePursuitDriver:
     def __init__(self, track: Track, physics: PhysicsParams, skills: Skills, seed: int) -> None:
         num_drivers = len(skills.pace)
         self._skills = skills
-        self._zones = all_zones(track)
+        self._zones = track.exact_zones
         self._left = zone_frames(track)[:, 3:6]
         self._half_width_m = np.pad(track.width_m / 2.0, (0, len(self._zones) - track.num_zones), mode="edge")
         self._physics = physics

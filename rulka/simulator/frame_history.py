@@ -14,16 +14,12 @@ class FrameHistory:
 
     Attributes:
         seen: [N, L, H, W] uint8, oldest first.
+        newest: [N, H, W], contiguous, for whoever draws the next frames; `add` then takes them in.
     """
 
     def __init__(self, num_cars: int, image_shape: tuple[int, int, int]) -> None:
         self.seen = np.zeros((num_cars, *image_shape), np.uint8)
-        self._newest = np.zeros((num_cars, *image_shape[1:]), np.uint8)
-
-    @property
-    def newest(self) -> NDArray[np.uint8]:
-        """[N, H, W], contiguous, for whoever draws the next frames; `add` then takes them in."""
-        return self._newest
+        self.newest = np.zeros((num_cars, *image_shape[1:]), np.uint8)
 
     def add(self, has_moved: bool, is_first: NDArray[np.bool_]) -> None:
         """Takes in what was drawn into `newest`.
@@ -34,5 +30,5 @@ class FrameHistory:
         """
         if has_moved:
             self.seen[:, :-1] = self.seen[:, 1:]
-        self.seen[:, -1] = self._newest
-        self.seen[is_first] = self._newest[is_first, None]
+        self.seen[:, -1] = self.newest
+        self.seen[is_first] = self.newest[is_first, None]

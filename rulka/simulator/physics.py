@@ -10,8 +10,8 @@ is nothing and the car falls. A car that stands reverses on the brake.
 The model follows the game's StadiumCar in kind; its constants are parameters and reach the kernels as an array, see
 `rulka.simulator.constants`.
 
-Here are the kernels that are called from Python; what a tick is made of lies in `rulka.simulator.car`, where `columns`
-says which number is what. Arguments that they share:
+Here are the kernels that are called from Python; what a tick is made of, and which number is what, lies in
+`rulka.simulator.car`. Arguments that they share:
     state: [N, S + G] cars; those that finished or left the track stay as they are.
     road: [Z, NUM_ROAD] zones.
     gate_m: [G] distance of each gate along the line, finish last.
@@ -21,45 +21,28 @@ says which number is what. Arguments that they share:
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator.car.body import fly
-from rulka.simulator.car.columns import (
+from rulka.simulator.car import (
     ALONG,
-    CRASH_COSINE,
-    FALL_M,
     FINISHED,
-    G_HALF_WIDTH,
     GATE,
     GATE_MS,
-    HEIGHT,
     LATERAL,
-    OFF_ROAD_M,
     OFF_TRACK,
-    REST_M,
     SHIFT_S,
     SHIFTING,
-    STEER,
-    STEER_STEP,
-    TICK_MS,
-    TICK_S,
     TIME_MS,
-    UX,
-    UY,
-    UZ,
-    VX,
     ZONE,
-    X,
+    describe_car,
+    find_ground,
+    has_ended,
+    tick,
 )
-from rulka.simulator.car.ground import find_ground, has_ground, meet_stops, meet_walls
-from rulka.simulator.car.rolling import roll_on_road
-from rulka.simulator.car.rows import describe_car
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
-from rulka.simulator.race_end import is_beyond_track
 
 NUM_CONTROLS, NUM_COMMANDS = 3, 7
 """A command is steer, gas and brake, then the keys accelerate, brake, left and right."""
@@ -69,60 +52,6 @@ ZONE_ROW, TIME_ROW, GATES_ROW, NUM_TIMING = range(4)
 """Rows of `View.timing` before the gate times."""
 FINISHED_ROW, OFF_TRACK_ROW, NUM_ENDS = range(3)
 """Rows of `View.ended`."""
-
-
-@inlined_kernel
-def has_ended(car: Array) -> bool:
-    """Whether a car has finished or left the track."""
-    return car[FINISHED] > 0.0 or car[OFF_TRACK] > 0.0
-
-
-@inlined_kernel
-def tick(
-    car: Array,
-    control: NDArray[np.float32],
-    road: Array,
-    gate_m: Array,
-    c: Array,
-    tables: Array,
-    ground: Array,
-    motion: Array,
-) -> None:
-    """Moves one car by one tick; arguments as above, `ground` and `motion` are working memory."""
-    car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
-    if car[HEIGHT] < c[REST_M] and has_ground(car, ground):
-        roll_on_road(car, control[1], control[2], c, tables, ground, motion)
-    else:
-        fly(car, c)
-    for k in range(3):
-        car[X + k] += car[VX + k] * c[TICK_S]
-    before_m = car[ALONG]
-    find_ground(car, road, c, ground)
-    meet_walls(car, c, ground)
-    if has_ground(car, ground):
-        meet_stops(car, c, ground)
-    car[TIME_MS] += c[TICK_MS]
-    beyond_m = abs(car[LATERAL]) - ground[G_HALF_WIDTH]
-    upright = car[UX] * ground[0] + car[UY] * ground[1] + car[UZ] * ground[2]
-    if is_beyond_track(beyond_m, car[HEIGHT], upright, c[OFF_ROAD_M], c[FALL_M], c[REST_M], c[CRASH_COSINE]):
-        car[OFF_TRACK] = 1.0
-    else:
-        pass_gates(car, before_m, gate_m, c)
-
-
-@inlined_kernel
-def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
-    """Records every gate passed in this tick at its interpolated millisecond; the last gate ends the race."""
-    gate = int(car[GATE])
-    while gate < gate_m.shape[0] and car[ALONG] >= gate_m[gate]:
-        moved = car[ALONG] - before_m
-        share = (gate_m[gate] - before_m) / moved if moved > 0.0 else 1.0
-        passed_ms = car[TIME_MS] - c[TICK_MS] * (1.0 - min(max(share, 0.0), 1.0))
-        car[GATE_MS + gate] = math.floor(passed_ms + 0.5)
-        gate += 1
-    car[GATE] = gate
-    if gate == gate_m.shape[0]:
-        car[FINISHED] = 1.0
 
 
 class World(NamedTuple):

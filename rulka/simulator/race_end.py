@@ -102,20 +102,6 @@ def find_ends(
     return num_ended
 
 
-@cached_kernel
-def has_left(
-    aside_m: float,
-    height_m: float,
-    upright: float,
-    off_road_m: float,
-    fall_m: float,
-    rest_m: float,
-    crash_cosine: float,
-) -> bool:
-    """`is_beyond_track` for those who are not kernels."""
-    return is_beyond_track(aside_m, height_m, upright, off_road_m, fall_m, rest_m, crash_cosine)
-
-
 class RaceWatch:
     """Watches one race of each car from its start to its end.
 

@@ -6,69 +6,46 @@ alike. Dimensions: N frames, H x W pixels, M cars.
 
 from __future__ import annotations
 
-import threading
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.errors import UserError
-from rulka.simulator.camera import people_camera
+from rulka.params import CameraParams
 from rulka.simulator.palette import RGB_INK
-from rulka.simulator.rendering.frames import draw_frames
-from rulka.simulator.rendering.kernels import Scratch, new_scratch
+from rulka.simulator.render_kernels import draw_frames, new_scratch
 from rulka.simulator.scene import Scene
 
 POSE_SIZE = 12
 """Numbers in a pose: position, then rotation row by row."""
 CAMERA_SIZE = 5
 _NO_CARS = np.zeros((0, POSE_SIZE), np.float32)
-_memory = threading.local()
+_PEOPLE = CameraParams(back_m=8.0, height_m=3.0, pitch_deg=9.0, fov_deg=78.0)
+"""Shows the own car in the lower middle of a picture; decides nothing that an agent sees."""
 
 
 class RenderError(UserError):
     """Arrays that frames cannot be drawn from or into; the message names the array."""
 
 
-def render_frames(
-    poses: NDArray[np.float32],
-    zone_index: NDArray[np.int64],
-    scene: Scene,
-    camera: NDArray[np.float32],
-    out: NDArray[np.uint8],
-) -> None:
-    """Draws what the cars' cameras see, without the cars, in one kernel call.
+def camera_array(camera: CameraParams) -> NDArray[np.float32]:
+    """Packs the camera for the kernels, which take it as an argument so that a change always takes effect.
 
-    A frame depends on its own pose and zone alone, to the bit, not on the rest of the batch.
-
-    Args:
-        poses: [N, 12] position and rotation of every car; longer rows are allowed, and need not be contiguous.
-        zone_index: [N] zone of every car; road is drawn from there ahead and back.
-        scene: from `bake_scene`.
-        camera: [5] from `camera_array`, or [N, 5], one for each frame.
-        out: [N, H, W] uint8, contiguous; the frames are written straight into it.
-
-    Raises:
-        RenderError: if an array has a wrong shape, type or layout, or a pose is not finite.
+    Returns:
+        [5] float32: metres behind the car, metres above it, sine and cosine of the downward pitch, and the focal
+        length in half image widths.
     """
-    if out.dtype != np.uint8 or out.ndim != 3 or not out.flags.c_contiguous:
-        message = f"frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
-        raise RenderError(message)
-    if poses.dtype != np.float32 or poses.ndim != 2 or len(poses) != len(out) or poses.shape[1] < POSE_SIZE:
-        message = f"{len(out)} frames need float32 poses of {POSE_SIZE} numbers each, got {poses.dtype} {poses.shape}"
-        raise RenderError(message)
-    if zone_index.shape != (len(out),):
-        message = f"{len(out)} frames need as many zones, got {zone_index.shape}"
-        raise RenderError(message)
-    _check_camera(camera, len(out))
-    # Copies of one layout and type, or numba would compile the kernel once more for every other one.
-    own_poses, own_zones = np.array(poses[:, :POSE_SIZE], order="C"), np.array(zone_index, np.int64)
-    _check_drawn(draw_frames(own_poses, own_zones, scene, _cameras(camera), _NO_CARS, _scratch(), out))
+    pitch, half_view = math.radians(camera.pitch_deg), math.radians(camera.fov_deg) / 2.0
+    numbers = (camera.back_m, camera.height_m, math.sin(pitch), math.cos(pitch), 1.0 / math.tan(half_view))
+    return np.array(numbers, dtype=np.float32)
 
 
 class FrameRenderer:
-    """Draws frames of the same cars again and again: what `render_frames` copies and checks is checked here once.
+    """Draws what the cars' cameras see, without the cars, in one kernel call for all of them.
 
-    Not for several threads at a time. A frame is the one of `render_frames`, to the bit.
+    A frame depends on its own pose and zone alone, to the bit, not on the rest of the batch. Not for several threads at
+    a time.
 
     Attributes:
         cameras: [1 or N, 5] may be written to.
@@ -81,7 +58,13 @@ class FrameRenderer:
         scene: Scene,
         camera: NDArray[np.float32],
     ) -> None:
-        """Takes hold of arrays that somebody else goes on writing to; see `render_frames` for them.
+        """Takes hold of arrays that somebody else may go on writing to.
+
+        Args:
+            poses: [N, 12] contiguous position and rotation of every car; longer rows are allowed.
+            zone_index: [N] contiguous zone of every car; road is drawn from there ahead and back.
+            scene: from `bake_scene`.
+            camera: [5] from `camera_array`, or [N, 5], one for each frame.
 
         Raises:
             RenderError: if an array has a wrong shape, type or layout.
@@ -94,12 +77,17 @@ class FrameRenderer:
         if zone_index.dtype != np.int64 or zone_index.shape != (len(poses),) or not zone_index.flags.c_contiguous:
             message = f"{len(poses)} poses need as many int64 zones, got {zone_index.dtype} {zone_index.shape}"
             raise RenderError(message)
-        _check_camera(camera, len(poses))
-        self.cameras = _cameras(camera)
-        self._poses, self._zone_index, self._scene, self._own_scratch = poses, zone_index, scene, new_scratch()
+        if camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (len(poses), CAMERA_SIZE)):
+            message = f"a camera is {CAMERA_SIZE} float32 numbers, one for all or one for each of {len(poses)} frames, "
+            message += f"got {camera.dtype} {camera.shape}"
+            raise RenderError(message)
+        self.cameras = np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
+        # Copies of what may not be written to, for which numba would compile the kernel once more.
+        self._poses, self._zone_index = (np.require(values, requirements=["C", "W"]) for values in (poses, zone_index))
+        self._scene, self._scratch = scene, new_scratch()
 
     def render(self, out: NDArray[np.uint8]) -> None:
-        """Draws all cars into `out` [N, H, W], contiguous uint8.
+        """Draws all cars straight into `out` [N, H, W], contiguous uint8.
 
         Raises:
             RenderError: if it has a wrong shape, type or layout, or a pose is not finite.
@@ -108,7 +96,7 @@ class FrameRenderer:
             message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
             raise RenderError(message)
         _check_drawn(
-            draw_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._own_scratch, out)
+            draw_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._scratch, out)
         )
 
 
@@ -144,10 +132,11 @@ def render_rgb(
     if others is not None and len(others):
         cars = np.concatenate([cars, np.asarray(others, np.float32)[:, :POSE_SIZE]])
     large = np.empty((3, 1, 2 * height, 2 * width), np.uint8)
-    lens = _cameras(people_camera() if camera is None else camera)
+    lens = (camera_array(_PEOPLE) if camera is None else camera)[None]
+    scratch = new_scratch()
     for channel in range(3):
         tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))
-        _check_drawn(draw_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel]))
+        _check_drawn(draw_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, scratch, large[channel]))
     frame = np.empty((height, width, 3), np.uint8)
     for channel in range(3):
         # Two neighbours are one number of 16 bits: adding its halves reads memory in order, twice as fast as strides.
@@ -157,26 +146,7 @@ def render_rgb(
     return frame
 
 
-def _cameras(camera: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns cameras [1 or N, 5] of one layout."""
-    return np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
-
-
-def _check_camera(camera: NDArray[np.float32], num_frames: int) -> None:
-    if camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (num_frames, CAMERA_SIZE)):
-        message = f"a camera is {CAMERA_SIZE} float32 numbers, one for all or one for each of {num_frames} frames, got "
-        message += f"{camera.dtype} {camera.shape}"
-        raise RenderError(message)
-
-
 def _check_drawn(bad_pose: int) -> None:
     if bad_pose >= 0:
         message = f"pose {bad_pose} holds a value that is not finite"
         raise RenderError(message)
-
-
-def _scratch() -> Scratch:
-    """Returns this thread's working memory."""
-    if not hasattr(_memory, "scratch"):
-        _memory.scratch = new_scratch()
-    return _memory.scratch

@@ -1,11 +1,19 @@
-"""Tracks by name: those of the campaign, those of a race dataset, and files."""
+"""Tracks by name (of the campaign, of a race dataset, files), and all that parameters ask for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
+from rulka.errors import UserError
+from rulka.params import CampaignTracksParams, GeneratedTracksParams, TracksParams
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track, TrackError, load_track
+
+MOST_FRUITLESS = 100
+"""Seeds that may be passed over, one after another, before it is the settings that make no track."""
 
 
 class UnknownTrackError(TrackError):
@@ -33,3 +41,48 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
         return load_track(Path(name))
     message = f"there is no track {str(name)!r}: it is neither a file nor one of {', '.join([*driven, *slugs])}"
     raise UnknownTrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
+
+
+class TracksAlikeError(UserError):
+    """A track was asked for twice."""
+
+
+def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
+    """Returns all tracks of some sets, in their order.
+
+    Args:
+        sets: what parameters say.
+        main: the track of `data/races`.
+
+    Raises:
+        TracksAlikeError: if one of them comes twice.
+    """
+    tracks = [track for some in sets for track in _tracks_of(some, main)]
+    uids = [track.uid for track in tracks]
+    twice = sorted({uid for uid in uids if uids.count(uid) > 1})
+    if twice:
+        message = f"the track {twice[0]} is among the tracks twice"
+        raise TracksAlikeError(message, hint="Name each once; give generated ones other seeds or another length.")
+    return tracks
+
+
+def _tracks_of(some: TracksParams, main: Track) -> Iterator[Track]:
+    if isinstance(some, CampaignTracksParams):
+        yield from map(campaign_track, some.slugs)
+    elif isinstance(some, GeneratedTracksParams):
+        yield from _generated(some)
+    else:
+        yield main
+
+
+def _generated(some: GeneratedTracksParams) -> Iterator[Track]:
+    shape = some.model_dump(exclude={"kind", "count", "seed"})
+    seeds = count(some.seed)
+    for _ in range(some.count):
+        for fruitless, seed in enumerate(seeds):
+            try:
+                yield generate_track(seed, **shape)
+                break
+            except TrackError:  # no layout of this seed keeps clear of itself
+                if fruitless == MOST_FRUITLESS:
+                    raise

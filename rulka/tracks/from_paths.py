@@ -5,7 +5,7 @@ line goes through their median, smoothed and spaced evenly. The road's roll is t
 ground, upside down in a loop included; the ground under their wheels is its surface, and a gate lies where they were
 at the time of its checkpoint.
 
-Dimensions: D dense points of a path, Z zones, G gates.
+Dimensions: S samples of a path, D dense points of it, Z zones, G gates.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.axes import line_frames
-from rulka.tracks.driven_path import (
-    ASPHALT,
-    DensePath,
-    DrivenPath,
-    jump_of,
-    make_dense,
-    path_from_rows,
-    problem_of,
-)
-from rulka.tracks.progress import all_zones, progress_along
+from rulka.observation import CAR, ZONE_SPACING_M
+from rulka.tracks.geometry import line_frames
+from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, VERGE, Track, TrackError
 
-__all__ = ["DrivenPath", "path_from_rows", "track_from_paths"]
+DENSE_MS = 5
+"""Time between points of a path made dense: well under a metre at any speed."""
+MAX_AFTER_LAST_SAMPLE_MS = 200
+"""A finish this long after the last sample is still extrapolated to."""
+MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
+"""A step between samples larger than this times the speed, plus this, is a respawn, not a path."""
+MAX_RACE_MS = 3 * 3_600_000
+MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
+"""Drives beyond these are damaged ones."""
+MIN_LENGTH_M = 20.0
+MIN_STEP_M = 1e-3
+"""Dense points nearer than this to the one before are dropped: the car stands."""
+ASPHALT = 16
+NOT_ON_GROUND = -1
 
 MAX_AWAY_M = 30.0
 """A path further than this from the others somewhere took another way."""
@@ -48,6 +52,168 @@ NUM_ALIGNMENTS = 2
 MIN_WEIGHT = 0.05
 """The roll counts as known where at least this share of the paths was on the ground."""
 NUM_MATERIALS = 32
+
+
+@dataclass(frozen=True)
+class DrivenPath:
+    """One drive from the start to the finish.
+
+    Attributes:
+        time_ms: [S] int64 increasing race times.
+        position: [S, 3] world metres.
+        velocity: [S, 3] world m/s.
+        up: [S, 3] the car's up axis in the world.
+        checkpoint_times_ms: time at each checkpoint, the finish last; empty when it was not finished.
+        material: [S] id of the ground under most of the wheels, `NOT_ON_GROUND` in the air; None where not known.
+    """
+
+    time_ms: NDArray[np.int64]
+    position: NDArray
+    velocity: NDArray
+    up: NDArray
+    checkpoint_times_ms: tuple[int, ...]
+    material: NDArray[np.int64] | None = None
+
+
+def path_from_rows(
+    time_ms: NDArray[np.int64], rows: NDArray[np.float32], checkpoint_times_ms: Sequence[int | None]
+) -> DrivenPath:
+    """Makes a path of the `CAR` rows of a race.
+
+    Args:
+        time_ms: [S] int64 time of each row.
+        rows: [S, NUM_CAR_FIELDS] rows.
+        checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached. Without the last
+            one the path counts as not finished.
+    """
+    contact = rows[:, CAR["has_contact"]] > 0.5
+    ids = rows[:, CAR["material"]].astype(np.int64)
+    alike = ((ids[:, :, None] == ids[:, None, :]) & contact[:, None, :]).sum(axis=2) * contact
+    most = np.take_along_axis(ids, alike.argmax(axis=1)[:, None], axis=1)[:, 0]
+    is_finished = len(checkpoint_times_ms) > 0 and checkpoint_times_ms[-1] is not None
+    return DrivenPath(
+        time_ms=time_ms,
+        position=rows[:, CAR["position"]],
+        velocity=rows[:, CAR["velocity"]],
+        up=rows[:, CAR["rotation"]].reshape(-1, 3, 3)[:, :, 1],
+        checkpoint_times_ms=tuple(time for time in checkpoint_times_ms if time is not None) if is_finished else (),
+        material=np.where(contact.any(axis=1), most, NOT_ON_GROUND),
+    )
+
+
+def problem_of(path: DrivenPath) -> str | None:
+    """Returns why no car can have driven a path to its finish, None when one can; see `jump_of` for jumps in it."""
+    if len(path.time_ms) < 2 or (np.diff(path.time_ms) <= 0).any():
+        return "its samples are too few or not in order of time"
+    limits = ((path.position, MAX_COORDINATE_M), (path.velocity, MAX_SPEED_MPS), (path.up, 2.0))
+    if not all((np.abs(values) < limit).all() for values, limit in limits):  # false for what is not a number, too
+        return "it holds positions or velocities that no drive has"
+    if not path.checkpoint_times_ms or max(path.checkpoint_times_ms) <= path.time_ms[0]:
+        return "it was not finished"
+    if max(path.checkpoint_times_ms) > path.time_ms[-1] + MAX_AFTER_LAST_SAMPLE_MS:
+        return "its samples end before the finish"
+    if max(path.checkpoint_times_ms) > MAX_RACE_MS:
+        return f"it lasts longer than {MAX_RACE_MS // 3_600_000} hours"
+    race = path.time_ms <= max(path.checkpoint_times_ms)
+    length_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1).sum()
+    if length_m < MIN_LENGTH_M:
+        return f"it is too short: {length_m:.0f} m, {MIN_LENGTH_M:.0f} m is the least"
+    return None if length_m < MAX_LENGTH_M else f"it is longer than {MAX_LENGTH_M / 1000:.0f} km"
+
+
+def jump_of(path: DrivenPath) -> str | None:
+    """Returns where a path leaps further than its speed allows, as at a respawn, before the finish; None if nowhere."""
+    race = path.time_ms <= max(path.checkpoint_times_ms, default=path.time_ms[-1])
+    time_ms = path.time_ms[race]
+    step_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1)
+    speed_mps = np.linalg.norm(path.velocity[race], axis=1)
+    reach_m = MAX_GAP_FACTOR * np.maximum(speed_mps[1:], speed_mps[:-1]) * np.diff(time_ms) / 1000 + MAX_GAP_M
+    is_jump = step_m > reach_m
+    if not is_jump.any():
+        return None
+    at = int(is_jump.argmax())
+    return f"it jumps {step_m[at]:.0f} m between {time_ms[at] / 1000:.2f} s and {time_ms[at + 1] / 1000:.2f} s"
+
+
+@dataclass(frozen=True)
+class DensePath:
+    """A path made dense and cut at its finish.
+
+    Attributes:
+        time_ms: [D] race times.
+        point: [D, 3] points on the ground below the car.
+        left: [D, 3] the car's left axis.
+        has_roll: [D] 1 where the car was on the ground at the samples before and after, else 0.
+        material: [D] id of the ground, `NOT_ON_GROUND` in the air.
+        gate_times_ms: time at each checkpoint in order, the finish last.
+        along_m: [D] progress along the common line, zeros before there is one.
+    """
+
+    time_ms: NDArray[np.float64]
+    point: NDArray[np.float64]
+    left: NDArray[np.float64]
+    has_roll: NDArray[np.float64]
+    material: NDArray[np.int64]
+    gate_times_ms: tuple[int, ...]
+    along_m: NDArray[np.float64]
+
+    @property
+    def length_m(self) -> float:
+        """Length of the path, metres."""
+        return float(np.linalg.norm(np.diff(self.point, axis=0), axis=1).sum())
+
+
+def make_dense(path: DrivenPath, car_height_m: float) -> DensePath:
+    """Interpolates a usable path to a point every `DENSE_MS`, the last exactly at the finish time.
+
+    Args:
+        path: a path without a problem.
+        car_height_m: height of the recorded positions above the ground, along the car's up axis.
+    """
+    finish_ms = max(path.checkpoint_times_ms)
+    times = np.append(np.arange(int(path.time_ms[0]), finish_ms, DENSE_MS), finish_ms).astype(np.float64)
+    position = _hermite(path, times)
+    up = np.stack([np.interp(times, path.time_ms, path.up[:, axis]) for axis in range(3)], axis=1)
+    up /= np.maximum(np.linalg.norm(up, axis=1, keepdims=True), 1e-9)
+    left = np.cross(up, np.gradient(position, axis=0))
+    left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
+    point = position - car_height_m * up
+    material, has_roll = _ground(path, times)
+    is_moving = np.append(True, np.linalg.norm(np.diff(point, axis=0), axis=1) > MIN_STEP_M)
+    return DensePath(
+        time_ms=times[is_moving],
+        point=point[is_moving],
+        left=left[is_moving],
+        has_roll=has_roll[is_moving],
+        material=material[is_moving],
+        gate_times_ms=tuple(sorted(path.checkpoint_times_ms)),
+        along_m=np.zeros(int(is_moving.sum())),
+    )
+
+
+def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Returns [D] the material at the nearest sample, and [D] whether the car was on the ground before and after."""
+    material = np.full(len(path.time_ms), ASPHALT) if path.material is None else path.material
+    nearest = np.searchsorted((path.time_ms[1:] + path.time_ms[:-1]) / 2, times)
+    first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
+    is_on = material != NOT_ON_GROUND
+    return material[nearest], (is_on[first] & is_on[first + 1]).astype(np.float64)
+
+
+def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [D, 3] positions on the cubics that have the recorded velocities; straight on past the last sample."""
+    position, velocity = path.position.astype(np.float64), path.velocity.astype(np.float64)
+    first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
+    step_s = (path.time_ms[first + 1] - path.time_ms[first])[:, None] / 1000
+    s = np.clip((times - path.time_ms[first])[:, None] / 1000 / step_s, 0.0, 1.0)
+    inside = (
+        (1 + 2 * s) * (1 - s) ** 2 * position[first]
+        + s * (1 - s) ** 2 * step_s * velocity[first]
+        + s**2 * (3 - 2 * s) * position[first + 1]
+        + s**2 * (s - 1) * step_s * velocity[first + 1]
+    )
+    beyond_s = np.maximum(times - path.time_ms[-1], 0.0)[:, None] / 1000
+    return inside + beyond_s * velocity[-1]
 
 
 def track_from_paths(
@@ -76,15 +242,15 @@ def track_from_paths(
         message = f"track {name!r} cannot be made from {len(paths)} drives: {listed}"
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)
-    axes = _axes(centre)
-    left = _left_axes(axes, aligned)
     zones = len(centre)
+    tangent, level, upright = (axis[:zones] for axis in line_frames(_bare_track(centre).exact_zones))
+    left = _left_axes(tangent, level, aligned)
     return Track(
         uid=uid,
         name=name,
         centre_m=centre,
         width_m=_width(centre, left, aligned, default_width_m),
-        bank_rad=_bank(axes, left),
+        bank_rad=np.arctan2((left * upright).sum(axis=1), (left * level).sum(axis=1)),  # near pi upside down
         material=_material(aligned, zones),
         edge=np.full(zones, VERGE, np.uint8),
         gate_m=_gates(aligned, (zones - 1) * ZONE_SPACING_M),
@@ -158,20 +324,6 @@ def _bare_track(centre: NDArray[np.float64]) -> Track:
     return Track("", "", centre, np.full(zones, 2 * MAX_AWAY_M), np.zeros(zones), surface, edge, finish, DRIVEN_SOURCE)
 
 
-@dataclass(frozen=True)
-class _Axes:
-    """[Z, 3] each: direction of the line, and left and normal of a level road on it."""
-
-    tangent: NDArray[np.float64]
-    level: NDArray[np.float64]
-    upright: NDArray[np.float64]
-
-
-def _axes(centre: NDArray[np.float64]) -> _Axes:
-    tangent, level, upright = line_frames(all_zones(_bare_track(centre)))
-    return _Axes(tangent[: len(centre)], level[: len(centre)], upright[: len(centre)])
-
-
 def _follows(path: DensePath, centre: NDArray[np.float64]) -> bool:
     """Whether a path stays by the line and reaches its end."""
     away_m = np.linalg.norm(path.point - _on_line(centre, path.along_m), axis=1)
@@ -188,26 +340,21 @@ def _at(path: DensePath, values: NDArray[np.float64], along_m: NDArray) -> NDArr
     return np.stack([np.interp(along_m, path.along_m, values[:, axis]) for axis in range(3)], axis=1)
 
 
-def _left_axes(axes: _Axes, paths: list[DensePath]) -> NDArray[np.float64]:
+def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
     """Returns [Z, 3] the road's left axis: the mean of the cars' own while they were on the ground."""
-    along_m = np.arange(len(axes.tangent)) * ZONE_SPACING_M
-    total = np.zeros_like(axes.tangent)
+    along_m = np.arange(len(tangent)) * ZONE_SPACING_M
+    total = np.zeros_like(tangent)
     for path in paths:
         total += _at(path, path.left * path.has_roll[:, None], along_m)
     weight = np.linalg.norm(total, axis=1)
     known = weight > MIN_WEIGHT * len(paths)
     if not known.any():
-        return axes.level
+        return level
     stations = np.flatnonzero(known)
     filled = np.stack([np.interp(np.arange(len(total)), stations, total[stations, axis]) for axis in range(3)], axis=1)
     left = _smooth(filled)
-    left -= (left * axes.tangent).sum(axis=1, keepdims=True) * axes.tangent
+    left -= (left * tangent).sum(axis=1, keepdims=True) * tangent
     return left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
-
-
-def _bank(axes: _Axes, left: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [Z] the roll that turns a level road's left axis into the given one; near pi upside down."""
-    return np.arctan2((left * axes.upright).sum(axis=1), (left * axes.level).sum(axis=1))
 
 
 def _width(

@@ -1,26 +1,66 @@
 """Tracks from a seed, in named difficulties: a line of straights and shapes over hills, from a start to a finish.
 
 Equal seeds give equal tracks. A layout that comes too near to itself is dropped and the next one of the seed is tried.
+
+A jump is a ramp followed by a landing that falls away. A car leaves the ground where speed squared over the radius of
+the crest is more than gravity: with a ramp of 0.16 at about 31 m/s. Dimensions: Z zones.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.check import problem_in_space
-from rulka.tracks.difficulty import Difficulty, difficulty_named
-from rulka.tracks.elevation import add_bridges, crossings, draw_slope, lay_line
-from rulka.tracks.layout import Layout, draw_layout
-from rulka.tracks.surface import bank_of, draw_edges, draw_material, draw_width
+from rulka.tracks.difficulty import TURBO, Arc, Difficulty, difficulty_named
+from rulka.tracks.geometry import problem_in_space
 from rulka.tracks.track import Track, TrackError
+
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
 
 MAX_TRIES = 200
 BRIDGE_CLEARANCE_M = 7.0
 """One part of a line may cross above another where it is this far above it."""
 Line = tuple[NDArray[np.float64], NDArray[np.bool_]]
 """[Z, 3] centre and [Z] whether a zone is on a bridge."""
+
+START_STRAIGHT_M = 50.0
+FINISH_STRAIGHT_M = 30.0
+TRANSITION_M = 12.0
+"""Length over which the curvature of a bend builds up."""
+JUMP_M = 130.0
+"""Length of the straight on which a jump lies."""
+
+WAVES = ((310.0, 0.45), (170.0, 0.6), (95.0, 0.6))
+"""Wavelength in metres and weight of the waves that make the hills."""
+FLAT_START_M, FLAT_FINISH_M, FLAT_BLEND_M = 20.0, 10.0, 30.0
+"""The road is level this far from start and finish, and as steep as it likes that much further on."""
+JUMP_PROFILE = ((0.0, 0.0), (15.0, 0.0), (27.0, 1.0), (32.0, 1.0), (44.0, -0.9), (88.0, -0.9), (115.0, 0.0))
+"""Metres into a jump, and slope there in parts of the ramp's."""
+BRIDGE_TOP_M, BRIDGE_RAMP_M = 24.0, 95.0
+"""A bridge is level this far each way from where the roads cross, and its ramps are this long."""
+BRIDGE_HEIGHT_M = 9.0
+"""The upper of two roads that cross is this far above the lower where they do."""
+MIN_BRIDGE_M = 1.0
+"""A road lifted by more than this is on a bridge."""
+CROSSING_STRIDE = 16
+"""Lines are compared in pieces of this many zones."""
+
+WIDTH_WAVE_M = (90.0, 220.0)
+"""The width varies with wavelengths in this range."""
+BANK_EASE_M = 40.0
+"""Length over which a bank builds up."""
+FULL_BANK_RADIUS_M = 40.0
+"""Bends as tight as this have the full bank, wider ones a part of it."""
+PATCH_M = (30.0, 90.0)
+EDGE_M = (80.0, 240.0)
+"""Lengths of stretches with one surface or one kind of edge."""
+TURBO_M = 8.0
+STRAIGHT_PER_M = 1e-3
+"""Pads lie only where the line curves less than this."""
 
 
 def generate_track(
@@ -40,17 +80,21 @@ def generate_track(
         TrackError: if no layout of this seed keeps clear of itself.
         UnknownDifficultyError: if there is no such difficulty.
     """
-    style = difficulty_named(difficulty)
     kind = "" if difficulty == "medium" else f"-{difficulty}"
-    track = track_in_style(seed, length_m, width_m, max_slope, gate_spacing_m, style)
-    uid, name = f"generated-{seed}-{length_m:.0f}{kind}", f"Generated {seed}"
-    return Track(**{**vars(track), "uid": uid, "name": name, "source": f"generated from seed {seed}{kind}"})
+    names = f"generated-{seed}-{length_m:.0f}{kind}", f"Generated {seed}", f"generated from seed {seed}{kind}"
+    return track_in_style(names, seed, length_m, width_m, max_slope, gate_spacing_m, difficulty_named(difficulty))
 
 
 def track_in_style(
-    seed: int, length_m: float, width_m: float, max_slope: float, gate_spacing_m: float, style: Difficulty
+    names: tuple[str, str, str],
+    seed: int,
+    length_m: float,
+    width_m: float,
+    max_slope: float,
+    gate_spacing_m: float,
+    style: Difficulty,
 ) -> Track:
-    """Makes a track in a style that need not have a name; see `generate_track`."""
+    """Makes a track with a UID, a name and a source, in a style that need not have a name; see `generate_track`."""
     zones = round(length_m / ZONE_SPACING_M) + 1
     for attempt in range(MAX_TRIES):
         rng = np.random.default_rng([seed, attempt])
@@ -69,8 +113,8 @@ def track_in_style(
     finish_m = (zones - 1) * ZONE_SPACING_M
     num_gates = max(1, round(finish_m / gate_spacing_m))
     gate_m = np.linspace(0.0, finish_m, num_gates + 1)[1:]
-    source = f"generated from seed {seed}"
-    return Track(f"generated-{seed}", f"Generated {seed}", centre, width, bank, material, edge, gate_m, source)
+    uid, name, source = names
+    return Track(uid, name, centre, width, bank, material, edge, gate_m, source)
 
 
 def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Difficulty) -> Line | None:
@@ -101,3 +145,218 @@ def _is_clear(centre: NDArray[np.float64], clearance_m: float, may_cross: bool =
         height = centre[::stride, 1]
         is_near &= np.abs(height[:, None] - height[None]) < BRIDGE_CLEARANCE_M
     return not is_near.any()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A line seen from above.
+
+    Attributes:
+        curvature: [Z] 1/m, positive left.
+        jumps: zones at which the straights of its jumps begin.
+    """
+
+    curvature: Floats
+    jumps: tuple[int, ...]
+
+
+def draw_layout(rng: np.random.Generator, zones: int, difficulty: Difficulty) -> Layout:
+    """Draws a random row of straights and shapes."""
+    parts = [np.zeros(round(START_STRAIGHT_M / ZONE_SPACING_M))]
+    sign, deck, heading, jumps = rng.choice((-1.0, 1.0)), [], 0.0, []
+    while (laid := sum(map(len, parts))) < zones:
+        deck = deck or list(rng.permutation(np.array(difficulty.shapes)))
+        shape = deck.pop()
+        if shape == "jump" and laid + _zones_of(JUMP_M + FINISH_STRAIGHT_M) < zones:
+            jumps.append(laid)
+        arcs = _shape(rng, shape, sign, difficulty)
+        general = np.radians(difficulty.sweep_deg) * laid / zones
+        if _strays(heading - general, _turned(arcs), difficulty.wander_deg):
+            arcs, sign = [-arc for arc in arcs], -sign
+        parts += arcs
+        heading += _turned(arcs)
+        parts.append(np.zeros(_zones_of(rng.uniform(*difficulty.straight_m))))
+        sign = -sign if rng.random() < difficulty.turn_back else sign
+    curvature = np.concatenate(parts)[:zones]
+    curvature[-_zones_of(FINISH_STRAIGHT_M) :] = 0.0
+    return Layout(eased(curvature, TRANSITION_M), tuple(jumps))
+
+
+def eased(values: Floats, over_m: float) -> Floats:
+    """Returns [Z] values whose steps are spread over a length."""
+    window = np.hanning(_zones_of(over_m) + 2)
+    return np.convolve(values, window / window.sum(), mode="same").astype(np.float64)
+
+
+def _zones_of(length_m: float) -> int:
+    return round(length_m / ZONE_SPACING_M)
+
+
+def _shape(rng: np.random.Generator, shape: str, sign: float, difficulty: Difficulty) -> list[Floats]:
+    if shape == "jump":
+        return [np.zeros(_zones_of(JUMP_M))]
+    if shape == "chicane":
+        radius, angle = _drawn(rng, difficulty.chicane)
+        return [_arc(sign, radius, angle), _arc(-sign, radius, 2 * angle), _arc(sign, radius, angle)]
+    kinds = {"bend": difficulty.bend, "hairpin": difficulty.hairpin, "sweeper": difficulty.sweeper}
+    return [_arc(sign, *_drawn(rng, kinds[shape]))]
+
+
+def _drawn(rng: np.random.Generator, arc: Arc) -> tuple[float, float]:
+    return rng.uniform(*arc.radius_m), rng.uniform(*arc.angle_deg)
+
+
+def _arc(sign: float, radius_m: float, angle_deg: float) -> Floats:
+    return np.full(max(1, _zones_of(radius_m * np.radians(angle_deg))), sign / radius_m)
+
+
+def _turned(arcs: list[Floats]) -> float:
+    return float(sum(arc.sum() for arc in arcs)) * ZONE_SPACING_M
+
+
+def _strays(away: float, turn: float, wander_deg: float | None) -> bool:
+    """Whether a turn leads too far from the general direction and its mirror image less so; angles in radians."""
+    if wander_deg is None:
+        return False
+    return abs(away + turn) > np.radians(wander_deg) and abs(away - turn) < abs(away + turn)
+
+
+def draw_slope(rng: np.random.Generator, layout: Layout, max_slope: float, difficulty: Difficulty) -> Floats:
+    """Returns [Z] slope: a sum of smooth waves, flat at the start and the finish, with jumps in between."""
+    zones = len(layout.curvature)
+    along = np.arange(zones) * ZONE_SPACING_M
+    waves = sum(np.sin(2 * np.pi * along / length + rng.uniform(0, 2 * np.pi)) * weight for length, weight in WAVES)
+    level = np.minimum(along - FLAT_START_M, along[-1] - along - FLAT_FINISH_M)
+    flat = np.clip(level / FLAT_BLEND_M, 0.0, 1.0)
+    slope = waves * flat
+    slope = max_slope * slope / max(np.abs(slope).max(), 1e-9)
+    for start in layout.jumps:
+        into = along - start * ZONE_SPACING_M
+        slope *= np.clip(np.maximum(-into, into - JUMP_M) / FLAT_BLEND_M, 0.0, 1.0)
+        slope += difficulty.kicker_slope * np.interp(into, *np.array(JUMP_PROFILE).T)
+    return slope
+
+
+def lay_line(curvature: Floats, slope: Floats) -> Floats:
+    """Integrates curvature and slope to [Z, 3] points exactly `ZONE_SPACING_M` apart."""
+    heading = np.cumsum(curvature[:-1] + curvature[1:]) * 0.5 * ZONE_SPACING_M
+    rise = ZONE_SPACING_M * np.sin(np.arctan(slope[:-1]))
+    run = ZONE_SPACING_M * np.cos(np.arctan(slope[:-1]))
+    steps = np.stack([run * np.sin(heading), rise, run * np.cos(heading)], axis=1)
+    centre = np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
+    centre[:, 1] += 10.0 - centre[:, 1].min()
+    return centre
+
+
+def crossings(centre: Floats) -> list[tuple[int, int]]:
+    """Returns the pairs of zones, the earlier first, near which a line crosses itself as seen from above."""
+    ground = centre[::CROSSING_STRIDE, [0, 2]]
+    first, step = ground[:-1], np.diff(ground, axis=0)
+    between = first[None] - first[:, None]
+    area = step[:, None, 0] * step[None, :, 1] - step[:, None, 1] * step[None, :, 0]
+    area = np.where(np.abs(area) < 1e-6, np.nan, area)  # parallel, also on one line: they do not cross
+    here = (between[..., 0] * step[None, :, 1] - between[..., 1] * step[None, :, 0]) / area
+    there = (between[..., 0] * step[:, None, 1] - between[..., 1] * step[:, None, 0]) / area
+    is_met = (here >= 0) & (here < 1) & (there >= 0) & (there < 1)
+    is_met &= np.subtract.outer(np.arange(len(step)), np.arange(len(step))) < -1
+    return [
+        (round((i + here[i, j]) * CROSSING_STRIDE), round((j + there[i, j]) * CROSSING_STRIDE))
+        for i, j in np.argwhere(is_met)
+    ]
+
+
+def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tuple[Floats, NDArray[np.bool_]] | None:
+    """Lifts the line over itself where it crosses.
+
+    Args:
+        layout: the line from above.
+        slope: [Z] slope without bridges.
+        met: from `crossings`.
+
+    Returns:
+        [Z] slope with bridges and [Z] whether a zone is on one; None where there is no room for one.
+    """
+    along = np.arange(len(slope)) * ZONE_SPACING_M
+    lift, is_bridge = np.zeros(len(slope)), np.zeros(len(slope), np.bool_)
+    reach_m = BRIDGE_TOP_M + BRIDGE_RAMP_M
+    jumps_m = np.array([start * ZONE_SPACING_M + JUMP_M / 2 for start in layout.jumps])
+    for pair in met:
+        height = lay_line(layout.curvature, slope + np.gradient(lift, ZONE_SPACING_M))[:, 1]
+        lower, upper = sorted(pair, key=lambda zone: height[zone])
+        missing_m = BRIDGE_HEIGHT_M - (height[upper] - height[lower])
+        at_m = upper * ZONE_SPACING_M
+        is_near_jump = len(jumps_m) > 0 and np.abs(jumps_m - at_m).min() < reach_m + JUMP_M / 2
+        has_room = reach_m < at_m < along[-1] - reach_m and abs(upper - lower) * ZONE_SPACING_M > reach_m
+        if missing_m > 0 and (is_near_jump or not has_room):
+            return None
+        climb = np.clip((reach_m - np.abs(along - at_m)) / BRIDGE_RAMP_M, 0.0, 1.0)
+        lift += max(missing_m, 0.0) * 0.5 * (1.0 - np.cos(np.pi * climb))
+        is_bridge |= np.abs(along - at_m) < BRIDGE_TOP_M
+    return slope + np.gradient(lift, ZONE_SPACING_M), is_bridge | (lift > MIN_BRIDGE_M)
+
+
+def draw_width(rng: np.random.Generator, zones: int, width_m: float, difficulty: Difficulty) -> Floats:
+    """Returns [Z] road width: the given one, or waves about it."""
+    if difficulty.width_change == 0.0:
+        return np.full(zones, width_m)
+    along = np.arange(zones) * ZONE_SPACING_M
+    length, phase = rng.uniform(*WIDTH_WAVE_M, 3), rng.uniform(0.0, 2 * np.pi, 3)
+    waves = np.sin(2 * np.pi * along / length[:, None] + phase[:, None]).mean(axis=0)
+    return width_m * (1.0 + difficulty.width_change * waves / np.abs(waves).max())
+
+
+def bank_of(layout: Layout, difficulty: Difficulty) -> Floats:
+    """Returns [Z] roll: the inside of a bend lies lower, eased in and out; none at the start and the finish."""
+    lean = np.clip(eased(layout.curvature, BANK_EASE_M) * FULL_BANK_RADIUS_M, -1.0, 1.0)
+    along = np.arange(len(lean)) * ZONE_SPACING_M
+    is_open = np.clip(np.minimum(along, along[-1] - along) / START_STRAIGHT_M, 0.0, 1.0)
+    return -np.radians(difficulty.max_bank_deg) * lean * is_open
+
+
+def draw_material(rng: np.random.Generator, layout: Layout, difficulty: Difficulty) -> Bytes:
+    """Returns [Z] material ids: patches of other surfaces, and turbo pads on straights."""
+    zones = len(layout.curvature)
+    material = np.full(zones, difficulty.surface, np.uint8)
+    if difficulty.patches:
+        mean_gap_m = sum(PATCH_M) / 2.0 * (1.0 / difficulty.patch_share - 1.0)
+        at_m, number = START_STRAIGHT_M + rng.uniform(0.3, 1.0) * mean_gap_m, 0
+        while at_m < zones * ZONE_SPACING_M - FINISH_STRAIGHT_M:
+            end_m = at_m + rng.uniform(*PATCH_M)
+            laid = difficulty.patches[number % len(difficulty.patches)]
+            material[_zones_of(at_m) : _zones_of(min(end_m, zones * ZONE_SPACING_M - FINISH_STRAIGHT_M))] = laid
+            at_m, number = end_m + rng.uniform(0.7, 1.3) * mean_gap_m, number + 1
+    for at in _pad_places(rng, layout, difficulty):
+        material[at : at + _zones_of(TURBO_M)] = TURBO
+    return material
+
+
+def _pad_places(rng: np.random.Generator, layout: Layout, difficulty: Difficulty) -> list[int]:
+    """Returns the first zones of turbo pads: on straights, at most one in 60 m, never on a jump."""
+    zones = len(layout.curvature)
+    is_free = np.abs(layout.curvature) < STRAIGHT_PER_M
+    is_free[: _zones_of(START_STRAIGHT_M / 2)] = False
+    is_free[-_zones_of(FINISH_STRAIGHT_M) :] = False
+    for start in layout.jumps:
+        is_free[start : start + _zones_of(JUMP_M)] = False
+    # A pad fires a car into the next bend: it lies at the start of a straight, with room behind it.
+    room = np.lib.stride_tricks.sliding_window_view(np.pad(is_free, (0, _zones_of(30.0) - 1)), _zones_of(30.0)).all(
+        axis=1
+    )
+    places: list[int] = []
+    for at in rng.permutation(np.flatnonzero(room)):
+        if len(places) >= round(difficulty.turbos_per_km * zones * ZONE_SPACING_M / 1000.0):
+            break
+        if all(abs(int(at) - other) > _zones_of(60.0) for other in places):
+            places.append(int(at))
+    return places
+
+
+def draw_edges(rng: np.random.Generator, is_bridge: NDArray[np.bool_], difficulty: Difficulty) -> Bytes:
+    """Returns [Z] edge kinds: stretches of the difficulty's kinds, and those of bridges on them."""
+    edge = np.full(len(is_bridge), difficulty.edges[0], np.uint8)
+    at = 0
+    while len(set(difficulty.edges)) > 1 and at < len(edge):
+        end = at + _zones_of(rng.uniform(*EDGE_M))
+        edge[at:end], at = rng.choice(difficulty.edges), end
+    edge[is_bridge] = difficulty.bridge_edge
+    return edge

@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.axes import line_frames
+from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import Track
 
 PATH_SEARCH_ZONES = 400
@@ -24,20 +24,11 @@ PATH_SEARCH_ZONES = 400
 
 def zone_frames(track: Track) -> NDArray[np.float64]:
     """Returns [Z, 9]: unit tangent, left and normal of the road at every zone, bank included, world coordinates."""
-    zones = all_zones(track)
+    zones = track.exact_zones
     tangent, level, upright = line_frames(zones)
     bank = np.pad(track.bank_rad, (0, len(zones) - track.num_zones), mode="edge")[:, None]
     left = np.cos(bank) * level + np.sin(bank) * upright
     return np.ascontiguousarray(np.concatenate([tangent, left, np.cross(tangent, left)], axis=1))
-
-
-def all_zones(track: Track) -> NDArray[np.float64]:
-    """Returns [Z, 3] zone centres in full precision, extrapolated past the finish like `Track.zones`."""
-    zones = track.zones.astype(np.float64)
-    zones[: track.num_zones] = track.centre_m
-    ahead = track.centre_m[-1] - track.centre_m[-2]
-    zones[track.num_zones :] = track.centre_m[-1] + np.arange(1, len(zones) - track.num_zones + 1)[:, None] * ahead
-    return zones
 
 
 @njit(cache=True, nogil=True)
@@ -126,5 +117,5 @@ def progress_along(
         [S] zone last passed, [S] metres along the line, [S] metres left of it.
     """
     position = np.ascontiguousarray(position_m, np.float64)
-    found = _walk(position, all_zones(track), zone_frames(track), start_index, PATH_SEARCH_ZONES, ZONE_SPACING_M)
+    found = _walk(position, track.exact_zones, zone_frames(track), start_index, PATH_SEARCH_ZONES, ZONE_SPACING_M)
     return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]

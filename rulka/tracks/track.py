@@ -6,8 +6,6 @@ fields of `Track`. Positions are world metres, x, y (up), z.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -20,7 +18,8 @@ from numpy.typing import NDArray
 
 from rulka.errors import UserError
 from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
-from rulka.tracks.check import problem_in_space
+from rulka.outputs import new_file
+from rulka.tracks.geometry import problem_in_space
 
 SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
@@ -86,28 +85,24 @@ class Track:
         """Made from recordings, not drawn or generated."""
         return self.source.startswith(DRIVEN_SOURCE)
 
-    @cached_property
-    def zones(self) -> NDArray[np.float32]:
-        """[Z + NUM_EXTRA_ZONES, 3] float32 zone centres, extrapolated straight on past the finish."""
+    @property
+    def exact_zones(self) -> NDArray[np.float64]:
+        """[Z + NUM_EXTRA_ZONES, 3] zone centres, extrapolated straight on past the finish."""
         direction = self.centre_m[-1] - self.centre_m[-2]
         beyond = self.centre_m[-1] + np.arange(1, NUM_EXTRA_ZONES + 1)[:, None] * direction
-        return np.concatenate([self.centre_m, beyond]).astype(np.float32)
+        return np.concatenate([self.centre_m, beyond])
+
+    @cached_property
+    def zones(self) -> NDArray[np.float32]:
+        """`exact_zones` in float32, of which observations are made."""
+        return self.exact_zones.astype(np.float32)
 
     def save(self, path: Path) -> None:
         """Writes the track to an `.npz` file, all or nothing."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(suffix=".npz", dir=path.parent)
-        os.close(handle)
-        try:
-            np.savez_compressed(temporary, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **_fields(self))
-            Path(temporary).replace(path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _fields(track: Track) -> dict[str, NDArray]:
-    """Returns the stored fields of a track by name."""
-    return {name: np.asarray(getattr(track, name)) for name in Track.__dataclass_fields__}
+        fields = {name: np.asarray(getattr(self, name)) for name in Track.__dataclass_fields__}
+        with new_file(path) as beside:
+            np.savez_compressed(beside, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **fields)
 
 
 # What NumPy and zipfile raise where they meet another file, or single bytes that were changed.

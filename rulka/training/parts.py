@@ -18,9 +18,8 @@ from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
 from rulka.cluster.settings import ClusterError, find_cluster
 from rulka.device import CPU
-from rulka.envs.game import GameCars
-from rulka.envs.several import CarsOnTracks
-from rulka.envs.vector import RaceVectorEnv
+from rulka.envs.game_race import GameRace
+from rulka.envs.vector import CarsOnTracks, RaceVectorEnv
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.observation import num_floats
@@ -42,7 +41,7 @@ def build_cars_on_tracks(
     return CarsOnTracks(num_cars, tracks, settings.at_line() if at_line else settings)
 
 
-def build_game_cars(track: Path, settings: RaceSettings, link: GameLink, num_cars: int, *, at_line: bool) -> GameCars:
+def build_game_cars(track: Path, settings: RaceSettings, link: GameLink, num_cars: int, *, at_line: bool) -> GameRace:
     """Connects to a game, which has one car and begins its races at the start line; see `MakeCars`.
 
     Raises:
@@ -52,7 +51,7 @@ def build_game_cars(track: Path, settings: RaceSettings, link: GameLink, num_car
     if num_cars != 1 or not (at_line or settings == settings.at_line()):
         message = f"a game has one car, which begins at the start line: asked for {num_cars} of them"
         raise UserError(message)
-    return GameCars(load_track(track), settings, link)
+    return GameRace(load_track(track), settings, link)
 
 
 def num_games(train: RuntimeParams) -> int:

@@ -68,7 +68,7 @@ from rulka.runtime.live import METRICS_FILE, TRACK_FILE
 from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
 from rulka.stage import require
-from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.find import chosen_tracks
 from rulka.tracks.track import Track, load_track
 from rulka.training.demonstrations import demonstration_blocks
 from rulka.training.parts import (

@@ -22,8 +22,7 @@ from rulka.errors import UserError
 from rulka.evaluation.results import RaceResult
 from rulka.params import CameraParams, EvaluateParams, ObservationParams
 from rulka.progress import Progress
-from rulka.simulator.camera import camera_array
-from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
+from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.track import Track
 from rulka.video.hud import HudState, HudTexts, Minimap, draw_hud, split_at
@@ -169,7 +168,7 @@ class _Renderer:
         cars = self.motion.race.cars[moment.seen : moment.seen + 1]
         zone_index = self.motion.zone_index[moment.seen : moment.seen + 1]
         view = np.zeros(self._view_size, np.uint8)
-        render_frames(cars, zone_index, self._scene, self._camera, view)
+        FrameRenderer(cars, zone_index, self._scene, self._camera).render(view)
         return view[0]
 
 

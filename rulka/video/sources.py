@@ -34,8 +34,7 @@ from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
-from rulka.tracks.driven_path import DrivenPath, path_from_rows
-from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.from_paths import DrivenPath, path_from_rows, track_from_paths
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace

@@ -25,10 +25,9 @@ from rulka.datasets.from_recordings import read_race_dataset
 from rulka.datasets.races import Race
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import read_params
-from rulka.simulator.camera import camera_array
 from rulka.simulator.demonstrations import DrivenRace
 from rulka.simulator.palette import INK
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
@@ -76,7 +75,7 @@ def drive() -> tuple[DrivenRace, np.ndarray, np.ndarray]:
         out = np.empty((1, NUM_FLOATS), np.float32)
         simulator.floats(out)
         image = np.empty((1, 64, 64), np.uint8)
-        render_frames(simulator.cars, simulator.zone_index, scene, SETTINGS.camera, image)
+        FrameRenderer(simulator.cars, simulator.zone_index, scene, SETTINGS.camera).render(image)
         lateral_m, forward_mps = out[0, FLOATS["waypoints"].start + 3], out[0, FLOATS["velocity"].start + 2]
         action = np.array([(1 if lateral_m > 0.5 else 2 if lateral_m < -0.5 else 0) + (3 if forward_mps > 15 else 0)])
         floats.append(out[0])

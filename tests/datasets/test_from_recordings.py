@@ -28,7 +28,7 @@ from rulka.observation import CAR
 from rulka.params import SelectParams
 from rulka.recordings.errors import TruncatedError
 from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
-from rulka.tracks.driven_path import DrivenPath
+from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError
 
 SPEED_MPS = 20.0

@@ -23,9 +23,9 @@ from rulka.game.serve import make_server
 from rulka.game.session import Decision
 from rulka.observation import FLOATS
 from rulka.params import read_params
-from rulka.simulator.camera import camera_array
 from rulka.simulator.demonstrations import DrivenRace
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
+from rulka.simulator.render import camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track

@@ -17,7 +17,7 @@ from rulka.buffers.ring import BlockRing, find_transitions
 from rulka.envs import rewards as formulas
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.race import RaceEnv
-from rulka.envs.rewards import SLIDE_SPEED_KMH, SLIDE_START
+from rulka.envs.rewards import SLIDE_START
 from rulka.envs.scoring import score_captured
 from rulka.envs.settings import read_settings
 from rulka.envs.vector import RaceVectorEnv
@@ -31,8 +31,8 @@ ENGINEERED = ("speed_slide", "neo_slide", "kamikaze", "line_distance")
 
 
 @njit
-def slide_start(forward_mps: float, rules: np.ndarray) -> float:
-    return formulas.slide_start(forward_mps, rules)
+def slide_start(forward_mps: float) -> float:
+    return formulas.slide_start(forward_mps)
 
 
 def weights(**changes: float) -> RewardParams:
@@ -283,9 +283,8 @@ def test_one_car_is_paid_as_among_others(straight) -> None:
 
 @pytest.mark.parametrize("kmh", [-50.0, 0.0, 50.0, 100.0, 149.0, 200.0, 333.0, 500.0, 900.0])
 def test_the_table_of_slides(kmh: float) -> None:
-    array = formulas.rule_array(read_settings(None, {}, ()), 100.0)
-    assert slide_start(kmh / 3.6, array) == pytest.approx(table(kmh))
-    assert slide_start(kmh / 3.6, array) == pytest.approx(np.interp(kmh, SLIDE_SPEED_KMH, SLIDE_START))
+    assert slide_start(kmh / 3.6) == pytest.approx(table(kmh))
+    assert slide_start(kmh / 3.6) == pytest.approx(np.interp(kmh, 100.0 * np.arange(len(SLIDE_START)), SLIDE_START))
 
 
 def test_the_weights_by_hand() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from rulka.envs.earlier_states import EVERY_MS, NUM_HELD_BACK
 from rulka.envs.settings import SettingsError, read_settings
-from rulka.simulator.car.columns import TIME_MS, VX
+from rulka.simulator.car import TIME_MS, VX
 
 NUM_CARS = 3
 OPTIONS = {"start_from_earlier": 1.0, "start_lateral_m": 2.0, "no_progress_s": 1.5}

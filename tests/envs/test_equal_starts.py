@@ -7,7 +7,7 @@ import pytest
 
 from rulka.envs.equal_starts import EqualStarts
 from rulka.envs.settings import SettingsError, read_settings
-from rulka.envs.several import CarsOnTracks
+from rulka.envs.vector import CarsOnTracks
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 

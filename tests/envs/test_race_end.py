@@ -24,9 +24,9 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.simulator import demonstrations, race_end
 from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch, has_left
+from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch, is_beyond_track
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
+from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 from rulka.training.parts import build_cars
 from tests.waiting import PATIENCE_S
@@ -227,7 +227,7 @@ def test_training_and_evaluation_read_the_same_limits() -> None:
         assert not limits & set(type(section).model_fields)
 
 
-def test_a_car_has_left_the_track_by_one_rule(straight: Track) -> None:
+def test_a_car_is_beyond_track_the_track_by_one_rule(straight: Track) -> None:
     """Random poses: what the simulator says after a tick is what is found from the car's row alone, as for the game."""
     params = reference_params()
     physics, rng, num_cars = params.simulator.physics, np.random.default_rng(0), 400
@@ -243,13 +243,13 @@ def test_a_car_has_left_the_track_by_one_rule(straight: Track) -> None:
     cars.restore(state)
     cars.step(np.full(num_cars, COAST))
     limits = physics.off_road_m, physics.fall_m, physics.rest_m, float(np.cos(np.radians(physics.crash_deg)))
-    centre, frames = all_zones(straight), zone_frames(straight)
+    centre, frames = straight.exact_zones, zone_frames(straight)
     found = np.zeros(num_cars, bool)
     for n, row in enumerate(cars.cars):
         up = row[3:12].reshape(3, 3)[:, 1].astype(np.float64)
         ground = row[:3].astype(np.float64) - physics.reference_m * up
         zone, _, lateral_m, height_m = locate(ground, centre, frames, 0, PATH_SEARCH_ZONES, 0.5)
-        found[n] = has_left(abs(lateral_m) - 8.0, height_m, float(up @ frames[zone, 6:9]), *limits)
+        found[n] = is_beyond_track(abs(lateral_m) - 8.0, height_m, float(up @ frames[zone, 6:9]), *limits)
     assert 50 < found.sum() < num_cars - 50
     np.testing.assert_array_equal(found, cars.is_off_track)
 

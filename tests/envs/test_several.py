@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rulka.envs.settings import read_settings
-from rulka.envs.several import CarsOnTracks
-from rulka.envs.vector import RaceVectorEnv
+from rulka.envs.vector import CarsOnTracks, RaceVectorEnv
 from rulka.observation import num_floats
 from rulka.params import TrackParams, reference_params
 from rulka.schedule import Moment

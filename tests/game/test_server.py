@@ -19,8 +19,7 @@ from rulka.game.serve import find_track, make_server, serve_until_stopped
 from rulka.game.server import BEHIND_S, GameServer
 from rulka.observation import CAR
 from rulka.params import Params
-from rulka.simulator.camera import camera_array
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.find import find_track as find_campaign_track
@@ -328,7 +327,7 @@ def test_the_car_drives_as_in_the_simulator(serve: ServerMaker, track: Track, pa
     assert number(block, 8036) == int(3.6 * np.linalg.norm(car[CAR["velocity"]].astype(float)))
     grey = np.empty((1, 64, 64), np.uint8)
     camera = camera_array(params.simulator.camera)
-    render_frames(simulator.cars, simulator.zone_index, bake_scene(track), camera, grey)
+    FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(track), camera).render(grey)
     np.testing.assert_array_equal(pixels[..., :3], np.repeat(grey[0][..., None], 3, axis=2))
 
 

@@ -14,8 +14,7 @@ from rulka.game.server import GameServer
 from rulka.game.session import GameSession, SessionSettings
 from rulka.observation import CAR
 from rulka.params import Params
-from rulka.simulator.camera import camera_array
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
@@ -62,7 +61,7 @@ def test_a_race_in_the_game_is_that_in_the_simulator(session: GameSession, track
     for number, (time_ms, car, image) in enumerate(seen[:-1]):
         assert time_ms == simulator.time_ms[0] == 50 * number
         assert car == simulator.cars[0].tobytes()
-        render_frames(simulator.cars, simulator.zone_index, scene, camera, grey)
+        FrameRenderer(simulator.cars, simulator.zone_index, scene, camera).render(grey)
         assert image == grey.tobytes()
         simulator.step(np.array([ACTIONS[number % len(ACTIONS)]]))
     assert simulator.is_finished[0]

@@ -4,13 +4,13 @@ from numba import njit
 
 from rulka.observation import CAR
 from rulka.race_settings import RaceSettings
-from rulka.simulator.car import columns, ground
+from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import BRAKE_SHARE, LOCK_SHARE, PurePursuitDriver, Skills, bends, sample_skills, speed_plan
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
-from rulka.tracks.progress import all_zones, locate, zone_frames
+from rulka.tracks.progress import locate, zone_frames
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +110,12 @@ def test_skills_spread_and_belong_to_the_seed(params) -> None:
 
 @njit
 def find_ground(car, road, c, below) -> None:
-    ground.find_ground(car, road, c, below)
+    columns.find_ground(car, road, c, below)
 
 
 def test_kernels_and_tracks_locate_alike(track) -> None:
     """The search in the physics kernels is that of `rulka.tracks.progress`, held together by this test."""
-    rng, zones, frames, road = np.random.default_rng(0), all_zones(track), zone_frames(track), road_array(track)
+    rng, zones, frames, road = np.random.default_rng(0), track.exact_zones, zone_frames(track), road_array(track)
     car, below, c = np.zeros(columns.NUM_STATE), np.zeros(columns.NUM_SCRATCH), np.zeros(columns.NUM_CONSTANTS)
     c[columns.SPACING_M] = 0.5
     for zone in range(5, track.num_zones - 5, 7):

@@ -4,10 +4,10 @@ import pytest
 from rulka.actions import ActionTable
 from rulka.observation import CAR
 from rulka.params import SimulatorParams
-from rulka.simulator.car import columns, ground
+from rulka.simulator import car as columns
 from rulka.simulator.constants import constant_array, road_array
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.axes import line_frames
+from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, WALL, Track
 
 GAS, COAST, BRAKE = (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)
@@ -162,10 +162,6 @@ def test_beyond_a_drop_the_car_falls_and_the_race_ends(make_track, simulator_par
     assert rows[on_road, CAR["position"].start + 1].min() > rows[0, CAR["position"].start + 1] - 0.1
     assert rows[~on_road][1:, CAR["has_contact"]].sum() == 0  # the first of them left the road in its decision
     assert rows[-1, CAR["position"].start + 1] < rows[0, CAR["position"].start + 1] - 0.5
-
-
-def test_edges_mean_the_same_to_the_kernels() -> None:
-    assert (ground.WALL, ground.DROP) == (WALL, DROP)
 
 
 def test_half_the_tick_gives_nearly_the_same_path(make_track, simulator_params, table) -> None:

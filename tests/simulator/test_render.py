@@ -5,12 +5,10 @@ import pytest
 from numpy.typing import NDArray
 
 from rulka.params import CameraParams
-from rulka.simulator.camera import camera_array
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
-from rulka.simulator.render import RenderError, render_frames, render_rgb
+from rulka.simulator.render import FrameRenderer, RenderError, camera_array, render_rgb
 from rulka.simulator.scene import Scene, bake_scene
-from rulka.tracks.driven_path import NOT_ON_GROUND, DrivenPath
-from rulka.tracks.from_paths import CAR_HEIGHT_M, track_from_paths
+from rulka.tracks.from_paths import CAR_HEIGHT_M, NOT_ON_GROUND, DrivenPath, track_from_paths
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DROP, VERGE, WALL
 
@@ -42,7 +40,7 @@ def pixel_of(point, pose, camera=CAMERA) -> tuple[float, float]:
 
 def frame(scene: Scene, pose, zone: int, camera=CAMERA, size: int = SIZE) -> NDArray[np.int64]:
     out = np.zeros((1, size, size), np.uint8)
-    render_frames(pose[None], np.array([zone]), scene, camera_array(camera), out)
+    FrameRenderer(pose[None], np.array([zone]), scene, camera_array(camera)).render(out)
     return out[0].astype(np.int64)
 
 
@@ -122,14 +120,14 @@ def test_a_frame_does_not_depend_on_its_batch(straight) -> None:
     poses = np.stack([pose_at((rng.uniform(-9, 9), 0.0, z), yaw=rng.normal(0, 0.6)) for z in range(20, 380, 9)])
     zones = (poses[:, 2] * 2).astype(np.int64)
     together, again = np.zeros((2, len(poses), SIZE, SIZE), np.uint8)
-    render_frames(poses, zones, straight, camera_array(CAMERA), together)
-    render_frames(poses, zones, straight, camera_array(CAMERA), again)
+    FrameRenderer(poses, zones, straight, camera_array(CAMERA)).render(together)
+    FrameRenderer(poses, zones, straight, camera_array(CAMERA)).render(again)
     assert np.array_equal(together, again)
     wide = np.zeros((len(poses), 39), np.float32)
     wide[:, :12] = poses
     for k in (0, 17, len(poses) - 1):
         alone = np.zeros((1, SIZE, SIZE), np.uint8)
-        render_frames(wide[k : k + 1, :12], zones[k : k + 1], straight, camera_array(CAMERA), alone)
+        FrameRenderer(wide[k : k + 1], zones[k : k + 1], straight, camera_array(CAMERA)).render(alone)
         assert np.array_equal(alone[0], together[k])
 
 
@@ -147,12 +145,12 @@ def test_every_frame_may_have_a_camera_of_its_own(straight) -> None:
     poses, zones = np.stack([pose_at((0, 0, 100)), pose_at((1, 0, 150))]), np.array([200, 300])
     cameras = np.stack([camera_array(CAMERA), camera_array(CAMERA.model_copy(update={"pitch_deg": 20.0}))])
     together, alone = np.zeros((2, 2, SIZE, SIZE), np.uint8)
-    render_frames(poses, zones, straight, cameras, together)
+    FrameRenderer(poses, zones, straight, cameras).render(together)
     for k in range(2):
-        render_frames(poses[k : k + 1], zones[k : k + 1], straight, cameras[k], alone[k : k + 1])
+        FrameRenderer(poses[k : k + 1], zones[k : k + 1], straight, cameras[k]).render(alone[k : k + 1])
     assert np.array_equal(together, alone)
     with pytest.raises(RenderError, match="a camera is 5 float32 numbers"):
-        render_frames(poses, zones, straight, cameras[:, :4], together)
+        FrameRenderer(poses, zones, straight, cameras[:, :4]).render(together)
 
 
 def test_a_wall_stands_a_metre_above_the_edge_and_a_drop_has_no_grass(make_track) -> None:
@@ -178,7 +176,7 @@ def underside_share(scene: Scene, poses, zones, camera=CAMERA) -> NDArray[np.flo
     ink[INK["underside"]] += 100
     images = np.zeros((2, len(poses), SIZE, SIZE), np.uint8)
     for drawn, image in zip((scene, scene._replace(ink=ink)), images, strict=True):
-        render_frames(poses, zones, drawn, camera_array(camera), image)
+        FrameRenderer(poses, zones, drawn, camera_array(camera)).render(image)
     return (images[0] != images[1]).mean(axis=(1, 2))
 
 
@@ -258,30 +256,31 @@ def test_nothing_is_written_beyond_the_frames(straight) -> None:
     poses[:, 3:] = np.stack([np.linalg.qr(rng.normal(0, 1, (3, 3)))[0].ravel() for _ in range(count)])
     poses[::3, :3] = rng.normal(0, 5, (len(poses[::3]), 3)) + np.array([0, GROUND_M, 100])
     guarded = np.full((count + 2, 24, 40), 7, np.uint8)
-    render_frames(poses, rng.integers(-1000, 5000, count), straight, camera_array(CAMERA), guarded[1:-1])
+    FrameRenderer(poses, rng.integers(-1000, 5000, count), straight, camera_array(CAMERA)).render(guarded[1:-1])
     assert (guarded[[0, -1]] == 7).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_pose_that_is_no_number_is_refused(straight, bad) -> None:
     poses = np.stack([pose_at((0, 0, 100)), pose_at((0, bad, 100))])
+    renderer = FrameRenderer(poses, np.array([200, 200]), straight, camera_array(CAMERA))
     with pytest.raises(RenderError, match="pose 1 holds a value that is not finite"):
-        render_frames(poses, np.array([200, 200]), straight, camera_array(CAMERA), np.zeros((2, 8, 8), np.uint8))
+        renderer.render(np.zeros((2, 8, 8), np.uint8))
 
 
 @pytest.mark.parametrize(
     ("poses", "zones", "out", "message"),
     [
         (np.zeros((1, 12)), [0], np.zeros((1, 8, 8), np.uint8), "float32 poses"),
-        (np.zeros((2, 12), np.float32), [0], np.zeros((1, 8, 8), np.uint8), "float32 poses"),
-        (np.zeros((1, 12), np.float32), [0, 1], np.zeros((1, 8, 8), np.uint8), "as many zones"),
+        (np.zeros((2, 12), np.float32), [0, 1], np.zeros((1, 8, 8), np.uint8), "2 frames need"),
+        (np.zeros((1, 12), np.float32), [0, 1], np.zeros((1, 8, 8), np.uint8), "as many int64 zones"),
         (np.zeros((1, 12), np.float32), [0], np.zeros((1, 8, 16), np.uint8)[:, :, ::2], "contiguous uint8"),
         (np.zeros((1, 12), np.float32), [0], np.zeros((1, 8, 8), np.float32), "contiguous uint8"),
     ],
 )
 def test_wrong_arrays_are_refused(straight, poses, zones, out, message) -> None:
     with pytest.raises(RenderError, match=message):
-        render_frames(poses, np.array(zones), straight, camera_array(CAMERA), out)
+        FrameRenderer(poses, np.array(zones), straight, camera_array(CAMERA)).render(out)
 
 
 def test_pictures_for_people_have_the_palettes_colours(straight) -> None:

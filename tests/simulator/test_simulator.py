@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
-from rulka.simulator.car import columns
+from rulka.simulator import car as columns
 from rulka.simulator.constants import constant_array
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track

@@ -13,10 +13,9 @@ from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.campaign import CAMPAIGN, UnknownCampaignTrackError, campaign_track
 from rulka.tracks.difficulty import DIFFICULTIES
-from rulka.tracks.elevation import crossings
 from rulka.tracks.facts import climb_m, difficulty_of, track_facts
 from rulka.tracks.find import UnknownTrackError, find_track
-from rulka.tracks.generate import generate_track
+from rulka.tracks.generate import crossings, generate_track
 from rulka.tracks.track import DROP, VERGE, WALL, Track, TrackError
 
 ROOT = Path(__file__).resolve().parents[2]

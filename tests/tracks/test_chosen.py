@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from rulka.params import TracksParams, reference_params
-from rulka.tracks.chosen import TracksAlikeError, chosen_tracks
+from rulka.tracks.find import TracksAlikeError, chosen_tracks
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import TrackError
 
@@ -44,7 +44,7 @@ def test_seeds_that_make_no_track_are_passed_over(main, monkeypatch) -> None:
             raise TrackError("no")
         return generate_track(seed, **shape)
 
-    monkeypatch.setattr("rulka.tracks.chosen.generate_track", generate)
+    monkeypatch.setattr("rulka.tracks.find.generate_track", generate)
     found = chosen_tracks(read({"kind": "generated", "count": 2, "seed": 5, **SHAPE}), main)
     assert [track.uid for track in found] == ["generated-6-300-easy", "generated-9-300-easy"]
     assert tried == [5, 6, 7, 8, 9]
@@ -54,7 +54,7 @@ def test_settings_of_which_no_seed_makes_a_track_end_with_the_reason(main, monke
     def refuse(seed, **_):
         raise TrackError(f"no track of seed {seed}")
 
-    monkeypatch.setattr("rulka.tracks.chosen.generate_track", refuse)
+    monkeypatch.setattr("rulka.tracks.find.generate_track", refuse)
     with pytest.raises(TrackError, match="no track of seed"):
         chosen_tracks(read({"kind": "generated", "count": 2, "seed": 5, **SHAPE}), main)
 

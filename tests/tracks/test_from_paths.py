@@ -10,8 +10,7 @@ import pytest
 from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.reader import read_recording
-from rulka.tracks.driven_path import NOT_ON_GROUND
-from rulka.tracks.from_paths import CAR_HEIGHT_M, DrivenPath, path_from_rows, track_from_paths
+from rulka.tracks.from_paths import CAR_HEIGHT_M, NOT_ON_GROUND, DrivenPath, path_from_rows, track_from_paths
 from rulka.tracks.progress import progress_along, zone_frames
 from rulka.tracks.track import TrackError
 

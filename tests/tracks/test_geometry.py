@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.check import problem_in_space
 from rulka.tracks.difficulty import DIFFICULTIES, UnknownDifficultyError
 from rulka.tracks.generate import generate_track
+from rulka.tracks.geometry import problem_in_space
 from rulka.tracks.track import DRIVEN_SOURCE, Track, TrackError
 
 

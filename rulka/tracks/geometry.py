@@ -1,4 +1,6 @@
-"""Whether a road has room for itself: bends not tighter than it is wide, and no two parts of it in one place.
+"""The axes of a line in space, and whether a road along it has room for itself.
+
+Its bends are not tighter than it is wide, and no two parts of it are in one place.
 
 Dimensions: Z zones, S every `STRIDE`-th of them, L points across the road.
 """
@@ -9,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.axes import line_frames
 
 Floats = NDArray[np.float64]
 
+STEEPEST_TANGENT = 0.999
+"""A line rising more steeply than this (as a sine) has no direction on the map; it keeps the last one."""
 STRIDE = 4
 BEND_REACH = 4
 """A bend is measured over this many zones each way, 2 m, so that rounding in a file does not look like one."""
@@ -24,6 +27,27 @@ NEIGHBOUR_WIDTHS = 2.0
 """Parts of the road this many widths apart along it, or less, are neighbours: near one another as of right."""
 NUM_ACROSS = 7
 MAX_AT_ONCE = 200_000
+
+
+def line_frames(centre_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the axes of a line without bank: a road whose left edge is level.
+
+    Args:
+        centre_m: [Z, 3] points along the line, no two neighbours alike.
+
+    Returns:
+        [Z, 3] each: unit tangent (central difference), left (horizontal), and normal = tangent x left.
+    """
+    tangent = np.gradient(np.asarray(centre_m, np.float64), axis=0)
+    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
+    level = np.stack([tangent[:, 2], np.zeros(len(tangent)), -tangent[:, 0]], axis=1)
+    known = np.abs(tangent[:, 1]) < STEEPEST_TANGENT
+    if not known[0]:
+        level[0], known[0] = (1.0, 0.0, 0.0), True
+    level = level[np.maximum.accumulate(np.where(known, np.arange(len(level)), 0))]
+    level -= (level * tangent).sum(axis=1, keepdims=True) * tangent
+    level /= np.linalg.norm(level, axis=1, keepdims=True)
+    return tangent, level, np.cross(tangent, level)
 
 
 def problem_in_space(centre: Floats, width: Floats, bank: Floats) -> str | None:

@@ -1,1 +1,0 @@
-"""The renderer's kernels: painter's algorithm, far to near. Entry: `rulka.simulator.render`."""
