@@ -156,7 +156,7 @@ def initial_agent(
         raise TransferError(message)
     if agent is not None and parts.float_head == "agent":
         _check_fusion(agent, network)
-    table, normalisation = policy.actions, policy.normalisation
+    table, normalisation = policy.table, policy.normalisation
     torch.manual_seed(transfer.seed)
     tensors = entry.build_network(
         observation, pretrained.encoder, network, normalisation, table.space.num_outputs
