@@ -166,7 +166,7 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
     artifact = load_artifact(agent, ("agent",))
     config, observation = artifact.config, artifact.observation.params()
     sizes = NetworkParams.model_validate(config["network"])
-    encoder, num_actions = ENCODER_CONFIG.validate_python(config["encoder"]), artifact.actions.num_actions
+    encoder, num_actions = ENCODER_CONFIG.validate_python(config["encoder"]), artifact.table.num_actions
     network = ALGORITHMS["iqn"].build_network(observation, encoder, sizes, artifact.normalisation, num_actions)
     assert isinstance(network, IqnNetwork)
     network.load_state_dict(artifact.tensors)

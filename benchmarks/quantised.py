@@ -44,7 +44,8 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.schedule import Moment
-from rulka.training.parts import block_spec, build_cars
+from rulka.training.races import Races
+from rulka.training.run import block_spec
 
 CARS_DRIVEN, NUM_CALIBRATED, NUM_BLOCKS = 32, 4, 8
 CARS_TIMED: Mapping[int, int] = {1: 50, 64: 4}
@@ -86,17 +87,17 @@ class Agent:
             settings=type(params.algorithms[name]).model_validate_json(json.dumps(config[name])),
             actions=artifact.actions.space,
             normalisation=artifact.normalisation,
-            decision_ms=artifact.actions.duration_ms,
+            decision_ms=artifact.table.duration_ms,
             precision="float32",
             acting_precision="float32",
         )
-        self.tensors, self._track, count = artifact.tensors, track, artifact.actions.actions_per_decision
+        self.tensors, self._track, count = artifact.tensors, track, artifact.table.actions_per_decision
         race = RaceSettings.for_training(
             observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, count
         )
-        self._race = race.decided_by(artifact.actions)
+        self._race = race.decided_by(artifact.table)
         train = params.train.model_copy(update={"cars_per_collector": CARS_DRIVEN})
-        self._block = block_spec(observation, train, artifact.actions)
+        self._block = block_spec(observation, train, artifact.table, len(artifact.normalisation.mean))
 
     def actor(self, precision: ActingPrecision) -> Actor:
         """Returns one without weights, that explores as after a warm-up."""
@@ -115,7 +116,7 @@ class Agent:
         """Returns blocks that it drives in float32, exploring."""
         actor = LocalActor(self.actor("float32"))
         actor.load(0, self.tensors)
-        cars = build_cars(self._track, self._race, CARS_DRIVEN, at_line=False)
+        cars = Races(self._race, [self._track]).make_cars(CARS_DRIVEN, at_line=False)
         collector = Collector(0, [CarGroup(cars, actor, 1)], self._block)
         blocks = [new_block(self._block) for _ in range(NUM_BLOCKS)]
         for block in blocks:
@@ -125,7 +126,7 @@ class Agent:
 
     def races(self, actor: Actor, published: Mapping[str, Tensor]) -> tuple[float, float | None]:
         """Returns the share of greedy races that finish, and the median time of those in seconds."""
-        cars = build_cars(self._track, self._race, CARS_DRIVEN, at_line=True)
+        cars = Races(self._race, [self._track]).make_cars(CARS_DRIVEN, at_line=True)
         check = GreedyCheck(cars, actor, self._block, lambda: None)
         outcomes = check.race(published, RACE_SEED, NUM_RACES)
         check.close()

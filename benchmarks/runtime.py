@@ -55,7 +55,8 @@ from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
-from rulka.training.parts import block_spec, build_cars, share_of_agent
+from rulka.training.races import Races
+from rulka.training.run import block_spec, share_of_agent
 
 NUM_ACTIONS = 12
 WAIT_S = 60.0
@@ -165,7 +166,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
     spec = _block_spec(params)
     block, num_cars = new_block(spec), spec.num_cars
-    cars = build_cars(track, race_settings(params), num_cars, at_line=False)
+    cars = Races(race_settings(params), [track]).make_cars(num_cars, at_line=False)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
     forward = np.zeros(num_cars, np.int64)
 
@@ -277,7 +278,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm)
     return RunSpec(
-        make_cars=partial(build_cars, track, race_settings(params)),
+        make_cars=Races(race_settings(params), [track]).make_cars,
         make_actor=partial(make_actor, spec),
         build_learner=partial(_learner_of, spec),
         block=_block_spec(params),

@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
 from rulka.agents.advantages import Endings, explained_variance, solve_linear_value
-from rulka.agents.algorithms import make_actor
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.agents.waiting import Segment, join_segments, keep_block
@@ -35,7 +34,8 @@ from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
 from rulka.runtime.specs import MakeCars
 from rulka.schedule import Moment
-from rulka.training.parts import block_spec, build_cars, build_learner
+from rulka.training.races import Races
+from rulka.training.run import block_spec
 
 CHECK_SEED = 4711
 SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")
@@ -91,13 +91,14 @@ def read_setting(data: Path) -> Setting:
     settings = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
-    return Setting(params, initial, partial(build_cars, track, settings))
+    return Setting(params, initial, Races(settings, [track]).make_cars)
 
 
 def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
     """Trains from the clone with one seed and returns a row for each greedy check, that of the clone first."""
     spec, block = setting.agent(), new_block(setting.block)
-    learner = build_learner(spec, setting.initial, seed, [])
+    learner = make_learner(spec, seed)
+    learner.load_network(setting.initial.tensors)
     actor = LocalActor(make_actor(spec, seed))
     actor.load(learner.version, learner.network.state_dict())
     cars = setting.make_cars(block.spec.num_cars, at_line=False)
@@ -146,7 +147,9 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     """Returns by the number of decisions and by the ridge how much of the variance of unseen returns is explained."""
     spec, block, params = setting.agent(), new_block(setting.block), setting.params.ppo
     discount, gae_lambda = params.gamma.at(Moment(0)), params.gae_lambda.at(Moment(0))
-    network = build_learner(spec, setting.initial, 1, []).network
+    learner = make_learner(spec, 1)
+    learner.load_network(setting.initial.tensors)
+    network = learner.network
     assert isinstance(network, ActorCritic)
     actor = LocalActor(make_actor(spec, 1))
     actor.load(0, network.state_dict())

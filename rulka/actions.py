@@ -47,6 +47,11 @@ class Choices:
         return () if self.num_places == 1 else (self.num_places,)
 
     @property
+    def space(self) -> ActionSpace:
+        """Itself, as `ActionTable` has one."""
+        return self
+
+    @property
     def num_outputs(self) -> int:
         """Numbers by which a network compares choices."""
         return self.num_choices * self.num_places
@@ -68,6 +73,11 @@ class Intervals:
     def decision_shape(self) -> tuple[int, ...]:
         """[D]."""
         return (len(self.low),)
+
+    @property
+    def space(self) -> ActionSpace:
+        """Itself, as `ActionTable` has one."""
+        return self
 
     @property
     def num_outputs(self) -> int:

@@ -1,11 +1,12 @@
 """Artifacts: folders that hold the weights of a network and everything needed to trust them.
 
     weights.safetensors   named tensors
-    meta.json             kind, schema version, network config, observation and action contract, normalisation,
-                          provenance, SHA-256 of the weights and of the metadata itself
+    meta.json             kind, schema version, environment, network config, observation and action contract,
+                          normalisation, provenance with the resolved parameters, SHA-256 of the weights and of itself
 
-An artifact is written whole into a temporary folder, metadata last, and renamed into place, so that a folder with
-`meta.json` is complete. Loading checks everything and refuses with the name of the field that differs. No pickle.
+Agents that race and agents of any other environment have the same form. An artifact is written whole into a temporary
+folder, metadata last, and renamed into place, so that a folder with `meta.json` is complete. Loading checks everything
+and refuses with the name of the field that differs. No pickle.
 """
 
 from __future__ import annotations
@@ -20,30 +21,33 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from models.encoders.config import ENCODER_CONFIG, EncoderConfig
-from rulka.actions import ActionTable, Controls
+from rulka.actions import ActionSpace, ActionTable
 from rulka.errors import UserError
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
 from rulka.observation import Normalisation, float_slices
 from rulka.params import FramesAs, ObservationParams, Part
 from rulka.stage import output_folder
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of the folder format; another one is refused."""
-PER_DECISION, ANALOG, REPEATS = "actions_per_decision", "is_analog", "action_repeat"
-KEYS_ONE_BY_ONE: dict[str, Any] = {PER_DECISION: 1, ANALOG: False, REPEATS: 1}
-"""What contracts of actions do not say."""
+RACES = "races"
+"""The environment of everything that the stages make; of an agent trained elsewhere it is the environment's ID."""
 
 WEIGHTS_FILE = "weights.safetensors"
 META_FILE = "meta.json"
 STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
 """Which stage makes artifacts of a kind, for messages."""
 
-DESCRIBED = frozenset(("kind", "schema_version", "config", "observation", "actions", "normalisation", "provenance"))
+DESCRIBED = frozenset(
+    ("kind", "schema_version", "environment", "config", "observation", "actions", "normalisation", "provenance")
+)
 """What is said of an artifact, whatever the format of its folder."""
 _META_KEYS = DESCRIBED | {"weights_sha256", "meta_sha256"}
+_ACTIONS: TypeAdapter[ActionTable | ActionSpace] = TypeAdapter(ActionTable | ActionSpace)
 
 
 class ArtifactError(UserError):
@@ -104,15 +108,23 @@ class Artifact:
         actions: what its outputs mean.
         normalisation: how raw observations become its inputs.
         provenance: plain JSON about where the weights come from, see `rulka.provenance`.
+        environment: what it acts in: `RACES`, or the ID of a Gymnasium environment.
     """
 
     kind: str
     tensors: dict[str, torch.Tensor]
     config: dict[str, Any]
     observation: SightContract
-    actions: ActionTable
+    actions: ActionTable | ActionSpace
     normalisation: Normalisation
     provenance: dict[str, Any] = field(default_factory=dict)
+    environment: str = RACES
+
+    @property
+    def table(self) -> ActionTable:
+        """What the actions of a car do, of an artifact that races."""
+        assert isinstance(self.actions, ActionTable)
+        return self.actions
 
     @property
     def encoder(self) -> EncoderConfig:
@@ -141,18 +153,9 @@ def sight_contract(observation: ObservationParams, actions_per_decision: int = 1
     )
 
 
-def actions_to_json(actions: ActionTable) -> dict[str, Any]:
-    """Returns the action contract as plain JSON; of `KEYS_ONE_BY_ONE` what differs."""
-    described = {
-        "controls": [[int(key) for key in row] for row in actions.controls],
-        "ticks_per_action": actions.ticks_per_action,
-    }
-    differing = {
-        PER_DECISION: actions.actions_per_decision,
-        ANALOG: actions.is_analog,
-        REPEATS: actions.repeats,
-    }
-    return described | {name: value for name, value in differing.items() if value != KEYS_ONE_BY_ONE[name]}
+def actions_to_json(actions: ActionTable | ActionSpace) -> dict[str, Any]:
+    """Returns the action contract as plain JSON."""
+    return json.loads(json.dumps(asdict(actions)))
 
 
 def save_artifact(folder: Path, artifact: Artifact) -> None:
@@ -188,6 +191,7 @@ def described(artifact: Artifact) -> dict[str, Any]:
     content = {
         "kind": artifact.kind,
         "schema_version": SCHEMA_VERSION,
+        "environment": artifact.environment,
         "config": artifact.config,
         "observation": asdict(artifact.observation),
         "actions": actions_to_json(artifact.actions),
@@ -199,14 +203,16 @@ def described(artifact: Artifact) -> dict[str, Any]:
 
 def artifact_of(description: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> Artifact:
     """Returns the artifact that `described` tells of; nothing is checked, see `check_contracts`."""
+    sight = description["observation"]
     return Artifact(
         kind=description["kind"],
         tensors=tensors,
         config=description["config"],
-        observation=_sight_from_json(description["observation"]),
-        actions=_actions_from_json(description["actions"]),
+        observation=SightContract(**sight | {"withheld": tuple(sight["withheld"])}),
+        actions=_ACTIONS.validate_python(description["actions"]),
         normalisation=Normalisation.from_json(description["normalisation"]),
         provenance=description["provenance"],
+        environment=description["environment"],
     )
 
 
@@ -217,6 +223,7 @@ def load_artifact(
     observation: ObservationParams | None = None,
     actions: ActionTable | None = None,
     encoder: EncoderConfig | None = None,
+    environment: str | None = RACES,
 ) -> Artifact:
     """Reads an artifact and checks that it is whole and made for what it is going to be used for.
 
@@ -226,6 +233,7 @@ def load_artifact(
         observation: what it must have been trained to see; None takes any.
         actions: the action table it must have been trained on; None takes any.
         encoder: the encoder it must have; None takes any.
+        environment: what it must act in; None takes any, whose contracts the caller compares.
 
     Raises:
         ArtifactError: if anything is missing, damaged or different; the message names it.
@@ -236,7 +244,11 @@ def load_artifact(
         wanted = " or ".join(kinds)
         hint = f"Name a folder that holds one of kind {wanted}, such as data/{kinds[0]}."
         _refuse(folder, "kind", meta["kind"], wanted, hint)
-    check_contracts(folder, meta, observation=observation, actions=actions)
+    if environment is not None:
+        if meta["environment"] != environment:
+            hint = "`rulka evaluate-env` lets it act in its own environment." if environment == RACES else ""
+            _refuse(folder, "environment", meta["environment"], environment, hint)
+        check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:
         _check_encoder(folder, meta, encoder)
     return artifact_of(meta, _read_weights(folder, meta))
@@ -279,12 +291,12 @@ def check_contracts(
     observation: ObservationParams | None = None,
     actions: ActionTable | None = None,
 ) -> None:
-    """Compares the stored contracts with this version of the code and with what the caller asks for.
+    """Compares the stored contracts of races with this version of the code and with what the caller asks for.
 
     Raises:
         ArtifactError: if something differs; the message names the folder and the field.
     """
-    layout = float_layout_hash(meta["actions"].get(PER_DECISION, 1))
+    layout = float_layout_hash(meta["actions"]["actions_per_decision"])
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
         expected |= observation.model_dump(mode="json")
@@ -292,10 +304,9 @@ def check_contracts(
     for name, value in expected.items():
         if meta["observation"].get(name) != value:
             _refuse(folder, f"observation.{name}", meta["observation"].get(name), value, hint)
-    for name, value in (KEYS_ONE_BY_ONE | actions_to_json(actions) if actions is not None else {}).items():
-        stored = (KEYS_ONE_BY_ONE | meta["actions"]).get(name)
-        if stored != value:
-            _refuse(folder, f"actions.{name}", stored, value, hint)
+    for name, value in (actions_to_json(actions) if actions is not None else {}).items():
+        if meta["actions"].get(name) != value:
+            _refuse(folder, f"actions.{name}", meta["actions"].get(name), value, hint)
 
 
 def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -> None:
@@ -321,17 +332,6 @@ def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]
     except SafetensorError as error:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
-
-
-def _sight_from_json(data: dict[str, Any]) -> SightContract:
-    others = {name: value for name, value in data.items() if name != "withheld"}
-    return SightContract(withheld=tuple(data["withheld"]), **others)
-
-
-def _actions_from_json(data: dict[str, Any]) -> ActionTable:
-    controls = tuple(Controls(*map(bool, row)) for row in data["controls"])
-    others = KEYS_ONE_BY_ONE | data
-    return ActionTable(controls, data["ticks_per_action"], others[PER_DECISION], others[ANALOG], others[REPEATS])
 
 
 def _meta_hash(meta: Mapping[str, Any]) -> str:

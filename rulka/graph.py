@@ -97,12 +97,12 @@ def code_files(stage: str) -> list[Path]:
     return [file for file in files if file.parent != SETTINGS_FOLDER]
 
 
-def hash_code(files: Iterable[Path]) -> str:
-    """Returns the SHA-256 of names and contents of source files."""
+def hash_code(files: Iterable[Path], root: Path = Path()) -> str:
+    """Returns the SHA-256 of the contents of source files, and of their names as seen from a folder."""
     digest = sha256()
     for file in files:
         content = file.read_bytes()
-        digest.update(f"{file.as_posix()}\0{len(content)}\0".encode())
+        digest.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
 

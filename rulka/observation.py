@@ -140,7 +140,7 @@ class Normalisation:
     """How raw observations become network inputs: `(image - 128) / 128` and `(floats - mean) / std`.
 
     Attributes:
-        mean: [F] subtracted from the floats; F is 184, or more for chunks of actions, see `num_floats`.
+        mean: [F] subtracted from the floats; F in races as `num_floats` says.
         std: [F] divides them; positive.
     """
 
@@ -156,13 +156,11 @@ class Normalisation:
         """Reads what `to_json` wrote.
 
         Raises:
-            ValueError: if a vector has not as many entries as floats, or a std is not positive.
+            ValueError: if there are not as many means as stds, or a std is not positive.
         """
         mean, std = (np.asarray(data[key], dtype=np.float32) for key in ("mean", "std"))
-        further, rest = divmod(mean.size - NUM_FLOATS, NUM_PREVIOUS_ACTIONS * 4)
-        is_shaped = mean.ndim == 1 and mean.shape == std.shape and further >= 0 and not rest
-        if not is_shaped or not (std > 0).all():
-            message = f"normalisation needs {NUM_FLOATS} means and positive stds, or as many as chunks of actions take"
+        if mean.ndim != 1 or mean.shape != std.shape or not (std > 0).all():
+            message = f"normalisation needs as many means as positive stds, got {mean.size} and {std.size}"
             raise ValueError(message)
         return cls(mean, std)
 

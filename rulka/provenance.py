@@ -22,11 +22,11 @@ SHARED_CODE = ("rulka", "models")
 SHOWN_DIGITS = 16
 
 
-def provenance(stage: str, sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
+def provenance(stage: str | None, sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
     """Describes the making of an output.
 
     Args:
-        stage: name of the stage in `dvc.yaml` that makes it.
+        stage: name of the stage in `dvc.yaml` that makes it; None where there is none, and all code counts.
         sections: the parameter sections that were used, by name.
         inputs: files and folders that were read, by name.
 
@@ -39,7 +39,7 @@ def provenance(stage: str, sections: Mapping[str, BaseModel], inputs: Mapping[st
         "parameters": parameters,
         "params_sha256": hash_json(parameters),
         "inputs_sha256": {name: hash_path(path) for name, path in inputs.items()},
-        "code_sha256": hash_code(code_files(stage)),
+        "code_sha256": _hash_package() if stage is None else hash_code(code_files(stage)),
         "commit": current_commit(),
         "is_dirty": is_dirty(),
         "versions": library_versions(),
@@ -62,16 +62,14 @@ def code_version() -> dict[str, str]:
 
     `code` is a hash of all of Rulka's own files, `rulka` the version of the package, beside Python, torch and NumPy.
     """
-    digest = hashlib.sha256()
+    versions = {name: _version(name) or "none" for name in ("rulka", "torch", "numpy")}
+    return {"code": _hash_package()[:SHOWN_DIGITS], "python": platform.python_version(), **versions}
+
+
+def _hash_package() -> str:
+    """Returns the SHA-256 of all of Rulka's own files, wherever it is installed."""
     root = Path(__file__).parent.parent
-    for package in SHARED_CODE:
-        for file in sorted((root / package).rglob("*.py")):
-            content = file.read_bytes()
-            digest.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-            digest.update(content)
-    names = ("rulka", "torch", "numpy")
-    versions = {name: _version(name) or "none" for name in names}
-    return {"code": digest.hexdigest()[:SHOWN_DIGITS], "python": platform.python_version(), **versions}
+    return hash_code([file for package in SHARED_CODE for file in sorted((root / package).rglob("*.py"))], root)
 
 
 def hash_json(value: object) -> str:

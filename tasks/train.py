@@ -22,14 +22,14 @@ import torch
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
-from rulka.params import read_params
+from rulka.params import Params, read_params
 from rulka.runtime.run_lock import locked
 from rulka.stage import output_folder, require, run_stage
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 from rulka.training.run_folder import clean_up, drop_experience
 
 
-def train(sections: Sections, *, folders: Folders) -> None:
+def train(params: Params, *, folders: Folders) -> None:
     """Trains every algorithm with the same budget and keeps the best weights of each.
 
     Raises:
@@ -41,8 +41,8 @@ def train(sections: Sections, *, folders: Folders) -> None:
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     device = use_device()
-    train = sections.train
-    runs = {algorithm: AgentRun(algorithm, sections, folders, device) for algorithm in train.algorithms}
+    train = params.train
+    runs = {algorithm: AgentRun(algorithm, params, folders, device) for algorithm in train.algorithms}
     with ExitStack() as stack:
         for run in runs.values():
             stack.enter_context(locked(run.folder))
@@ -59,7 +59,7 @@ def train(sections: Sections, *, folders: Folders) -> None:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     train(
-        Sections.of_params(read_params()),
+        read_params(),
         folders=Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT),
     )
 

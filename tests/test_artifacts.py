@@ -138,7 +138,7 @@ def test_damaged_metadata_say_how_to_get_them_back(folder: Path, name: str, hint
 
 def test_another_schema_is_refused(folder: Path) -> None:
     edit_meta(folder, schema_version=99)
-    with pytest.raises(ArtifactError, match="schema_version is 99, expected 3"):
+    with pytest.raises(ArtifactError, match="schema_version is 99, expected 4"):
         load_artifact(folder, "encoder")
 
 

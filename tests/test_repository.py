@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -24,7 +24,6 @@ from rulka.graph import ignored_by_dvc, read_graph
 from rulka.params import (
     ALGORITHM_NAMES,
     Algorithm,
-    AlgorithmParams,
     Params,
     Section,
     TransferParams,
@@ -32,6 +31,7 @@ from rulka.params import (
     read_sections,
 )
 from rulka.schedule import Schedule
+from rulka.training.racing import SECTIONS as SECTIONS_OF_TRAINING
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")
@@ -230,16 +230,26 @@ def test_data_folders_are_those_the_stage_names(stage: str) -> None:
     assert named == listed
 
 
+TRAINING = ("rulka/training/racing.py", "rulka/training/races.py", "rulka/training/run.py", "tasks/train.py")
+
+
+def is_section(node: ast.AST) -> bool:
+    """Whether this is `params.NAME`, `own.NAME` or `self._params.NAME`."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    whose = node.value
+    return getattr(whose, "id", getattr(whose, "attr", None)) in {"params", "own", "_params"}
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_parameters_are_those_of_the_signature(stage: str) -> None:
     function = getattr(importlib.import_module(f"tasks.{stage}"), stage)
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     sections = {each.name: each.annotation for each in parameters if each.kind is not each.KEYWORD_ONLY}
-    if "sections" in sections:  # all of them as one value
-        sections = get_type_hints(sections["sections"], include_extras=True)
-    if "algorithms" in sections:  # stands for the section of every algorithm
-        assert sections.pop("algorithms") == Mapping[Algorithm, AlgorithmParams]
-        sections |= {name: Params.model_fields[name].annotation for name in ALGORITHM_NAMES}
+    if "params" in sections:  # `train` takes all, and reads these
+        read = {node.attr for file in TRAINING for node in nodes_of(ROOT / file) if is_section(node)}
+        assert read - {"algorithms"} <= set(SECTIONS_OF_TRAINING)
+        sections = {name: Params.model_fields[name].annotation for name in (*SECTIONS_OF_TRAINING, *ALGORITHM_NAMES)}
     assert sorted(sections) == sorted(GRAPH[stage]["params"])
     known = get_type_hints(Params, include_extras=True)
     for name, annotation in sections.items():

@@ -2,7 +2,7 @@
 
     config.json                what `meta.json` of an artifact holds but its checksums, and the model type
     model.safetensors          the weights, by the same names
-    preprocessor_config.json   with a backbone alone: what is done to its images, as transformers writes it
+    preprocessor_config.json   with a backbone alone: what is done to its images, for transformers; not read again
 
 What is built from such a folder is what the folder says: encoder, fusion, sizes and normalisation are its own, whatever
 params.yaml asks for. Names that are not known are refused.
@@ -17,12 +17,12 @@ from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from models.encoders.config import ResolvedBackboneConfig
 from rulka.agents.load import DRIVING_KINDS, driver_of
 from rulka.artifacts import (
     DESCRIBED,
+    RACES,
     SCHEMA_VERSION,
     Artifact,
     ArtifactError,
@@ -97,28 +97,29 @@ def from_pretrained(folder: Path) -> Artifact:
     Raises:
         ArtifactError: if a file is missing or damaged, was made for something else, or says what is not known here.
     """
-    config = _read_json(folder / CONFIG_FILE)
+    config = _read_config(folder)
     if config.pop("model_type", None) != MODEL_TYPE:
         raise _unusable(folder, f"model_type in {CONFIG_FILE} is not {MODEL_TYPE!r}")
     if differing := sorted(set(config) ^ DESCRIBED):
         what = "is not known here" if differing[0] in config else "is missing"
         raise _unusable(folder, f"{differing[0]} in {CONFIG_FILE} {what}")
-    for name, expected in (("kind", DRIVING_KINDS), ("schema_version", (SCHEMA_VERSION,))):
+    for name, expected in (("kind", DRIVING_KINDS), ("schema_version", (SCHEMA_VERSION,)), ("environment", (RACES,))):
         if config[name] not in expected:
             raise _unusable(
                 folder, f"{name} in {CONFIG_FILE} is {config[name]!r}, not {' or '.join(map(str, expected))}"
             )
     try:
         check_contracts(folder, config)
-        artifact = artifact_of(config, _read_weights(folder))
-        processor = _processor_of(artifact)
+        artifact = artifact_of(config, safetensors.torch.load_file(folder / WEIGHTS_FILE))
+        _ = artifact.encoder
+    except (OSError, SafetensorError) as error:
+        raise _unusable(folder, f"{WEIGHTS_FILE} cannot be read: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _unusable(folder, f"{CONFIG_FILE} describes no agent: {error!r}") from error
     read_again = described(artifact)
     for name, value in config.items():
         if read_again[name] != value:
             raise _unusable(folder, f"{name} in {CONFIG_FILE} says what is not known here")
-    _check_processor(folder, processor)
     driver_of(artifact, folder)
     return artifact
 
@@ -143,38 +144,13 @@ def _processor_of(artifact: Artifact) -> dict[str, Any] | None:
     }
 
 
-def _check_processor(folder: Path, expected: Mapping[str, Any] | None) -> None:
-    """Refuses a folder whose image processor is another one than the encoder in its configuration has."""
-    path = folder / PROCESSOR_FILE
-    if expected is None:
-        if path.exists():
-            raise _unusable(folder, f"{PROCESSOR_FILE} is there, and the encoder in {CONFIG_FILE} is no backbone")
-        return
-    found = _read_json(path)
-    for name in sorted(expected.keys() | found.keys()):
-        if found.get(name) != expected.get(name):
-            both = (
-                f"{found.get(name)!r} in {PROCESSOR_FILE} and {expected.get(name)!r} for the encoder in {CONFIG_FILE}"
-            )
-            raise _unusable(folder, f"{name} is {both}")
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        return safetensors.torch.load((folder / WEIGHTS_FILE).read_bytes())
-    except (OSError, SafetensorError) as error:
-        raise _unusable(folder, f"{WEIGHTS_FILE} cannot be read: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise _unusable(path.parent, f"{path.name} is missing") from error
+        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _unusable(path.parent, f"{path.name} cannot be read: {error}") from error
+        raise _unusable(folder, f"{CONFIG_FILE} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise _unusable(path.parent, f"{path.name} is no object")
+        raise _unusable(folder, f"{CONFIG_FILE} is no object")
     return content
 
 

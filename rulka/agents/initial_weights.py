@@ -146,7 +146,7 @@ def initial_agent(
         if found != wanted:
             message = f"network.fusion is {found} for the agent and {wanted} for the new one"
             raise TransferError(message, hint=REMEDIES["agent"])
-    encoder, table, normalisation = sources["pretrained"].encoder, policy.actions, policy.normalisation
+    encoder, table, normalisation = sources["pretrained"].encoder, policy.table, policy.normalisation
     torch.manual_seed(transfer.seed)
     new = entry.build_network(observation, encoder, network, normalisation, table.space.num_outputs).state_dict()
     offered = {source: artifact.tensors for source, artifact in sources.items()}

@@ -6,8 +6,8 @@ Dimensions: N cars, L frames seen at once, H x W pixels, F floats, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +19,7 @@ from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
 from rulka.agents.distributions import distribution_of
 from rulka.agents.spec import Choose
-from rulka.artifacts import (
-    ANALOG,
-    KEYS_ONE_BY_ONE,
-    PER_DECISION,
-    REPEATS,
-    Artifact,
-    ArtifactError,
-    load_artifact,
-    read_meta,
-)
+from rulka.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
 from rulka.device import CPU, upload
 from rulka.params import NetworkParams, ObservationParams
 
@@ -50,7 +41,7 @@ class GreedyPolicy:
     def __init__(self, algorithm: str, artifact: Artifact, choose: Choose, device: torch.device) -> None:
         self.algorithm, self.label = algorithm, label_of(algorithm)
         self.observation = artifact.observation.params()
-        self.actions: ActionTable = artifact.actions
+        self.actions = artifact.table
         self._choose, self._device = choose, device
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
@@ -79,8 +70,9 @@ def load_policy(
     Raises:
         ArtifactError: if the artifact is damaged, of another kind, or made for other observations or actions.
     """
-    expected = None if actions is None else _as_decided(actions, read_meta(folder))
-    artifact = load_artifact(folder, DRIVING_KINDS, observation=observation, actions=expected)
+    artifact = load_artifact(folder, DRIVING_KINDS, observation=observation)
+    if actions is not None:
+        check_contracts(folder, described(artifact), actions=_as_decided(actions, artifact.table))
     return driver_of(artifact, folder, device)
 
 
@@ -102,28 +94,25 @@ def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> G
     return GreedyPolicy(str(algorithm), artifact, choose, device)
 
 
-def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
-    """Returns the actions as an artifact divides decisions into them; unchanged where these cannot be divided so."""
-    divided = KEYS_ONE_BY_ONE | meta["actions"]
-    ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, divided[PER_DECISION])
-    if rest:
-        return actions
-    return ActionTable(actions.controls, ticks, divided[PER_DECISION], divided[ANALOG], divided[REPEATS])
+def _as_decided(actions: ActionTable, own: ActionTable) -> ActionTable:
+    """Returns the actions as another table divides decisions into them; unchanged where they cannot be divided so."""
+    ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, own.actions_per_decision)
+    return actions if rest else replace(own, controls=actions.controls, ticks_per_action=ticks)
 
 
 def _choice(artifact: Artifact, device: torch.device) -> Choose:
     """Builds the network of an artifact on a device and returns what decides by it."""
-    observation, table, encoder = artifact.observation.params(), artifact.actions, artifact.encoder
+    observation, space, encoder = artifact.observation.params(), artifact.actions.space, artifact.encoder
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":
         build = CLONED_SHAPES[artifact.config["shape"]]
-        policy = build(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
+        policy = build(observation, encoder, sizes, artifact.normalisation, space.num_outputs)
         driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(AHEAD_HEADS)}
         _with_weights(policy, driving, device)
-        distribution = distribution_of(table.space)
+        distribution = distribution_of(space)
         return lambda image, floats: distribution.greedy(policy.decide(policy.encode(image), floats))
     entry = ALGORITHMS[artifact.config["algorithm"]]
-    network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
+    network = entry.build_network(observation, encoder, sizes, artifact.normalisation, space.num_outputs)
     return entry.greedy_choice(_with_weights(network, artifact.tensors, device), artifact, device)
 
 

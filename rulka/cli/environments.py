@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 import yaml
 
-from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, say, say_json
+from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, lines_aside, say, say_json
 from rulka.errors import UserError
+from rulka.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
-    from rulka.training.environment import EnvironmentAgent
+    from rulka.artifacts import Artifact
 
 Settings = Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")]
 
@@ -39,24 +39,29 @@ def train_env(
         steps: of the environment, after which training ends; those of presets/environments when left out.
         seed: of everything; the one of params.yaml when left out.
         settings: parameters that differ, such as ppo.clip=0.1 network.dense_hidden=128.
-        out: folder of the training, gone on with if it is one; in runs/environments when left out.
+        out: folder to write the agent into; it stays in that of its training, in runs/environments, in any case.
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
+    from rulka.artifacts import write_artifact
     from rulka.device import use_device
     from rulka.envs.episodes import read_facts
     from rulka.presets import environment_params
-    from rulka.training.environment import train_in_environment
+    from rulka.training.any_environment import train_in_environment
 
     _import_from_here()
+    if out is not None:
+        check_folder(out)
     facts = read_facts(environment)
     options = {"algorithm": algorithm, "max_env_steps": steps, "seed": seed}
     given = {"train": {name: value for name, value in options.items() if value is not None}}
     params = environment_params(facts.environment, _merged(given, settings))
-    # Standard output is for JSON.
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        folder, agent = train_in_environment(facts, params, out, use_device(device))
-    _report(folder, agent, agent.returns, as_json=as_json)
+    with lines_aside(as_json):
+        folder, agent = train_in_environment(facts, params, device=use_device(device))
+    if out is not None:
+        with filled_folder(out) as beside:
+            write_artifact(beside, agent)
+    _report(out or folder, agent, agent.provenance["training"]["returns"], as_json=as_json)
 
 
 def evaluate_env(
@@ -70,21 +75,22 @@ def evaluate_env(
     """Let an agent of `rulka train-env` act greedily in its environment.
 
     Args:
-        folder: of its training.
+        folder: of its training, or what --out named.
         episodes: how many; as many as after its training when left out.
         seed: of where they begin.
         device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.device import use_device
-    from rulka.training.environment import load_environment_agent, race_in_environment
+    from rulka.training.any_environment import load_environment_agent, race_in_environment
 
     if (episodes is not None and episodes < 1) or not 0 <= seed < 2**32:
         message = "--episodes is a whole number from 1, --seed one from 0 to 4294967295"
         raise UserError(message)
     _import_from_here()
     agent = load_environment_agent(folder)
-    returns = race_in_environment(agent, episodes or len(agent.returns), seed, use_device(device))
+    num_episodes = episodes or len(agent.provenance["training"]["returns"])
+    returns = race_in_environment(agent, num_episodes, seed, use_device(device))
     _report(folder, agent, returns, as_json=as_json)
 
 
@@ -116,22 +122,22 @@ def _merged(given: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _report(folder: Path, agent: EnvironmentAgent, returns: Sequence[float], *, as_json: bool) -> None:
+def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json: bool) -> None:
     """Prints what an agent's episodes came to."""
     import numpy as np
 
     from rulka.evaluation.statistics import interquartile_mean
 
-    values, train = np.asarray(returns), agent.params.train
+    values, training = np.asarray(returns), agent.provenance["training"]
     found = {
         "environment": agent.environment,
-        "algorithm": train.algorithm,
-        "seed": train.seed,
+        "algorithm": agent.config["algorithm"],
+        "seed": agent.provenance["parameters"]["train"]["seed"],
         "episodes": len(values),
         "mean_return": float(values.mean()),
         "iqm_return": float(interquartile_mean(values)),
         "std_return": float(values.std()),
-        **{name: agent.training[name] for name in ("env_steps", "weights_of_env_steps", "minutes", "cpu_seconds")},
+        **{name: training[name] for name in ("env_steps", "weights_of_env_steps", "minutes", "cpu_minutes")},
         "folder": folder.as_posix(),
     }
     if as_json:

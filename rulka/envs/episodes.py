@@ -7,18 +7,21 @@ and what the environment shows in numbers follows, part after part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from PIL import Image
 
 from rulka.actions import ActionSpace, Choices, Intervals
+from rulka.buffers.experience import ExperienceBlock, as_block
 from rulka.errors import UserError
 from rulka.observation import FLOATS, Normalisation, reference_normalisation
 from rulka.params import MIN_PIXELS, ObservationParams
@@ -288,6 +291,55 @@ def _grey(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
         return image
     # Not by gymnasium's wrappers: they need OpenCV, which nothing else here does.
     return np.asarray(Image.fromarray(image).convert("L").resize(size, Image.Resampling.BOX))
+
+
+class Recording(NamedTuple):
+    """An episode that somebody played, to be replayed: whoever resets with a seed and does the same sees the same.
+
+    Attributes:
+        seed: of the reset.
+        actions: that were taken, counted from 0.
+    """
+
+    seed: int
+    actions: Sequence[int]
+
+
+def recordings_of(environment: str) -> list[Recording]:
+    """Returns what the class of an environment calls its `recordings`: pairs of a seed and actions; mostly none."""
+    module, _, name = environment.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    creator = gymnasium.spec(name).entry_point
+    creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    return [Recording(seed, actions) for seed, actions in getattr(creator, "recordings", ())]
+
+
+def replay(facts: EnvironmentFacts, observation: ObservationParams, recording: Recording) -> ExperienceBlock:
+    """Plays a recording once more and returns it as a block of one car; an episode that had not ended counts as cut.
+
+    Raises:
+        UnfitEnvironmentError: if the episode ends before the recording does.
+    """
+    num_steps = len(recording.actions)
+    image = np.empty((num_steps + 1, 1, *observation.image_shape), np.uint8)
+    floats, potential = (np.empty((num_steps + 1, 1, *shape), np.float32) for shape in ((facts.num_floats,), ()))
+    episodes = Episodes(facts.environment, 1, observation)
+    episodes.reset_into(image[0], floats[0], potential[0], recording.seed)
+    rows = zip(recording.actions, image[1:], floats[1:], potential[1:], strict=True)
+    results = [episodes.step_into(np.array([action]), *seen) for action, *seen in rows]
+    episodes.close()
+    if any(result.is_reset[0] for result in results):
+        message = f"a recording of {facts.environment} goes on behind the end of its episode, seed {recording.seed}"
+        raise UnfitEnvironmentError(message, hint="It was made in another version of the environment.")
+    terminated = np.array([result.terminated[0] for result in results])
+    decisions = {
+        "action": np.array(recording.actions, np.uint8),
+        "reward": np.array([result.reward[0] for result in results], np.float32),
+        "terminated": terminated,
+        "truncated": (np.arange(num_steps) == num_steps - 1) & ~terminated,
+    }
+    return as_block({"image": image, "floats": floats, "potential": potential}, decisions)
 
 
 def measure_normalisation(facts: EnvironmentFacts, seed: int) -> Normalisation:

@@ -30,7 +30,7 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device, weights_on_host
 from rulka.errors import UserError
 from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
-from rulka.params import read_params
+from rulka.params import Params, read_params
 from rulka.params.base import Section
 from rulka.params.problems import problems_of
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint, write_file
@@ -40,7 +40,7 @@ from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import rank_folder
 from rulka.stage import output_folder, run_stage
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
 PATIENCE_S = 90.0
@@ -106,12 +106,12 @@ def write_record(path: Path, record: Section) -> None:
         file.write(record.model_dump_json(indent=1).encode() + b"\n")
 
 
-def do_turn(order: Order, sections: Sections, folders: Folders, device: torch.device, here: Path = Path()) -> Result:
+def do_turn(order: Order, params: Params, folders: Folders, device: torch.device, here: Path = Path()) -> Result:
     """Does a turn, or goes on with one that was killed, and returns what came of it.
 
     Args:
         order: what to do.
-        sections: parameters of the turn.
+        params: of the turn.
         folders: where it reads and writes.
         device: where it learns.
         here: the turn's folder.
@@ -120,7 +120,7 @@ def do_turn(order: Order, sections: Sections, folders: Folders, device: torch.de
         CheckpointError: if what it is to begin from is damaged.
         UserError: see `AgentRun`.
     """
-    run = AgentRun(sections.train.algorithm, sections, folders, device)
+    run = AgentRun(params.train.algorithm, params, folders, device)
     checkpoints = Checkpoints(run.folder)
     with _locked_soon(run.folder):
         if order.begin is not None and not checkpoints.files():
@@ -144,7 +144,7 @@ def do_turn(order: Order, sections: Sections, folders: Folders, device: torch.de
         newest = checkpoints.files()[0]
         saved = load_checkpoint(newest)
         outcomes = _race(run, saved["learner"], order)
-    scores = score_races(outcomes, sections.race_end.max_race_s)
+    scores = score_races(outcomes, params.race_end.max_race_s)
     finished_s = outcomes.time_ms[outcomes.finished] / 1000.0
     return Result(
         order=order,
@@ -248,7 +248,7 @@ def main() -> None:
     raise_malloc_thresholds()
     order = read_record(Path(ORDER_FILE), Order)
     folders = Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT)
-    result = do_turn(order, Sections.of_params(read_params()), folders, use_device())
+    result = do_turn(order, read_params(), folders, use_device())
     write_record(Path(RESULT_FILE), result)
 
 

@@ -9,87 +9,47 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel
 
-from models.encoders.config import EncoderConfig
-from rulka.actions import ActionTable
-from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.agents.learner import Learner
+from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import decision_table
-from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec
-from rulka.artifacts import (
-    META_FILE,
-    Artifact,
-    ArtifactError,
-    load_artifact,
-    read_meta,
-    save_artifact,
-    sight_contract,
-)
-from rulka.buffers.experience import ExperienceBlock, PreferencePairs
-from rulka.datasets.races import load_races, track_path
+from rulka.artifacts import META_FILE, Artifact, ArtifactError, load_artifact, read_meta, save_artifact
 from rulka.datasets.races import read_meta as read_races_meta
-from rulka.device import CPU, devices_of_learners
+from rulka.datasets.races import track_path
+from rulka.device import CPU
 from rulka.errors import UserError
 from rulka.folders import COMPARED, TRAINING_LOG
 from rulka.game.link import GameLink
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
 from rulka.graph import code_files, hash_code
-from rulka.params import (
-    ALGORITHM_NAMES,
-    ActionParams,
-    Algorithm,
-    AlgorithmParams,
-    FilePairsParams,
-    NetworkParams,
-    ObservationParams,
-    Params,
-    RaceEndParams,
-    RewardParams,
-    SimulatorParams,
-    TrainParams,
-    keys_of,
-)
+from rulka.params import ALGORITHM_NAMES, Algorithm, FilePairsParams, Params, keys_of
 from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
-from rulka.runtime.collector import CarBatch
 from rulka.runtime.connect import train_run
-from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
 from rulka.runtime.records import RECORD_FILE
-from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
+from rulka.runtime.specs import RunSpec
 from rulka.stage import require
 from rulka.tracks.find import chosen_tracks
 from rulka.tracks.track import Track, load_track
-from rulka.training.demonstrations import demonstration_blocks
-from rulka.training.parts import (
-    acting_device,
-    agent_config,
-    block_spec,
-    build_cars,
-    build_cars_on_tracks,
-    build_game_cars,
-    build_learner,
-    check_cluster,
-    collecting_actor,
-    num_games,
-    share_of_agent,
-)
-from rulka.training.preference_pairs import CapturedRaces, given_pairs, pairs_file
+from rulka.training.preference_pairs import pairs_file
+from rulka.training.races import Games, Races
+from rulka.training.run import check_machine, run_spec, trained_agent
 from rulka.training.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
 
-_LOGGER = logging.getLogger(__name__)
+SECTIONS = ("observation", "actions", "simulator", "race_end", "encoder", "network", "rewards", "train")
+"""Sections of the parameters that training reads, beside those of the algorithms that are trained."""
 TRACKS_FOLDER = "tracks"
 """The tracks of a run, in its folder: `0.npz` and so on."""
+_LOGGER = logging.getLogger(__name__)
 
 
 class TrainInputError(UserError):
@@ -115,31 +75,9 @@ class Folders:
     out: Path
 
 
-@dataclass(frozen=True)
-class Sections:
-    """All parameter sections that training reads, as one value; `algorithms` are those of algorithms, by name."""
-
-    observation: ObservationParams
-    actions: ActionParams
-    simulator: SimulatorParams
-    race_end: RaceEndParams
-    encoder: EncoderConfig
-    network: NetworkParams
-    rewards: RewardParams
-    train: TrainParams
-    algorithms: Mapping[Algorithm, AlgorithmParams]
-
-    @classmethod
-    def of_params(cls, params: Params) -> Sections:
-        """Returns those among all parameters."""
-        return cls(**{name: getattr(params, name) for name in cls.__dataclass_fields__})
-
-    def of(self, algorithm: Algorithm) -> dict[str, BaseModel]:
-        """Returns the sections that matter to one algorithm, by name."""
-        shared: dict[str, BaseModel] = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "algorithms"
-        }
-        return shared | {algorithm: self.algorithms[algorithm]}
+def sections_of(params: Params, algorithm: Algorithm, shared: tuple[str, ...] = SECTIONS) -> dict[str, BaseModel]:
+    """Returns the sections that matter to the training of one algorithm, by name."""
+    return {name: getattr(params, name) for name in (*shared, algorithm)}
 
 
 class AgentRun:
@@ -150,24 +88,22 @@ class AgentRun:
         final_dir: the trained agent, as soon as there is one.
     """
 
-    def __init__(self, algorithm: Algorithm, sections: Sections, folders: Folders, device: torch.device = CPU) -> None:
+    def __init__(self, algorithm: Algorithm, params: Params, folders: Folders, device: torch.device = CPU) -> None:
         """Finds out which run it is; the device decides where it computes, and nothing else.
 
         Raises:
             UserError: if the initial agent is missing, damaged or made for other parameters; or if actors cannot
                 compute here in `train.acting_precision`, or there are more learners than devices, or no cluster.
         """
-        devices_of_learners(device, sections.train.learners)
-        check_acting_precision(sections.train.acting_precision, acting_device(sections.train, device))
-        check_cluster(sections.train, device)
+        check_machine(params.train, device)
         self._algorithm: Algorithm = algorithm
         self._device = device
-        self._sections, self._folders = sections, folders
-        own: AlgorithmParams = sections.algorithms[algorithm]
-        self._table: ActionTable = decision_table(sections.actions, sections.network, own.action_repeat)
-        self._needs_demonstrations = ALGORITHMS[algorithm].needs_demonstrations(sections.algorithms[algorithm])
-        self._given_pairs = ALGORITHMS[algorithm].given_pairs(sections.algorithms[algorithm])
-        is_main = algorithm == sections.train.algorithm
+        self._params, self._folders = params, folders
+        self._settings, entry = params.algorithms[algorithm], ALGORITHMS[algorithm]
+        self._table = decision_table(params.actions, params.network, self._settings.action_repeat)
+        self._given_pairs = entry.given_pairs(self._settings)
+        self._reads_races = entry.needs_demonstrations(self._settings) or self._given_pairs is not None
+        is_main = algorithm == params.train.algorithm
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
         self._track = track_path(folders.races, read_races_meta(folders.races)["main_track"])
@@ -187,12 +123,20 @@ class AgentRun:
             return
         initial = self._initial()
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self._sections.train.environment == "game":
-            with running_games(read_game_settings(), num_games(self._sections.train)) as link:
-                outcome = train_run(self._in_games(self._run_spec(initial), link))
-        else:
-            outcome = train_run(self._run_spec(initial))
-        save_artifact(self.final_dir, self._trained(initial, outcome))
+        train = self._params.train
+        is_game = train.environment == "game"
+        with running_games(read_game_settings(), train.num_batches + 1) if is_game else nullcontext() as link:
+            races = self._races(link)
+            outcome = train_run(self._run_spec(initial, races))
+        inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
+        origin = provenance("train", sections_of(self._params, self._algorithm), inputs)
+        facts = {
+            "learners": train.learners,
+            "num_collectors": train.num_collectors,
+            "cars": train.num_cars,
+            "tracks": [track.uid for track in self._tracks],
+        }
+        save_artifact(self.final_dir, trained_agent(races, self._agent_spec(initial), outcome, origin, **facts))
 
     def spec(self) -> RunSpec:
         """Returns the specification of the run, for whoever races its weights.
@@ -200,7 +144,7 @@ class AgentRun:
         Raises:
             UserError: if the initial agent is damaged or does not fit the parameters.
         """
-        return self._run_spec(self._initial())
+        return self._run_spec(self._initial(), self._races())
 
     def deliver(self, out: Path) -> None:
         """Copies the trained agent, the log and the record into the stage's output, and notes that in the run."""
@@ -217,7 +161,7 @@ class AgentRun:
         if not self.final_dir.exists():
             return False
         try:
-            load_artifact(self.final_dir, "agent", observation=self._sections.observation, actions=self._table)
+            load_artifact(self.final_dir, "agent", observation=self._params.observation, actions=self._table)
         except ArtifactError as error:
             _LOGGER.warning("a trained agent is damaged, and is made again from the last checkpoint: %s", error)
             shutil.rmtree(self.final_dir)
@@ -232,7 +176,8 @@ class AgentRun:
 
     def _parameters(self) -> dict[str, Any]:
         """Returns the parameters that the training of this algorithm reads."""
-        sections = {name: part.model_dump(mode="json") for name, part in self._sections.of(self._algorithm).items()}
+        read = sections_of(self._params, self._algorithm)
+        sections = {name: section.model_dump(mode="json") for name, section in read.items()}
         for name in ("algorithm", "compared"):  # which other algorithms are trained makes no difference
             del sections["train"][name]
         others = tuple(key for name in ALGORITHM_NAMES if name != self._algorithm for key in keys_of(name))
@@ -242,7 +187,7 @@ class AgentRun:
         """Returns hashes of the inputs that the training of this algorithm reads."""
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
-        if self._needs_demonstrations or self._given_pairs is not None:
+        if self._reads_races:
             inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
             inputs["races"] = hash_path(self._folders.races)
         if isinstance(self._given_pairs, FilePairsParams):
@@ -253,33 +198,23 @@ class AgentRun:
         initial = load_artifact(
             self._init_dir,
             "agent_init",
-            observation=self._sections.observation,
+            observation=self._params.observation,
             actions=self._table.taken_once,
-            encoder=self._sections.encoder,
+            encoder=self._params.encoder,
         )
-        expected = self._sections.network.model_dump(mode="json")
+        expected = self._params.network.model_dump(mode="json")
         for name, value in {"algorithm": self._algorithm, "network": expected}.items():
             if initial.config.get(name) != value:
                 message = f"{self._init_dir.as_posix()} has {name} {initial.config.get(name)}, expected {value}"
                 raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
         return initial
 
-    def _in_games(self, spec: RunSpec, first: GameLink) -> RunSpec:
-        """Returns the run with every collector in a game of its own, and the greedy checks in the last one."""
-        make_cars, last = partial(build_game_cars, self._track, self._race_settings()), num_games(spec.train) - 1
-        return replace(
-            spec,
-            make_cars=partial(make_cars, first.instance(last)),
-            final_check_cars=spec.train.check_races,  # a game has one car
-            make_collector_cars=partial(_in_game, make_cars, first),
-        )
-
     def _lay_tracks(self) -> list[Path]:
         """Writes the tracks that are raced on where the run's processes, and the live page, look for them."""
         folder = self.folder / TRACKS_FOLDER
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._tracks = chosen_tracks(self._sections.train.tracks, load_track(self._track))
+        self._tracks = chosen_tracks(self._params.train.tracks, load_track(self._track))
         files = [folder / f"{number}.npz" for number in range(len(self._tracks))]
         for track, file in zip(self._tracks, files, strict=True):
             track.save(file)
@@ -287,130 +222,46 @@ class AgentRun:
             shutil.copyfile(files[0], self.folder / TRACK_FILE)
         return files
 
-    def _make_cars(self) -> dict[str, Any]:
-        """Returns the factories of environments, by their names in `RunSpec`."""
-        settings, train = self._race_settings(), self._sections.train
-        files = self._lay_tracks()
-        # Other nodes have no files of this run.
-        tracks: list[Track] | list[Path] = self._tracks if train.cluster != "none" else files
-        if len(files) == 1:
-            return {"make_cars": partial(build_cars, tracks[0], settings)}
-        # Every collector races on tracks of its own where there are enough.
-        num_shares = min(train.num_batches, len(files))
-        make_cars = [partial(build_cars_on_tracks, tracks[share::num_shares], settings) for share in range(num_shares)]
-        return {
-            "make_cars": partial(build_cars_on_tracks, tracks, settings),
-            "make_collector_cars": partial(_in_turn, make_cars),
-            "keeps_record": False,  # the fastest race is but one on the shortest track
-        }
-
-    def _run_spec(self, initial: Artifact) -> RunSpec:
-        sections = self._sections
-        spec = self._agent_spec(initial)
-        return RunSpec(
-            **self._make_cars(),
-            make_actor=partial(make_actor, spec),
-            make_collecting_actor=collecting_actor(spec, sections.train),
-            build_learner=partial(_build_learner, spec, sections, self._folders, self._init_dir, self._table),
-            block=block_spec(sections.observation, sections.train, self._table),
-            train=sections.train,
-            folder=self.folder,
-            label=f"train {self._algorithm}",
-            device=self._device,
-        )
-
-    def _race_settings(self) -> RaceSettings:
-        own, count = self._sections, self._table.actions_per_decision
+    def _races(self, link: GameLink | None = None) -> Races:
+        """Returns what the agent is trained in: the simulator, or games, the first of which is linked."""
+        own, train = self._params, self._params.train
         settings = RaceSettings.for_training(
-            own.observation, own.actions, own.simulator, own.race_end, own.rewards, own.train, count
+            own.observation,
+            own.actions,
+            own.simulator,
+            own.race_end,
+            own.rewards,
+            train,
+            self._table.actions_per_decision,
+        ).decided_by(self._table)
+        files = self._lay_tracks()
+        races = Races(
+            settings=settings.with_equal_starts(self._settings.races_per_start),
+            # Other nodes have no files of this run.
+            tracks=self._tracks if train.cluster != "none" else files,
+            num_shares=min(train.num_batches, len(files)),
+            races_dir=self._folders.races,
+            frames_dir=self._folders.frames,
         )
-        return settings.decided_by(self._table).with_equal_starts(own.algorithms[self._algorithm].races_per_start)
+        return races if link is None else Games(**vars(races), link=link, last=train.num_batches)
+
+    def _run_spec(self, initial: Artifact, races: Races) -> RunSpec:
+        spec = self._agent_spec(initial)
+        return run_spec(races, spec, self._params.train, self.folder, self._device, self._init_dir)
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:
-        sections = self._sections
+        params = self._params
         return AgentSpec(
             algorithm=self._algorithm,
-            observation=sections.observation,
+            observation=params.observation,
             encoder=initial.encoder,
-            network=sections.network,
-            settings=sections.algorithms[self._algorithm],
+            network=params.network,
+            settings=self._settings,
             actions=self._table.space,
             normalisation=initial.normalisation,
             decision_ms=self._table.duration_ms,
-            precision=sections.train.precision,
+            precision=params.train.precision,
         )
-
-    def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
-        inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
-        origin = provenance("train", self._sections.of(self._algorithm), inputs)
-        return Artifact(
-            kind="agent",
-            tensors=outcome.best.tensors,
-            config=agent_config(self._agent_spec(initial), self._table),
-            observation=sight_contract(self._sections.observation, self._table.actions_per_decision),
-            actions=self._table,
-            normalisation=initial.normalisation,
-            provenance=origin | {"training": self._training(outcome)},
-        )
-
-    def _training(self, outcome: Outcome) -> dict[str, Any]:
-        """Returns facts of the training for reports."""
-        train = self._sections.train
-        return {
-            "env_steps": outcome.state.env_steps,
-            "gradient_steps": outcome.state.gradient_steps,
-            "minutes": round(outcome.state.seconds / 60.0, 3),
-            "cpu_minutes": round(outcome.state.cpu_seconds / 60.0, 3),
-            "num_starts": outcome.state.num_starts,
-            "ended_by": outcome.ended_by,
-            "record_s": outcome.record_s,
-            "weights_of_env_steps": outcome.best.env_steps,
-            "last_check": asdict(outcome.best.result),
-            "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
-            "learners": train.learners,
-            "num_collectors": train.num_collectors,
-            "cars": train.num_cars,
-            "tracks": [track.uid for track in self._tracks],
-        }
-
-
-def _in_turn(make_cars: Sequence[MakeCars], collector: int) -> MakeCars:
-    """Returns the factory of a collector's environment, of some that collectors have in turn."""
-    return make_cars[collector % len(make_cars)]
-
-
-def _in_game(make_cars: Callable[..., CarBatch], first: GameLink, collector: int) -> MakeCars:
-    """Returns the factory that connects a collector to a game of its own."""
-    return partial(make_cars, first.instance(collector))
-
-
-def _build_learner(
-    spec: AgentSpec, sections: Sections, folders: Folders, init_dir: Path, table: ActionTable, share: LearnerShare
-) -> Learner:
-    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.BuildLearner`.
-
-    Args:
-        spec: of the agent.
-        sections: all that training reads.
-        folders: where it reads.
-        init_dir: of the initial agent, which was found to fit.
-        table: its actions.
-        share: what this learner has of the run.
-    """
-    initial = load_artifact(
-        init_dir, "agent_init", observation=sections.observation, actions=table.taken_once, encoder=sections.encoder
-    )
-    entry, settings, seed = ALGORITHMS[spec.algorithm], sections.algorithms[spec.algorithm], sections.train.seed
-    seen, places = sections.observation.frames, table.actions_per_decision
-    demonstrations: list[ExperienceBlock] = []
-    if entry.needs_demonstrations(settings):
-        frames, races = require(folders.frames, "capture"), load_races(folders.races)
-        demonstrations = demonstration_blocks(frames, races, sections.rewards, seen, table)
-    pairs: PreferencePairs | None = None
-    if (wanted := entry.given_pairs(settings)) is not None:
-        captured = CapturedRaces(require(folders.frames, "capture"), load_races(folders.races), seen, places)
-        pairs = given_pairs(wanted, captured, seed)
-    return build_learner(share_of_agent(spec, share), initial, seed, demonstrations, share.device, pairs)
 
 
 def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rulka.artifacts import Artifact, sight_contract
 from rulka.device import CPU
 from rulka.observation import reference_normalisation
 from rulka.params import read_params
-from rulka.training.parts import agent_config
+from rulka.training.run import agent_config
 from tests.conftest import straight_track
 
 
@@ -36,7 +36,7 @@ def test_a_row_for_each_precision_beside_float32(tmp_path: Path, monkeypatch: py
     )
     tensors = dict(make_actor(spec, 0).network.state_dict())
     sight = sight_contract(params.observation)
-    artifact = Artifact("agent", tensors, agent_config(spec, table), sight, table, spec.normalisation)
+    artifact = Artifact("agent", tensors, agent_config(spec), sight, table, spec.normalisation)
     track = tmp_path / "track.npz"
     straight_track().save(track)
     rows = quantised.measure(quantised.Agent(artifact, track, params))

@@ -35,7 +35,10 @@ def call(arguments: str) -> int:
         ("train-env CartPole-v1 --set ppo=1", "the parameters for CartPole-v1 are wrong"),
         ("train-env CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1", "ppo.clip is set to 0.1, and has no key a"),
         ("train-env CartPole-v1 --out none/run", "there is no folder none"),
-        ("evaluate-env nowhere", "nowhere holds no agent of an environment"),
+        (
+            "evaluate-env nowhere",
+            "nowhere holds no complete artifact: meta.json is missing\n  `rulka train-env`",
+        ),
         ("evaluate-env nowhere --episodes 0", "--episodes is a whole number from 1"),
         ("evaluate-env nowhere --seed -1", "--seed one from 0 to 4294967295"),
     ],

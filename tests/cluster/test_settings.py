@@ -13,7 +13,7 @@ from rulka.cluster import settings
 from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError, chosen_address, cluster_address, find_cluster
 from rulka.device import CPU
 from rulka.params import TrainParams, read_params
-from rulka.training.parts import check_cluster
+from rulka.training.run import check_cluster
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_unreachable_cluster_is_named(free_port: int) -> None:
 def test_policy_workers_of_hosts_are_not_promised_a_gpu(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr("rulka.training.parts.find_cluster", lambda: "there")
+    monkeypatch.setattr("rulka.training.run.find_cluster", lambda: "there")
     with pytest.raises(ClusterError, match="policy workers of a cluster act on processors, and this run is on cuda:0"):
         check_cluster(_train(inference="central"), torch.device("cuda:0"))
     check_cluster(_train(inference="local"), torch.device("cuda:0"))

@@ -35,6 +35,18 @@ class Counting(gymnasium.Env[Any, Any]):
         return np.array([self._count, self._seed, action], np.float64)
 
 
+class Recorded(Counting):
+    """Brings recordings of whole episodes and of a part of one."""
+
+    recordings = ((1, [3, 3, 3]), (2, [0, 1]))
+
+
+class RecordedTooLong(Counting):
+    """Brings one that it does not go on for."""
+
+    recordings = ((2, [0, 1, 2, 3]),)
+
+
 class Pictures(Counting):
     """Shows a picture whose grey is ten times the count, and numbers in two parts, one of them a single one."""
 
@@ -103,7 +115,7 @@ class Odd(Counting):
         self.action_space = action or self.action_space
 
 
-for made in (Counting, Pictures, Target, Interrupted, Odd):
+for made in (Counting, Recorded, RecordedTooLong, Pictures, Target, Interrupted, Odd):
     gymnasium.register(f"small/{made.__name__}-v0", entry_point=made, disable_env_checker=True)
 
 

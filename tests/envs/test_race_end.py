@@ -28,7 +28,7 @@ from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LON
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
-from rulka.training.parts import build_cars
+from rulka.training.races import Races
 from tests.waiting import PATIENCE_S
 
 TABLE: ActionTable = action_table(5)
@@ -150,7 +150,7 @@ class Lab:
             params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
         )
         block = BlockSpec(8, 1, 64, 64, 184)
-        cars = build_cars(self.folder / "track.npz", settings, 1, at_line=True)
+        cars = Races(settings, [self.folder / "track.npz"]).make_cars(1, at_line=True)
         actor: Any = Scripted(script)
         result = GreedyCheck(cars, actor, block, lambda: counted.append(1)).run({}, seed=0, num_races=1)
         is_off_track = bool(cars.batch.simulator.is_off_track[0])

@@ -25,8 +25,8 @@ from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.weights import layout_of
 from rulka.tracks.generate import generate_track
-from rulka.training.environment import train_in_environment
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.any_environment import train_in_environment
+from rulka.training.racing import AgentRun, Folders
 
 ROOT = Path(__file__).parents[2]
 QUANTISED = ("bfloat16", "int8")
@@ -177,10 +177,9 @@ def _old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_old_processor")
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
 def test_a_training_is_refused_before_it_reads_or_writes_anything(tmp_path: Path, precision: str) -> None:
-    sections = Sections.of_params(params_of("ppo", precision))
     folders = Folders(*(tmp_path / name for name in ("init", "races", "frames", "runs", "out")))
     with pytest.raises(ActingPrecisionError, match=precision):
-        AgentRun("ppo", sections, folders)
+        AgentRun("ppo", params_of("ppo", precision), folders)
     facts, folder = read_facts("CartPole-v1"), tmp_path / "run"
     params = environment_params(facts.environment, {"train": {"acting_precision": precision}})
     with pytest.raises(ActingPrecisionError, match=precision):

@@ -16,7 +16,7 @@ from rulka.params import Params, reference_params
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.records import RECORD_FILE, Records, read_record
 from rulka.tracks.track import Track
-from rulka.training.parts import block_spec
+from rulka.training.run import block_spec
 
 
 def reckless_actor(params: Params) -> IqnActor:
@@ -41,7 +41,9 @@ def straight_track() -> Track:
 def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     params = reference_params()
     track = straight_track()
-    spec = block_spec(params.observation, params.train.model_copy(update={"cars_per_collector": 2}), action_table(5, 5))
+    spec = block_spec(
+        params.observation, params.train.model_copy(update={"cars_per_collector": 2}), action_table(5, 5), num_floats(5)
+    )
     assert (spec.num_floats, spec.layout()["action"][0][2:]) == (num_floats(5), (5,))
     cars = RaceVectorEnv(2, track, actions_per_decision=5, start_anywhere=0.0, max_race_s=30.0)
     check, records = GreedyCheck(cars, reckless_actor(params), spec, lambda: None), Records(tmp_path)

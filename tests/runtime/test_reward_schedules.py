@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
-from rulka.training.parts import block_spec, build_cars
+from rulka.training.races import Races
+from rulka.training.run import block_spec
 from tests.waiting import wait_for
 
 NUM_BLOCKS, BLOCK_STEPS, NUM_CARS, TOP_STEP = 3, 8, 2, 32
@@ -38,7 +38,7 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
     )
     made = fake_run(folder, num_collectors=num_collectors)
     spec = block_spec(params.observation, train, action_table(params.actions.ticks_per_action))
-    return RunSpec(partial(build_cars, track, race), made.make_actor, made.build_learner, spec, train, folder, "test")
+    return RunSpec(Races(race, [track]).make_cars, made.make_actor, made.build_learner, spec, train, folder, "test")
 
 
 def gathered(collectors: Collectors) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

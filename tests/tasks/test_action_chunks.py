@@ -19,7 +19,7 @@ from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
 from rulka.simulator.simulator import Simulator
 from rulka.training.demonstrations import demonstration_blocks
-from rulka.training.racing import Folders, Sections
+from rulka.training.racing import Folders
 from tasks.train import train
 from tasks.transfer import transfer
 from tests.tasks.conftest import CONV, write_pretrained
@@ -49,7 +49,7 @@ def train_on(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, 
         policy_dir=pretrained[1],
         out_dir=folders.agent_init,
     )
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
     return folders
 
 

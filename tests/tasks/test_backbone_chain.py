@@ -26,7 +26,7 @@ from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifac
 from rulka.observation import NUM_FLOATS
 from rulka.params import Params
 from rulka.pretraining.backbones import BackboneError
-from rulka.training.racing import Folders, Sections
+from rulka.training.racing import Folders
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone
 from tasks.pretrain import pretrain
@@ -88,7 +88,7 @@ def run_stages(params: Params, driven: tuple[Path, Path], folder: Path, patches:
     folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone", folder / "visited")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     transfer(*seen, *network, params.train, params.transfer, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
-    train(Sections.of_params(params), folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))
+    train(params, folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))
 
 
 def refuse(*_: Any, **__: Any) -> None:

@@ -21,7 +21,7 @@ from rulka.agents.load import load_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import Algorithm, Params
-from rulka.training.racing import Folders, Sections
+from rulka.training.racing import Folders
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone
 from tasks.train import train
@@ -102,7 +102,7 @@ def run_stages(params: Params, driven: tuple[Path, Path], folder: Path) -> None:
     folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone", folder / "visited")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     transfer(*seen, *network, params.train, params.transfer, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
-    train(Sections.of_params(params), folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))
+    train(params, folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))
 
 
 def write_encoder(params: Params, folder: Path) -> None:

@@ -20,14 +20,14 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import RaceOutcomes
 from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import locked
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 
 TURN_STEPS = 256
 FIRST = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=3)
 OWN = {"compared": [], "max_minutes": None, "num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 
 
-def sections(params: Params, num_turns: int, algorithm: str = "ppo", seed: int = 1, **own: Any) -> Sections:
+def params_of(params: Params, num_turns: int, algorithm: str = "ppo", seed: int = 1, **own: Any) -> Params:
     """Returns the parameters of a turn that so many end with, without schedules over the budget."""
     values = params.model_dump()
     values["train"] |= OWN | {"algorithm": algorithm, "seed": seed, "max_env_steps": num_turns * TURN_STEPS}
@@ -36,10 +36,10 @@ def sections(params: Params, num_turns: int, algorithm: str = "ppo", seed: int =
         values["ppo"]["entropy_weight"] = 0.003
     else:
         values["iqn"] |= {"epsilon": 0.1, "guide_floor": 0.0, "buffer_steps": 300}
-    return Sections.of_params(Params.model_validate(values))
+    return Params.model_validate(values)
 
 
-def turn(number: int, own: Sections, folders: Folders, here: Path, begin: str | None = None, member: int = 0) -> Result:
+def turn(number: int, own: Params, folders: Folders, here: Path, begin: str | None = None, member: int = 0) -> Result:
     """Does a turn in a folder of its own; a member of another number has been replaced by member 0."""
     order = Order(member=member, turn=number, parent=0, begin=begin, values={}, races=10, seed=3)
     here.mkdir(exist_ok=True)
@@ -68,9 +68,9 @@ def test_turns_one_after_another_learn_what_one_run_learns(
     params = small_params.model_copy(update={"train": small_params.train.model_copy(update=changes)})
     init = folders.agent_init if algorithm == "ppo" else folders.agent_init / "compared" / algorithm
     folders = replace(folders, agent_init=init)
-    first = turn(0, sections(params, 1, algorithm), folders, tmp_path / "a")
-    second = turn(1, sections(params, 2, algorithm), folders, tmp_path / "b", f"../a/{first.checkpoint}")
-    whole = AgentRun(algorithm, sections(params, 2, algorithm), replace(folders, runs=tmp_path / "whole"))
+    first = turn(0, params_of(params, 1, algorithm), folders, tmp_path / "a")
+    second = turn(1, params_of(params, 2, algorithm), folders, tmp_path / "b", f"../a/{first.checkpoint}")
+    whole = AgentRun(algorithm, params_of(params, 2, algorithm), replace(folders, runs=tmp_path / "whole"))
     with locked(whole.folder):
         whole.finish()
     once, turns = load_checkpoint(Checkpoints(whole.folder).files()[0]), learned(tmp_path / "b", second)
@@ -83,10 +83,10 @@ def test_turns_one_after_another_learn_what_one_run_learns(
 def test_a_copied_member_has_the_others_weights_its_own_settings_and_races_of_its_own(
     small_params: Params, folders: Folders, tmp_path: Path
 ) -> None:
-    first = turn(0, sections(small_params, 1), folders, tmp_path / "a")
+    first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     begin = f"../a/{first.checkpoint}"
-    goes_on = turn(1, sections(small_params, 2), folders, tmp_path / "b", begin)
-    copied = turn(1, sections(small_params, 2, seed=2, learning_rate=0.05), folders, tmp_path / "c", begin, member=1)
+    goes_on = turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin)
+    copied = turn(1, params_of(small_params, 2, seed=2, learning_rate=0.05), folders, tmp_path / "c", begin, member=1)
     assert copied.order.is_copied
     assert copied.env_steps == goes_on.env_steps
     own, other = (learned(tmp_path / name, each) for name, each in (("c", copied), ("b", goes_on)))
@@ -103,8 +103,8 @@ def test_a_settings_change_reaches_the_optimizer_too(small_params: Params, folde
     """IQN's weight decay lies in the optimizer, which a checkpoint holds as it was."""
     params = small_params.model_copy(update={"train": small_params.train.model_copy(update={"algorithm": "iqn"})})
     folders = replace(folders, agent_init=folders.agent_init / "compared/iqn")
-    first = turn(0, sections(params, 1, "iqn"), folders, tmp_path / "a")
-    second = sections(params, 2, "iqn", weight_decay=0.7)
+    first = turn(0, params_of(params, 1, "iqn"), folders, tmp_path / "a")
+    second = params_of(params, 2, "iqn", weight_decay=0.7)
     ended = turn(1, second, folders, tmp_path / "b", f"../a/{first.checkpoint}")
     groups = learned(tmp_path / "b", ended)["learner"]["optimizer"]["param_groups"]
     assert {group["weight_decay"] for group in groups} == {0.7}
@@ -114,16 +114,16 @@ def test_nothing_is_taken_over_from_the_middle_of_a_turn(
     small_params: Params, folders: Folders, tmp_path: Path
 ) -> None:
     """Of two checkpoints the newer one is damaged: a run that goes on takes the older, a copy none."""
-    first = turn(0, sections(small_params, 1), folders, tmp_path / "a")
+    first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     newest = tmp_path / "a" / str(first.checkpoint)
     shutil.copy(newest, newest.with_name("checkpoint-000000000100.ckpt"))
     newest.write_bytes(newest.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match=r"missing or damaged: its checksum does not match"):
-        turn(1, sections(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
+        turn(1, params_of(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
     newest.unlink()
     (newest.with_suffix(".tmp")).write_bytes(b"half")
     with pytest.raises(CheckpointError, match=r"missing or damaged: .*No such file"):
-        turn(1, sections(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
+        turn(1, params_of(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
 
 
 def test_what_is_killed_while_it_takes_over_is_taken_over_again(
@@ -131,7 +131,7 @@ def test_what_is_killed_while_it_takes_over_is_taken_over_again(
 ) -> None:
     params = small_params.model_copy(update={"train": small_params.train.model_copy(update={"algorithm": "iqn"})})
     folders = replace(folders, agent_init=folders.agent_init / "compared/iqn")
-    first = turn(0, sections(params, 1, "iqn"), folders, tmp_path / "a")
+    first = turn(0, params_of(params, 1, "iqn"), folders, tmp_path / "a")
     checkpoint = tmp_path / "a" / str(first.checkpoint)
     pieces = sorted(path.name for path in ExperienceFiles(checkpoint.parent, 0).folder.iterdir())
     assert pieces
@@ -160,11 +160,11 @@ def test_what_is_killed_while_it_takes_over_is_taken_over_again(
 def test_a_turn_that_is_killed_goes_on_from_its_own_checkpoint(
     small_params: Params, folders: Folders, tmp_path: Path
 ) -> None:
-    first = turn(0, sections(small_params, 1), folders, tmp_path / "a")
+    first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     begin = f"../a/{first.checkpoint}"
-    second = turn(1, sections(small_params, 2), folders, tmp_path / "b", begin)
+    second = turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin)
     (tmp_path / "a" / str(first.checkpoint)).unlink()
-    assert turn(1, sections(small_params, 2), folders, tmp_path / "b", begin) == second
+    assert turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin) == second
 
 
 def test_a_turn_that_diverges_says_so(
@@ -175,7 +175,7 @@ def test_a_turn_that_diverges_says_so(
         raise DivergedError(message)
 
     monkeypatch.setattr(AgentRun, "finish", diverge)
-    result = turn(0, sections(small_params, 1), folders, tmp_path / "a")
+    result = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     assert (result.scores, result.checkpoint, result.diverged) == (None, None, "training diverged")
 
 

@@ -24,7 +24,7 @@ from rulka.params import Params, RewardParams
 from rulka.runtime.checkpoint import load_checkpoint
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
 
 TABLE = action_table(5)
@@ -36,7 +36,7 @@ def changed(params: Params, section: str, **values: Any) -> Params:
 
 
 def run(params: Params, folders: Folders) -> None:
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
 
 
 def test_both_agents_are_trained_and_documented(small_params: Params, folders: Folders) -> None:
@@ -105,7 +105,7 @@ def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folde
         here = Folders(folders.agent_init, folders.races, folders.frames, tmp_path / name, tmp_path / f"out_{name}")
         runs = {}
         for algorithm in ("ppo", "iqn"):
-            agent_run = AgentRun(algorithm, Sections.of_params(params), here)
+            agent_run = AgentRun(algorithm, params, here)
             agent_run.finish()
             runs[algorithm] = load_artifact(agent_run.final_dir, "agent")
         results.append(runs)
@@ -136,8 +136,8 @@ def test_interrupted_stage_does_not_train_the_first_agent_again(
 
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_real_learners_go_on_from_their_checkpoints(small_params: Params, folders: Folders, algorithm: Any) -> None:
-    agent_run = AgentRun(algorithm, Sections.of_params(small_params), folders)
-    spec = agent_run._run_spec(agent_run._initial())
+    agent_run = AgentRun(algorithm, small_params, folders)
+    spec = agent_run.spec()
     first = stage.train_run(replace(spec, train=spec.train.model_copy(update={"max_env_steps": 256})))
     assert (first.state.env_steps, first.state.num_starts) == (256, 1)
     steps_before = first.state.gradient_steps

@@ -25,7 +25,7 @@ from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import RaceEnd
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
 from tasks.transfer import transfer
 from tests.game.processes import free_ports
@@ -104,9 +104,9 @@ class Watched:
 
 @contextmanager
 def watched(params: Params, folders: Folders, link: GameLink, games: GameSupervisor) -> Iterator[Watched]:
-    run = AgentRun("ppo", Sections.of_params(params), folders)
+    run = AgentRun("ppo", params, folders)
     run.folder.mkdir(parents=True)
-    spec = run._in_games(run._run_spec(run._initial()), link)
+    spec = run._run_spec(run._initial(), run._races(link))
     with games, StopSignals() as stop, connect(spec, stop) as loop:
         yield Watched(loop, games)
 
@@ -177,7 +177,7 @@ def test_the_stage_starts_its_games_and_ends_them(
     monkeypatch.setenv("RULKA_GAME_COMMAND", shlex.join(command(folders.races)))
     monkeypatch.setattr("rulka.game.supervise.LOG_DIR", folders.runs)
     params = in_games(small_params, max_env_steps=256, max_race_s=2.0)
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
     assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 256
 
 

@@ -17,7 +17,7 @@ from rulka.datasets.frames import FrameDataError, FrameDataset
 from rulka.datasets.races import load_races
 from rulka.params import Params
 from rulka.training.preference_pairs import CapturedRaces, PreferenceError
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
 from tasks.transfer import transfer
 
@@ -64,7 +64,7 @@ def prepare(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
 )
 def test_an_agent_is_trained_and_documented(prepare: Prepare, algorithm: str, changes: Any, facts: set[str]) -> None:
     params, folders = prepare(algorithm, **changes)
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
     agent = load_artifact(folders.out, "agent", observation=params.observation)
     assert agent.config["algorithm"] == algorithm
     assert agent.provenance["training"]["gradient_steps"] > 0
@@ -84,22 +84,22 @@ def test_a_file_of_pairs_is_learned_from(prepare: Prepare, driven: tuple[Path, P
     params, folders = prepare(
         "dpo", pairs={"kind": "file", "path": str(tmp_path / "pairs.jsonl"), "pairs_per_update": 1}
     )
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
     lines = [json.loads(line) for line in (folders.out / "training.jsonl").read_text().splitlines()]
     assert [line["num_pairs"] for line in lines if "num_pairs" in line][-1] == 1.0
-    before = AgentRun("dpo", Sections.of_params(params), folders).folder
+    before = AgentRun("dpo", params, folders).folder
     write_pairs(tmp_path / "pairs.jsonl", ids[1], ids[0])
-    assert AgentRun("dpo", Sections.of_params(params), folders).folder != before
+    assert AgentRun("dpo", params, folders).folder != before
 
 
 def test_a_wrong_pair_is_named_before_training(prepare: Prepare, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     params, folders = prepare("dpo", pairs={"kind": "file", "path": str(path), "pairs_per_update": 1})
     with pytest.raises(PreferenceError, match=r"there is no file of pairs .*pairs\.jsonl"):
-        train(Sections.of_params(params), folders=folders)
+        train(params, folders=folders)
     write_pairs(path, "nobody", "nothing")
     with pytest.raises(PreferenceError, match=r"pairs\.jsonl, line 1: race nobody is not known"):
-        train(Sections.of_params(params), folders=folders)
+        train(params, folders=folders)
     assert not folders.out.exists()
     assert not list(folders.runs.rglob("*.ckpt"))
 

@@ -24,7 +24,7 @@ from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.specs import RunSpec
 from rulka.schedule import Schedule
-from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.racing import AgentRun, Folders
 from rulka.training.run_folder import DELIVERY_FILE, FINAL_FOLDER
 from tasks.train import train
 from tests.waiting import PATIENCE_S
@@ -69,11 +69,11 @@ def changed(params: Params, section: str, **values: Any) -> Params:
 
 
 def run(params: Params, folders: Folders) -> None:
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
 
 
 def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
-    return AgentRun(algorithm, Sections.of_params(params), folders).folder.name
+    return AgentRun(algorithm, params, folders).folder.name
 
 
 def record(dvc_lock: Path, seed: int) -> None:

@@ -16,7 +16,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import load_artifact
 from rulka.observation import FLOATS
 from rulka.params import Params
-from rulka.training.racing import Folders, Sections
+from rulka.training.racing import Folders
 from tasks.capture import capture
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone
@@ -98,7 +98,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     sections = (*seen, *network, params.train, params.transfer)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
-    train(Sections.of_params(params), folders=folders)
+    train(params, folders=folders)
     inputs = Inputs(folder / "agent", races, policy, initial, encoder)
     evaluate(*seen, params.simulator, params.evaluate, params.race_end, inputs=inputs, out_dir=folder / "evaluation")
 

@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+from rulka import artifacts
+from rulka.agents.load import load_policy
 from rulka.agents.networks import build_actor_critic
 from rulka.agents.spec import AgentError
+from rulka.artifacts import META_FILE, WEIGHTS_FILE, Artifact, ArtifactError
 from rulka.envs.episodes import UnfitEnvironmentError, read_facts
+from rulka.params import NetworkParams
 from rulka.presets import environment_params
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.stop import StopRequestedError
-from rulka.training import environment
-from rulka.training.environment import (
-    AGENT_FILE,
-    WEIGHTS_FILE,
-    EnvironmentAgent,
+from rulka.training.any_environment import (
+    FINAL_SEED,
     EnvironmentRunError,
     load_environment_agent,
     race_in_environment,
@@ -36,12 +37,15 @@ small = importlib.import_module("small_environments")
 QUICK = {"num_checks": 2, "check_races": 4, "final_check_races": 6, "check_candidates": 2, "block_steps": 16}
 
 
-def train(environment: str, folder: Path, ppo: dict[str, Any] | None = None, **changes: Any) -> EnvironmentAgent:
-    """Trains with few greedy episodes; `changes` are of section `train`, but for `extras`, sections of any name."""
+def train(environment: str, runs: Path, ppo: dict[str, Any] | None = None, **changes: Any) -> Artifact:
+    """Trains in the only folder of `runs`, with few greedy episodes.
+
+    `changes` are of section `train`, but for `extras`, sections of any name.
+    """
     sections = {"ppo": ppo or {}, **changes.pop("extras", {})}
     facts = read_facts(environment)
     params = environment_params(facts.environment, {"train": QUICK | {"seed": 1} | changes, **sections})
-    _, agent = train_in_environment(facts, params, folder)
+    _, agent = train_in_environment(facts, params, runs)
     return agent
 
 
@@ -49,14 +53,23 @@ def small_updates(**changes: Any) -> dict[str, Any]:
     return {"steps_per_update": 128, "batch_size": 64, "epochs": 4, "encoder_epochs": 0} | changes
 
 
-def value_of(agent: EnvironmentAgent, *observations: list[float]) -> list[float]:
+def folder_in(runs: Path) -> Path:
+    (folder,) = runs.iterdir()
+    return folder
+
+
+def returns_of(agent: Artifact) -> list[float]:
+    return agent.provenance["training"]["returns"]
+
+
+def value_of(agent: Artifact, *observations: list[float]) -> list[float]:
     """What the agent thinks that situations are worth; the clock is added."""
-    params, facts = agent.params, read_facts(agent.environment)
+    observation, sizes = agent.observation.params(), NetworkParams.model_validate(agent.config["network"])
     network = build_actor_critic(
-        params.observation, params.encoder, params.network, agent.normalisation, facts.actions.num_outputs
+        observation, agent.encoder, sizes, agent.normalisation, agent.actions.space.num_outputs
     )
     network.load_state_dict(agent.tensors)
-    image = torch.zeros(len(observations), *params.observation.image_shape, dtype=torch.uint8)
+    image = torch.zeros(len(observations), *observation.image_shape, dtype=torch.uint8)
     floats = torch.tensor([[0.0, *each] for each in observations])
     with torch.no_grad():
         return network(image, floats).value.tolist()
@@ -69,13 +82,13 @@ def test_cartpole_is_learned(tmp_path: Path) -> None:
     Of 24 seeds the worst came to 121, and to 112 in its last check.
     """
     agent = train("CartPole-v1", tmp_path / "run", max_env_steps=8000)
-    assert len(agent.returns) == QUICK["final_check_races"]
-    assert np.mean(agent.returns) > 80.0
-    lines = read_metrics(tmp_path / "run" / METRICS_FILE)
+    assert len(returns_of(agent)) == QUICK["final_check_races"]
+    assert np.mean(returns_of(agent)) > 80.0
+    lines = read_metrics(folder_in(tmp_path / "run") / METRICS_FILE)
     assert lines[-1]["check_mean_return"] > 80.0
     assert lines[-1]["mean_return"] > 22.0
     assert lines[-1]["finish_rate"] is None, "an episode is no race that could finish"
-    assert not list((tmp_path / "run").glob("checkpoint-*")), "nobody goes on from a finished run"
+    assert not list(folder_in(tmp_path / "run").glob("checkpoint-*")), "nobody goes on from a finished run"
 
 
 def test_a_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
@@ -83,7 +96,7 @@ def test_a_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
         train("CartPole-v1", tmp_path / name, max_env_steps=1024, seed=seed)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
-    assert one.returns == again.returns
+    assert returns_of(one) == returns_of(again)
     assert all(torch.equal(tensor, again.tensors[name]) for name, tensor in one.tensors.items())
     assert any(not torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
 
@@ -102,7 +115,7 @@ def test_time_limits_have_a_future(tmp_path: Path) -> None:
 def test_two_numbers_are_learned(tmp_path: Path) -> None:
     """Untrained greedy decisions are the middles, 1 and 5, which cost 17; the best cost nothing."""
     agent = train("small/Target-v0", tmp_path / "run", small_updates(learning_rate=0.003), max_env_steps=6000)
-    assert np.mean(agent.returns) > -1.0
+    assert np.mean(returns_of(agent)) > -1.0
 
 
 @pytest.mark.slow
@@ -110,13 +123,13 @@ def test_pendulum_stays_finite_and_within_bounds(tmp_path: Path) -> None:
     """The environment refuses nothing, but its return of a step is at least -16.3."""
     agent = train("Pendulum-v1", tmp_path / "run", max_env_steps=3000)
     assert all(torch.isfinite(tensor).all() for tensor in agent.tensors.values())
-    assert all(-16.3 * 200 < each < 0.0 for each in agent.returns)
+    assert all(-16.3 * 200 < each < 0.0 for each in returns_of(agent))
 
 
 def test_iqn_learns_with_the_same_runtime(tmp_path: Path) -> None:
     agent = train("CartPole-v1", tmp_path / "run", algorithm="iqn", max_env_steps=2048)
-    assert agent.training["gradient_steps"] > 0
-    assert len(agent.returns) == QUICK["final_check_races"]
+    assert agent.provenance["training"]["gradient_steps"] > 0
+    assert len(returns_of(agent)) == QUICK["final_check_races"]
 
 
 @pytest.mark.slow
@@ -126,27 +139,23 @@ def test_pictures_and_numbers_with_collector_processes(tmp_path: Path) -> None:
     agent = train(
         "benchmarks.qrdqn.catch:rulka/Catch64-v0", tmp_path / "run", updates, max_env_steps=512, num_collectors=1
     )
-    assert all(-5.0 <= each <= 5.0 for each in agent.returns)
+    assert all(-5.0 <= each <= 5.0 for each in returns_of(agent))
 
 
 @pytest.mark.slow
 def test_two_learners_learn_in_an_environment(tmp_path: Path) -> None:
     agent = train("CartPole-v1", tmp_path / "run", small_updates(), max_env_steps=768, learners=2)
-    assert agent.training["env_steps"] == 768
-    assert agent.training["gradient_steps"] > 0
+    assert agent.provenance["training"]["env_steps"] == 768
+    assert agent.provenance["training"]["gradient_steps"] > 0
 
 
 def test_it_acts_again_as_it_did(tmp_path: Path) -> None:
     agent = train("CartPole-v1", tmp_path / "run", max_env_steps=512)
-    again = load_environment_agent(tmp_path / "run")
-    assert (again.environment, again.params, again.training, again.returns) == (
-        agent.environment,
-        agent.params,
-        agent.training,
-        agent.returns,
-    )
-    seed = (agent.params.train.seed << 8) + environment.FINAL_SEED
-    assert race_in_environment(again, len(agent.returns), seed) == agent.returns
+    again = load_environment_agent(folder_in(tmp_path / "run"))
+    assert (again.environment, again.config, again.actions) == (agent.environment, agent.config, agent.actions)
+    assert again.provenance == agent.provenance
+    seed = (1 << 8) + FINAL_SEED
+    assert race_in_environment(again, len(returns_of(agent)), seed) == returns_of(agent)
     assert len(race_in_environment(again, 7, 0)) == 7
 
 
@@ -154,51 +163,43 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     small.Interrupted.num_decisions = 0
     with pytest.raises(StopRequestedError):
         train("small/Interrupted-v0", tmp_path / "run", small_updates(), max_env_steps=1024)
-    assert list((tmp_path / "run").glob("checkpoint-*"))
+    assert list(folder_in(tmp_path / "run").glob("checkpoint-*"))
     agent = train("small/Interrupted-v0", tmp_path / "run", small_updates(), max_env_steps=1024)
-    assert agent.training["num_starts"] == 2
-    assert agent.training["env_steps"] >= 1024
+    assert agent.provenance["training"]["num_starts"] == 2
+    assert agent.provenance["training"]["env_steps"] >= 1024
 
 
 def test_what_is_trained_is_not_trained_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = train("CartPole-v1", tmp_path / "run", max_env_steps=512)
-    assert train("CartPole-v1", tmp_path / "run", max_env_steps=512).training == first.training
+    assert train("CartPole-v1", tmp_path / "run", max_env_steps=512).provenance == first.provenance
     assert "it is not trained again" in caplog.text
 
 
-def test_without_a_folder_a_run_is_known_by_what_decides_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_known_by_what_decides_it(tmp_path: Path) -> None:
     facts, folders = read_facts("CartPole-v1"), []
     for steps in (256, 256, 512):
         params = environment_params("CartPole-v1", {"train": QUICK | {"max_env_steps": steps}})
-        folders.append(train_in_environment(facts, params)[0])
+        folders.append(train_in_environment(facts, params, tmp_path)[0])
     assert folders[0] == folders[1] != folders[2]
-    assert folders[0].as_posix().startswith("runs/environments/CartPole-v1-ppo-")
+    assert folders[0].name.startswith("CartPole-v1-ppo-")
 
 
-def test_a_folder_of_another_training_is_left_alone(tmp_path: Path) -> None:
-    train("CartPole-v1", tmp_path / "run", max_env_steps=512)
-    with pytest.raises(EnvironmentRunError, match=r"holds another training: parameters.ppo.clip.* was .* and is"):
-        train("CartPole-v1", tmp_path / "run", {"clip": 0.3}, max_env_steps=512)
-
-
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(EnvironmentRunError, match=r"holds letter.txt, and a training needs a folder of its own"):
-        train("CartPole-v1", tmp_path, max_env_steps=512)
-
-
-def test_a_damaged_note_of_a_training_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / environment.RUN_FILE).write_text("{")
-    with pytest.raises(EnvironmentRunError, match=r"run.json is damaged"):
-        train("CartPole-v1", tmp_path / "run", max_env_steps=512)
+def test_recordings_that_an_environment_brings_are_learned_from(tmp_path: Path) -> None:
+    """One class in one file brings environment and recordings."""
+    iqn = {"iqn": {"demonstration_share": 0.5}}
+    agent = train("small/Recorded-v0", tmp_path, algorithm="iqn", max_env_steps=1500, extras=iqn)
+    assert agent.provenance["training"]["gradient_steps"] > 0
+    with pytest.raises(UnfitEnvironmentError, match="goes on behind the end of its episode, seed 2"):
+        train("small/RecordedTooLong-v0", tmp_path / "long", algorithm="iqn", max_env_steps=1500, extras=iqn)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": "iqn", "extras": {"iqn": {"demonstration_share": 0.1}}}, "iqn learns from demonstrations"),
+        (
+            {"algorithm": "iqn", "extras": {"iqn": {"demonstration_share": 0.1}}},
+            "iqn learns from demonstrations, and",
+        ),
         ({"algorithm": "grpo"}, "grpo compares episodes that begin alike"),
         (
             {
@@ -215,7 +216,7 @@ def test_a_damaged_note_of_a_training_is_named(tmp_path: Path) -> None:
                     }
                 },
             },
-            "dpo learns from demonstrations",
+            "dpo learns from pairs of captured races",
         ),
         (
             {"extras": {"network": {"actions_per_decision": 5}}},
@@ -250,7 +251,7 @@ def test_without_an_image_any_encoder_will_do(tmp_path: Path) -> None:
     """Patches of 8 x 8 cannot cut the smallest image there is, which nobody looks at."""
     patches = {"kind": "patches", "patch": 8, "width": 32, "depth": 1, "heads": 2}
     agent = train("CartPole-v1", tmp_path / "run", max_env_steps=128, extras={"encoder": patches})
-    assert len(agent.returns) == QUICK["final_check_races"]
+    assert len(returns_of(agent)) == QUICK["final_check_races"]
 
 
 def test_iqn_cannot_choose_numbers_and_says_so_first(tmp_path: Path) -> None:
@@ -263,28 +264,39 @@ def test_iqn_cannot_choose_numbers_and_says_so_first(tmp_path: Path) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("trained")
     train("CartPole-v1", folder / "run", max_env_steps=256)
-    return {name: (folder / "run" / name).read_bytes() for name in (AGENT_FILE, WEIGHTS_FILE)}
+    return {name: (folder_in(folder / "run") / name).read_bytes() for name in (META_FILE, WEIGHTS_FILE)}
 
 
 def _meta(files: dict[str, bytes], **changes: Any) -> dict[str, bytes]:
-    return files | {AGENT_FILE: json.dumps(json.loads(files[AGENT_FILE]) | changes).encode()}
+    meta = json.loads(files[META_FILE]) | changes
+    meta["meta_sha256"] = artifacts._meta_hash(meta)
+    return files | {META_FILE: json.dumps(meta).encode()}
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda files: {}, "holds no agent of an environment: agent.json is missing"),
-        (lambda files: {AGENT_FILE: files[AGENT_FILE]}, "weights.safetensors is missing"),
-        (lambda files: files | {AGENT_FILE: files[AGENT_FILE][:99]}, "agent.json cannot be read"),
+        (lambda files: {"agent.json": b"{}"}, "holds no complete artifact: meta.json is missing"),
+        (lambda files: {META_FILE: files[META_FILE]}, "weights.safetensors cannot be read"),
+        (lambda files: files | {META_FILE: files[META_FILE][:99]}, "meta.json cannot be read"),
         (lambda files: files | {WEIGHTS_FILE: files[WEIGHTS_FILE][:-1] + b"x"}, "weights.safetensors is damaged"),
-        (lambda files: _meta(files, schema_version=0), "has the schema version 0, expected 1"),
+        (lambda files: _meta(files, schema_version=3), "schema_version is 3, expected 4"),
     ],
 )
 def test_a_damaged_agent_is_refused(tmp_path: Path, trained: dict[str, bytes], damage: Any, said: str) -> None:
     for name, content in damage(trained).items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(EnvironmentRunError, match=said):
+    with pytest.raises(EnvironmentRunError, match=said) as refused:
         load_environment_agent(tmp_path)
+    assert refused.value.hint == "`rulka train-env` makes one, and says where."
+
+
+def test_an_agent_of_an_environment_races_nowhere(tmp_path: Path, trained: dict[str, bytes]) -> None:
+    for name, content in trained.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ArtifactError, match="environment is 'CartPole-v1', expected 'races'") as refused:
+        load_policy(tmp_path)
+    assert "rulka evaluate-env" in refused.value.hint
 
 
 def test_an_environment_that_has_changed_is_refused(tmp_path: Path, trained: dict[str, bytes]) -> None:

@@ -1,0 +1,233 @@
+"""The training of one agent in one Gymnasium environment.
+
+The runtime is that of the races: an environment takes the place of a car, an episode that of a race, and weights are
+chosen by the mean return of greedy episodes. The folder of a run is named by what decides it. It holds metrics while
+the run goes on, and the agent, an artifact as those of races (`rulka.artifacts`), when it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from models.encoders.config import BackboneConfig, ConvConfig
+from rulka.actions import ActionSpace, ActionTable
+from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.precision import raise_malloc_thresholds
+from rulka.agents.spec import AgentSpec
+from rulka.artifacts import META_FILE, Artifact, ArtifactError, SightContract, load_artifact, write_artifact
+from rulka.buffers.experience import ExperienceBlock
+from rulka.device import CPU
+from rulka.envs.episodes import (
+    EnvironmentFacts,
+    Episodes,
+    UnfitEnvironmentError,
+    measure_normalisation,
+    read_facts,
+    recordings_of,
+    replay,
+)
+from rulka.errors import UserError
+from rulka.folders import RUNS
+from rulka.observation import SCHEMA_VERSION, Normalisation
+from rulka.params import ObservationParams, Params, checked_params
+from rulka.provenance import code_version, hash_json, provenance
+from rulka.runtime.connect import train_run
+from rulka.runtime.greedy_check import GreedyCheck
+from rulka.runtime.run_lock import locked
+from rulka.training.racing import sections_of
+from rulka.training.run import Environment, block_spec, check_machine, collecting_actor, run_spec, trained_agent
+from rulka.training.run_folder import forget_run
+
+ENVIRONMENT_RUNS = RUNS / "environments"
+KEY_LENGTH = 16
+SECTIONS = ("observation", "encoder", "network", "train")
+"""Sections of the parameters that decide such a training, beside that of its algorithm."""
+FINAL_SEED = 3
+"""Added to the run's seed, shifted, as the seeds of greedy checks are: starts of the episodes that are reported."""
+UNUSED_ENCODER = ConvConfig(kind="conv", adaptive_pool=0)
+"""Where there is no image: it can be built for the smallest one, and is never run."""
+_LOGGER = logging.getLogger(__name__)
+
+
+class EnvironmentRunError(UserError):
+    """An agent cannot be trained in an environment with these parameters, or a folder holds something else."""
+
+
+@dataclass(frozen=True)
+class GymnasiumEnvironment(Environment):
+    """Any Gymnasium environment; see `rulka.training.run.Environment`.
+
+    Attributes:
+        facts: what it shows and takes.
+        observation: what agents see of that, see `EnvironmentFacts.seen`.
+    """
+
+    facts: EnvironmentFacts
+    observation: ObservationParams
+
+    is_by_return: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Its ID."""
+        return self.facts.environment
+
+    @property
+    def sight(self) -> SightContract:
+        """What agents see."""
+        layout = hash_json([self.facts.image, self.facts.numbers, self.facts.num_floats])[:KEY_LENGTH]
+        return SightContract(schema_version=SCHEMA_VERSION, float_layout=layout, **dict(self.observation))
+
+    @property
+    def actions(self) -> ActionSpace:
+        """What its decisions are."""
+        return self.facts.actions
+
+    def make_cars(self, num_cars: int, *, at_line: bool) -> Episodes:
+        """Makes environments side by side, which begin all episodes alike."""
+        del at_line
+        return Episodes(self.name, num_cars, self.observation)
+
+    def demonstrations(self) -> list[ExperienceBlock]:
+        """Replays the recordings that the environment brings."""
+        return [replay(self.facts, self.observation, each) for each in recordings_of(self.name)]
+
+
+def train_in_environment(
+    facts: EnvironmentFacts, params: Params, runs: Path = ENVIRONMENT_RUNS, device: torch.device = CPU
+) -> tuple[Path, Artifact]:
+    """Trains an agent, or goes on training it, until there is one; what is done is not done again.
+
+    Args:
+        facts: of the environment.
+        params: all parameters, of which `train.algorithm` names the agent.
+        runs: in which the folder of the run lies, named by a hash of what decides it.
+        device: where it learns.
+
+    Returns:
+        The folder, and the agent that lies there.
+
+    Raises:
+        UnfitEnvironmentError: if agents cannot see what the parameters leave of the environment.
+        EnvironmentRunError: if the parameters cannot be.
+        UserError: see `rulka.training.run.check_machine` and `rulka.runtime.connect.train_run`.
+    """
+    observation = facts.seen(params.observation)
+    encoder = params.encoder if observation.shows_image else UNUSED_ENCODER
+    params = params.model_copy(update={"observation": observation, "encoder": encoder})
+    _check(facts, params)
+    torch.set_num_threads(1)
+    raise_malloc_thresholds()
+    environment = GymnasiumEnvironment(facts, observation)
+    spec = _agent_spec(environment, params, measure_normalisation(facts, params.train.seed))
+    check_machine(params.train, device)
+    # Refuses what the algorithm or the encoder cannot do, before there is a folder.
+    collecting_actor(spec, params.train)(0)
+    sections = sections_of(params, spec.algorithm, SECTIONS)
+    plain = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    identity = [repr(facts), plain, code_version(), version("gymnasium")]
+    name = re.sub(r"[^\w.-]+", "-", facts.environment)
+    folder = runs / f"{name}-{spec.algorithm}-{hash_json(identity)[:KEY_LENGTH]}"
+    with locked(folder):
+        if (folder / META_FILE).exists():
+            _LOGGER.warning("%s: trained to its end; it is not trained again", folder.as_posix())
+            return folder, load_environment_agent(folder)
+        outcome = train_run(run_spec(environment, spec, params.train, folder, device))
+        agent = trained_agent(environment, spec, outcome, provenance(None, dict(params), {}))
+        # The agent was chosen for its returns in the last check, which are therefore higher than it deserves.
+        seed = (params.train.seed << 8) + FINAL_SEED
+        agent.provenance["training"]["returns"] = race_in_environment(
+            agent, params.train.final_check_races, seed, device
+        )
+        write_artifact(folder, agent)
+        forget_run(folder)
+    return folder, agent
+
+
+def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: torch.device = CPU) -> list[float]:
+    """Lets an agent act greedily and returns the undiscounted return of each episode.
+
+    Args:
+        agent: that `train_in_environment` trained.
+        num_episodes: how many.
+        seed: of where they begin.
+        device: where its network runs.
+
+    Raises:
+        UnfitEnvironmentError: if the environment shows or takes something else than it did.
+        ParamsError: if the agent was trained with parameters of another version.
+    """
+    what_is_wrong = f"the agent of {agent.environment} holds parameters of another version"
+    params = checked_params(agent.provenance["parameters"], what_is_wrong)
+    environment = GymnasiumEnvironment(read_facts(agent.environment), agent.observation.params())
+    if (environment.sight, environment.actions) != (agent.observation, agent.actions):
+        message = f"{agent.environment} shows or takes something else than when the agent was trained"
+        raise UnfitEnvironmentError(message, hint="Use the version of the environment that it was trained in.")
+    spec = _agent_spec(environment, params, agent.normalisation)
+    num_cars = min(num_episodes, params.train.check_races)
+    block = block_spec(spec.observation, params.train, spec.actions, len(spec.normalisation.mean))
+    cars = environment.make_cars(num_cars, at_line=True)
+    check = GreedyCheck(cars, make_actor(spec, seed, device), replace(block, num_cars=num_cars), lambda: None)
+    try:
+        return check.race(agent.tensors, seed, num_episodes).total_reward[:num_episodes].tolist()
+    finally:
+        check.close()
+
+
+def load_environment_agent(folder: Path) -> Artifact:
+    """Reads an agent that `train_in_environment` trained.
+
+    Raises:
+        EnvironmentRunError: if there is none, or it is damaged, or races.
+    """
+    hint = "`rulka train-env` makes one, and says where."
+    try:
+        agent = load_artifact(folder, "agent", environment=None)
+    except ArtifactError as error:
+        raise EnvironmentRunError(str(error), hint=hint) from error
+    if isinstance(agent.actions, ActionTable):
+        message = f"{folder.as_posix()} holds an agent that races"
+        raise EnvironmentRunError(message, hint="`rulka evaluate` lets it race.")
+    return agent
+
+
+def _check(facts: EnvironmentFacts, params: Params) -> None:
+    """Refuses parameters that ask for what an environment has not, before anything is trained."""
+    algorithm = params.train.algorithm
+    entry, section = ALGORITHMS[algorithm], params.algorithms[algorithm]
+    wrong = None
+    if entry.given_pairs(section) is not None:
+        wrong = f"{algorithm} learns from pairs of captured races, and there are none of {facts.environment}"
+    elif entry.needs_demonstrations(section) and not recordings_of(facts.environment):
+        wrong = f"{algorithm} learns from demonstrations, and {facts.environment} brings no recordings"
+    elif section.races_per_start > 1:
+        wrong = f"{algorithm} compares episodes that begin alike, which {facts.environment} does not deal"
+    elif params.network.actions_per_decision > 1:
+        wrong = f"network.actions_per_decision is more than 1, and {facts.environment} takes single actions"
+    elif section.action_repeat > 1:
+        wrong = f"{algorithm}.action_repeat is more than 1, and steps of {facts.environment} are taken once"
+    elif isinstance(params.encoder, BackboneConfig):
+        wrong = "encoder.kind is backbone, whose weights stage pretrain reads, and no stage runs here"
+    if wrong is not None:
+        raise EnvironmentRunError(wrong, hint="Set the parameter with --set, or in a file of presets/environments/.")
+
+
+def _agent_spec(environment: GymnasiumEnvironment, params: Params, normalisation: Normalisation) -> AgentSpec:
+    algorithm = params.train.algorithm
+    return AgentSpec(
+        algorithm=algorithm,
+        observation=environment.observation,
+        encoder=params.encoder,
+        network=params.network,
+        settings=params.algorithms[algorithm],
+        actions=environment.actions,
+        normalisation=normalisation,
+        precision=params.train.precision,
+    )

@@ -1,0 +1,119 @@
+"""Races as what agents are trained in: cars on the simulator's tracks, or one car in each of several games."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from rulka.actions import ActionTable
+from rulka.artifacts import RACES, SightContract, sight_contract
+from rulka.buffers.experience import ExperienceBlock, PreferencePairs
+from rulka.datasets.races import load_races
+from rulka.envs.game import GameCars
+from rulka.envs.several import CarsOnTracks
+from rulka.envs.vector import RaceVectorEnv
+from rulka.game.link import GameLink
+from rulka.params import GivenPairsParams
+from rulka.race_settings import RaceSettings
+from rulka.runtime.collector import CarBatch
+from rulka.runtime.specs import MakeCars
+from rulka.stage import require
+from rulka.tracks.track import Track, load_track
+from rulka.training.demonstrations import demonstration_blocks
+from rulka.training.preference_pairs import CapturedRaces, given_pairs
+from rulka.training.run import Environment
+
+
+@dataclass(frozen=True)
+class Races(Environment):
+    """Races in the simulator; see `rulka.training.run.Environment`.
+
+    Attributes:
+        settings: how training races go; greedy checks only start all of theirs at the line.
+        tracks: that are raced on, or files of them.
+        num_shares: in how many collectors part the tracks, so that each bakes few of them.
+        races_dir: the race dataset, for demonstrations.
+        frames_dir: the frames captured of it.
+    """
+
+    settings: RaceSettings
+    tracks: Sequence[Track | Path]
+    num_shares: int = 1
+    races_dir: Path = Path()
+    frames_dir: Path = Path()
+
+    @property
+    def name(self) -> str:
+        """What artifacts call it."""
+        return RACES
+
+    @property
+    def sight(self) -> SightContract:
+        """What agents see."""
+        return sight_contract(self.settings.image, self.settings.actions_per_decision)
+
+    @property
+    def actions(self) -> ActionTable:
+        """What a decision does."""
+        return self.settings.table
+
+    @property
+    def keeps_record(self) -> bool:
+        """Whether the fastest race is kept: of several tracks it is but one on the shortest."""
+        return len(self.tracks) == 1
+
+    def make_cars(self, num_cars: int, *, at_line: bool) -> CarBatch:
+        """Builds cars; see `rulka.runtime.specs.MakeCars`."""
+        settings = self.settings.at_line() if at_line else self.settings
+        if len(self.tracks) == 1:
+            return RaceVectorEnv(num_cars, self.tracks[0], settings=settings)
+        return CarsOnTracks(num_cars, self.tracks, settings)
+
+    def cars_of_collector(self, collector: int) -> MakeCars:
+        """Returns what builds the cars of a collector, on its share of the tracks."""
+        return replace(self, tracks=self.tracks[collector % self.num_shares :: self.num_shares]).make_cars
+
+    def demonstrations(self) -> list[ExperienceBlock]:
+        """Reads the captured races of the simulator's driver."""
+        rewards, seen = self.settings.rewards, self.settings.image.frames
+        assert rewards is not None
+        frames_dir = require(self.frames_dir, "capture")
+        return demonstration_blocks(frames_dir, load_races(self.races_dir), rewards, seen, self.actions)
+
+    def pairs(self, wanted: GivenPairsParams, seed: int) -> PreferencePairs:
+        """Reads pairs of captured races."""
+        seen, places = self.settings.image.frames, self.settings.actions_per_decision
+        frames_dir = require(self.frames_dir, "capture")
+        return given_pairs(wanted, CapturedRaces(frames_dir, load_races(self.races_dir), seen, places), seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Games(Races):
+    """The same in games, each of which has one car: one for every collector, and the last for greedy checks.
+
+    Attributes:
+        link: the way to the first game.
+        last: number of the last one.
+    """
+
+    link: GameLink
+    last: int
+
+    final_check_cars: ClassVar[int | None] = 1
+
+    def make_cars(self, num_cars: int, *, at_line: bool) -> CarBatch:
+        """Connects to the last game."""
+        return self._car_in(self.last, num_cars, at_line=at_line)
+
+    def cars_of_collector(self, collector: int) -> MakeCars:
+        """Returns what connects a collector to a game of its own."""
+        return partial(self._car_in, collector)
+
+    def _car_in(self, game: int, num_cars: int, *, at_line: bool) -> GameCars:
+        del num_cars, at_line  # parameters that ask for more than one, or for another start, are refused
+        track = self.tracks[0]
+        track = track if isinstance(track, Track) else load_track(track)
+        return GameCars(track, self.settings, self.link.instance(game))

@@ -1,0 +1,238 @@
+"""The seam between environments and the runtime: what an environment is, and the run and the agent that come of one.
+
+Racing (`rulka.training.races`) and any Gymnasium environment (`rulka.training.any_environment`) are each an
+`Environment`. All that follows from one is here, and the same for both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from rulka.actions import ActionSpace, ActionTable, Intervals
+from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.learner import Learner
+from rulka.agents.quantisation import check_acting_precision
+from rulka.agents.spec import AgentSpec
+from rulka.artifacts import Artifact, SightContract, load_artifact
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
+from rulka.cluster.settings import ClusterError, find_cluster
+from rulka.device import CPU, devices_of_learners
+from rulka.observation import NUM_FLOATS
+from rulka.params import GivenPairsParams, ObservationParams, TrainParams
+from rulka.runtime.collector import CarBatch
+from rulka.runtime.learner_loop import Outcome
+from rulka.runtime.specs import LearnerShare, MakeActor, MakeCars, RunSpec
+
+
+class Environment(ABC):
+    """What agents are trained in; picklable, as collectors and learners build what they need in their own processes.
+
+    A further kind of environment is one class of these; a further Gymnasium environment needs none.
+
+    Attributes:
+        is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
+        final_check_cars: side by side in the last choice of weights; None lets all of its races go at once.
+    """
+
+    is_by_return: ClassVar[bool] = False
+    final_check_cars: ClassVar[int | None] = None
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What artifacts call it."""
+
+    @property
+    @abstractmethod
+    def sight(self) -> SightContract:
+        """What agents see of it, as artifacts say it."""
+
+    @property
+    @abstractmethod
+    def actions(self) -> ActionTable | ActionSpace:
+        """What decisions are chosen from."""
+
+    @property
+    def keeps_record(self) -> bool:
+        """Whether the fastest greedy race is kept."""
+        return not self.is_by_return
+
+    @abstractmethod
+    def make_cars(self, num_cars: int, *, at_line: bool) -> CarBatch:
+        """Builds cars for greedy checks; see `rulka.runtime.specs.MakeCars`."""
+
+    def cars_of_collector(self, collector: int) -> MakeCars:
+        """Returns what builds the cars of the collector of a number, where each has a place of its own."""
+        del collector
+        return self.make_cars
+
+    @abstractmethod
+    def demonstrations(self) -> list[ExperienceBlock]:
+        """Reads what algorithms that learn from demonstrations are shown, in blocks of one car."""
+
+    def pairs(self, wanted: GivenPairsParams, seed: int) -> PreferencePairs:
+        """Reads the preferences that DPO asks for, where there are any."""
+        raise NotImplementedError
+
+
+def run_spec(
+    environment: Environment,
+    spec: AgentSpec,
+    train: TrainParams,
+    folder: Path,
+    device: torch.device = CPU,
+    initial: Path | None = None,
+) -> RunSpec:
+    """Returns what a run is made of.
+
+    Args:
+        environment: where the agent acts.
+        spec: of the agent.
+        train: how to run.
+        folder: of the run.
+        device: where it learns.
+        initial: artifact of kind "agent_init", whose weights it begins with and which was found to fit; None begins
+            with fresh ones.
+    """
+    return RunSpec(
+        make_cars=environment.make_cars,
+        make_collector_cars=environment.cars_of_collector,
+        make_actor=partial(make_actor, spec),
+        make_collecting_actor=collecting_actor(spec, train),
+        build_learner=partial(_build_learner, environment, spec, train.seed, initial),
+        block=block_spec(spec.observation, train, spec.actions, len(spec.normalisation.mean)),
+        train=train,
+        folder=folder,
+        label=f"train {spec.algorithm}",
+        keeps_record=environment.keeps_record,
+        final_check_cars=environment.final_check_cars,
+        is_by_return=environment.is_by_return,
+        device=device,
+    )
+
+
+def _build_learner(
+    environment: Environment, spec: AgentSpec, seed: int, initial: Path | None, share: LearnerShare
+) -> Learner:
+    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.BuildLearner`."""
+    learner = make_learner(share_of_agent(spec, share), seed, share.device)
+    fresh = learner.network.state_dict()
+    learner.load_network(fresh if initial is None else load_artifact(initial, "agent_init").tensors)
+    entry = ALGORITHMS[spec.algorithm]
+    if entry.needs_demonstrations(spec.settings) and (blocks := environment.demonstrations()):
+        learner.insert_demonstrations(blocks)
+    if (wanted := entry.given_pairs(spec.settings)) is not None:
+        learner.insert_pairs(environment.pairs(wanted, seed))
+    return learner
+
+
+def trained_agent(
+    environment: Environment, spec: AgentSpec, outcome: Outcome, origin: Mapping[str, Any], **facts: Any
+) -> Artifact:
+    """Returns the agent that a run ended with.
+
+    Args:
+        environment: where it was trained.
+        spec: of the agent.
+        outcome: of the run.
+        origin: its provenance.
+        **facts: of the training, beside those of every training, for reports.
+    """
+    state, best = outcome.state, outcome.best
+    training = {
+        "env_steps": state.env_steps,
+        "gradient_steps": state.gradient_steps,
+        "minutes": round(state.seconds / 60.0, 3),
+        "cpu_minutes": round(state.cpu_seconds / 60.0, 3),
+        "num_starts": state.num_starts,
+        "ended_by": outcome.ended_by,
+        "record_s": outcome.record_s,
+        "weights_of_env_steps": best.env_steps,
+        "last_check": asdict(best.result),
+        "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
+    }
+    return Artifact(
+        kind="agent",
+        tensors=best.tensors,
+        config=agent_config(spec),
+        observation=environment.sight,
+        actions=environment.actions,
+        normalisation=spec.normalisation,
+        provenance={**origin, "training": training | facts},
+        environment=environment.name,
+    )
+
+
+def agent_config(spec: AgentSpec) -> dict[str, Any]:
+    """Returns plain JSON from which the network of an agent can be rebuilt; `config` of its artifact."""
+    return {
+        "algorithm": spec.algorithm,
+        "encoder": spec.encoder.model_dump(mode="json"),
+        "network": spec.network.model_dump(mode="json"),
+        spec.algorithm: spec.settings.model_dump(mode="json"),
+    }
+
+
+def block_spec(
+    observation: ObservationParams, train: TrainParams, actions: ActionTable | ActionSpace, num_floats: int = NUM_FLOATS
+) -> BlockSpec:
+    """Returns the shape of the blocks of a run."""
+    return BlockSpec(
+        num_steps=train.block_steps,
+        num_cars=train.cars_per_collector,
+        height=observation.height,
+        width=observation.width,
+        num_floats=num_floats,
+        decision_shape=actions.decision_shape,
+        continuous=isinstance(actions.space, Intervals),
+        frames=observation.frames,
+    )
+
+
+def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
+    """Returns the spec of one of several learners, with its share of batch and buffer sizes; the only one has all."""
+    settings = spec.settings.share_of_learner(share.num_learners)
+    return replace(spec, settings=settings, precision=share.precision or spec.precision)
+
+
+def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
+    """Returns the factory of the actors of collectors and policy workers."""
+    return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
+
+
+def check_machine(train: TrainParams, device: torch.device) -> None:
+    """Makes sure that a run can be on this machine and its cluster, as far as that is known before it.
+
+    Raises:
+        UserError: if there are more learners than devices, or actors cannot compute in `train.acting_precision`; or see
+            `check_cluster`.
+    """
+    devices_of_learners(device, train.learners)
+    check_acting_precision(train.acting_precision, _acting_device(train, device))
+    check_cluster(train, device)
+
+
+def check_cluster(train: TrainParams, device: torch.device) -> None:
+    """Makes sure that collectors can be where `train.cluster` has them, as far as that is known before a run.
+
+    Raises:
+        ClusterError: if there is no cluster, or its hosts would have to act on a GPU.
+    """
+    if train.cluster == "none":
+        return
+    find_cluster()
+    if _acting_device(train, device).type != "cpu":
+        message = f"policy workers of a cluster act on processors, and this run is on {device}"
+        raise ClusterError(message, hint="Set train.inference to local: then collectors act by themselves.")
+
+
+def _acting_device(train: TrainParams, device: torch.device) -> torch.device:
+    """Returns where collecting actors compute, in a run on a device."""
+    return device if train.inference == "central" else CPU
