@@ -120,7 +120,7 @@ def _report(folder: Path, agent: EnvironmentAgent, returns: Sequence[float], *, 
     """Prints what an agent's episodes came to."""
     import numpy as np
 
-    from rulka.evaluation.statistics import interquartile_mean
+    from rulka.statistics import interquartile_mean
 
     values, train = np.asarray(returns), agent.params.train
     found = {

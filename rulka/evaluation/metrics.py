@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
-from rulka.evaluation.statistics import (
+from rulka.reference.medals import medals_of
+from rulka.statistics import (
     Interval,
     RankSum,
     bootstrap_interval,
@@ -17,7 +18,6 @@ from rulka.evaluation.statistics import (
     rank_sum,
     wilson_interval,
 )
-from rulka.reference.medals import medals_of
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")

@@ -17,13 +17,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rulka.evaluation.by_track import HEAD, track_rows
 from rulka.evaluation.metrics import Comparison, Json, Summary, compare, summarise
 from rulka.evaluation.results import Contestant, Evaluation, finish_times_s
-from rulka.evaluation.statistics import Interval
 from rulka.reference.medals import medal_won, medals_of
 from rulka.report.durations import StageDuration
 from rulka.report.facts import Fact
 from rulka.report.figures import Plot
 from rulka.report.theme import DARK, LIGHT
 from rulka.report.words import NONE, duration, memory, percent, seconds, signed
+from rulka.statistics import Interval
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a file beside the page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rulka.evaluation.statistics import Interval
+    from rulka.statistics import Interval
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
