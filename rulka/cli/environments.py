@@ -126,7 +126,7 @@ def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json:
     """Prints what an agent's episodes came to."""
     import numpy as np
 
-    from rulka.evaluation.statistics import interquartile_mean
+    from rulka.statistics import interquartile_mean
 
     values, training = np.asarray(returns), agent.provenance["training"]
     found = {

@@ -253,7 +253,7 @@ def experiment(
         page: Markdown file to write, with a table, curves and every run.
         as_json: print the table as a list of JSON objects, and all other lines on standard error.
     """
-    from rulka.experiments.command import run_experiment
+    from rulka.study.experiment import run_experiment
 
     with lines_aside(as_json):
         table = run_experiment(file, cells, processes, page, say)
@@ -272,8 +272,8 @@ def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False
         cluster: let processes on the nodes of the Ray cluster that RULKA_CLUSTER names help; they share this folder.
         as_json: print the members, the best first, as a list of JSON objects, and all other lines on standard error.
     """
-    from rulka.populations.command import run_population
-    from rulka.populations.page import format_standings
+    from rulka.study.population import run_population
+    from rulka.study.population_page import format_standings
 
     with lines_aside(as_json):
         ended = run_population(file, page, say, on_cluster=cluster)

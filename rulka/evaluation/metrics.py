@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
-from rulka.evaluation.statistics import Interval, bootstrap_interval, interquartile_mean, rank_sum, wilson_interval
 from rulka.reference.medals import medal_won, medals_of
+from rulka.statistics import Interval, bootstrap_interval, interquartile_mean, rank_sum, wilson_interval
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")

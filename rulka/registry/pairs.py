@@ -31,10 +31,10 @@ from rulka.errors import UserError
 from rulka.evaluation.contest import trained_tracks
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult, finish_times_s
-from rulka.evaluation.statistics import Interval
-from rulka.experiments.statistics import Scores, stratified_interval
 from rulka.params import Params
 from rulka.progress import Progress
+from rulka.statistics import Interval
+from rulka.study.statistics import Scores, stratified_interval
 from rulka.tracks.track import Track
 
 FEWEST_PAIRS = 10

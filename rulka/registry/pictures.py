@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rulka.evaluation.results import RaceResult
-    from rulka.evaluation.statistics import Interval
     from rulka.report.theme import Theme
+    from rulka.statistics import Interval
 
 WIDTH_IN, ROW_IN, AROUND_IN = 9.6, 0.5, 1.5
 SPREAD = 0.22

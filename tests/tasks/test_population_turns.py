@@ -14,12 +14,12 @@ import torch
 
 from rulka.device import CPU
 from rulka.params import Params
-from rulka.populations.turn import Order, Result, do_turn, score_races, take_over
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import RaceOutcomes
 from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import locked
+from rulka.study.turn import Order, Result, do_turn, score_races, take_over
 from rulka.training.racing import AgentRun, Folders
 
 TURN_STEPS = 256

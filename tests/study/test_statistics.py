@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.experiments.statistics import (
+from rulka.study.statistics import (
     interquartile_mean,
     performance_profile,
     probability_of_improvement,

@@ -28,10 +28,10 @@ import psutil
 import yaml
 
 from rulka.errors import UserError
-from rulka.experiments.plan import Job
 from rulka.folders import DATA, RUNS
 from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 from rulka.processes import Leader, end_group, start_group
+from rulka.study.plan import Job
 
 EXPERIMENTS = RUNS / "experiments"
 DONE_FILE = "done.json"

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from rulka.populations.selection import Explore, Searched, explored, first_values, gap, parents, ranking
+from rulka.study.selection import Explore, Searched, explored, first_values, gap, parents, ranking
 
 RATE = Searched(start=(1e-5, 1e-4), range=(1e-6, 1e-1))
 GAMMA = Searched(start=(0.95, 0.99), range=(0.9, 0.999), from_one=True)

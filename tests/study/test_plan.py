@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rulka.errors import UserError
-from rulka.experiments.plan import Plan, read_plan
+from rulka.study.plan import Plan, read_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """The folder that all processes of a population share: what each turn was to do, what came of it, who is at it now.
 
     runs/populations/<name>-<key>/
-        member-000/turn-0000/    a turn's folder, see `rulka.populations.turn`; locked while somebody is at it
+        member-000/turn-0000/    a turn's folder, see `rulka.study.turn`; locked while somebody is at it
         evaluation/              stage `evaluate` of the best member, at the end
 
 Nothing else is written down: what comes next follows from the results that are there. A turn may begin when all members
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.experiments.plan import KEY_LENGTH
 from rulka.folders import RUNS
-from rulka.populations.file import Population, PopulationError
-from rulka.populations.selection import Scores, explored, first_values, parents, ranking
-from rulka.populations.turn import ORDER_FILE, RESULT_FILE, Order, Result, read_record, write_record
+from rulka.study.plan import KEY_LENGTH
+from rulka.study.population_file import Population, PopulationError
+from rulka.study.selection import Scores, explored, first_values, parents, ranking
+from rulka.study.turn import ORDER_FILE, RESULT_FILE, Order, Result, read_record, write_record
 
 POPULATIONS = RUNS / "populations"
 _RACES = 4

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 
 from rulka.evaluation.metrics import TRACK_HEAD
-from rulka.evaluation.statistics import Interval
-from rulka.experiments.plan import ExperimentFile, Plan
-from rulka.experiments.results import SCORE, Arrival, Measures, Results, Summary
-from rulka.experiments.statistics import performance_profile
 from rulka.outputs import new_file
 from rulka.provenance import current_commit, library_versions
 from rulka.report.theme import LIGHT, Theme, to_png
+from rulka.statistics import Interval
+from rulka.study.plan import ExperimentFile, Plan
+from rulka.study.results import SCORE, Arrival, Measures, Results, Summary
+from rulka.study.statistics import performance_profile
 
 CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
 AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))

@@ -11,8 +11,18 @@ from pathlib import Path
 from rulka.cluster.ray_cluster import RayCluster
 from rulka.cluster.settings import find_cluster
 from rulka.errors import UserError
-from rulka.experiments.plan import Job, jobs_of
-from rulka.experiments.work import (
+from rulka.folders import AGENT, EVALUATION, METRICS_FILE
+from rulka.graph import read_graph
+from rulka.outputs import check_file
+from rulka.processes import end_group
+from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.study.nodes import command_of, deal, helped
+from rulka.study.plan import Job, jobs_of
+from rulka.study.population_file import Population, read_population
+from rulka.study.population_folder import PopulationFolder
+from rulka.study.population_page import Standing, standings, write_page
+from rulka.study.turn import Order, Result
+from rulka.study.work import (
     LOG_FILE,
     SAVE_GRACE_S,
     Failure,
@@ -22,16 +32,6 @@ from rulka.experiments.work import (
     lay_out,
     start_in,
 )
-from rulka.folders import AGENT, EVALUATION, METRICS_FILE
-from rulka.graph import read_graph
-from rulka.outputs import check_file
-from rulka.populations.file import Population, read_population
-from rulka.populations.folder import PopulationFolder
-from rulka.populations.nodes import command_of, deal, helped
-from rulka.populations.page import Standing, standings, write_page
-from rulka.populations.turn import Order, Result
-from rulka.processes import end_group
-from rulka.runtime.run_lock import RunInUseError, locked
 
 LOOK_S = 1.0
 """How often a process that has nothing to do looks whether another one has finished something."""
@@ -189,7 +189,7 @@ class Worker:
         self._folder.write_order(order)
         inputs = self._inputs("train", order.member)
         lay_out(folder, population.sections(order.member, order.turn, order.values), inputs)
-        failure = run_in(folder, "rulka.populations.turn", self._say)
+        failure = run_in(folder, "rulka.study.turn", self._say)
         result = None if failure else self._folder.result(order.member, order.turn)
         if result is None:
             failure = failure or Failure("it left no result", folder / LOG_FILE)

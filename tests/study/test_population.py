@@ -23,12 +23,12 @@ import pytest
 import yaml
 
 from rulka.errors import UserError
-from rulka.populations.command import UnfinishedError, run_population
-from rulka.populations.file import read_population
-from rulka.populations.folder import POPULATIONS, PopulationFolder
-from rulka.populations.page import ancestry, format_standings
-from rulka.populations.turn import Order, Result, write_record
 from rulka.runtime.run_lock import locked
+from rulka.study.population import UnfinishedError, run_population
+from rulka.study.population_file import read_population
+from rulka.study.population_folder import POPULATIONS, PopulationFolder
+from rulka.study.population_page import ancestry, format_standings
+from rulka.study.turn import Order, Result, write_record
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,19 +123,19 @@ FILE: dict[str, Any] = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose stages and turns are made up; the `rulka` in it hides the package from turns alone."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.populations.command.LOOK_S", LOOK_S)
-    monkeypatch.setattr("rulka.experiments.work._LOOK_S", 0.02)
-    for folder in ("tasks", "rulka/populations", "models", "data"):
+    monkeypatch.setattr("rulka.study.population.LOOK_S", LOOK_S)
+    monkeypatch.setattr("rulka.study.work._LOOK_S", 0.02)
+    for folder in ("tasks", "rulka/study", "models", "data"):
         Path(folder).mkdir(parents=True)
     Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
     Path(".dvcignore").write_text("__pycache__/\n")
     shutil.copy(ROOT / "params.yaml", "params.yaml")
-    for package in ("tasks", "rulka", "rulka/populations"):
+    for package in ("tasks", "rulka", "rulka/study"):
         Path(package, "__init__.py").touch()
     for name, text in {"transfer": TRANSFER, "train": "", "evaluate": EVALUATE}.items():
         Path(f"tasks/{name}.py").write_text(text)
-    Path("rulka/populations/turn.py").write_text(TURN)
-    Path("rulka/populations/selection.py").touch()
+    Path("rulka/study/turn.py").write_text(TURN)
+    Path("rulka/study/selection.py").touch()
     return tmp_path
 
 

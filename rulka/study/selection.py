@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rulka.evaluation.statistics import Interval
-from rulka.experiments.statistics import stratified_interval
 from rulka.params.base import Positive, Section, Share, Weight
+from rulka.statistics import Interval
+from rulka.study.statistics import stratified_interval
 
 Scores = NDArray[np.float64]
 """[R] what each greedy race of a member is worth, more is better; race k of all members begins alike. None stands for

@@ -15,16 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from rulka.experiments.page import table
-from rulka.experiments.work import spent_in
 from rulka.folders import METRICS_FILE
 from rulka.outputs import new_file
-from rulka.populations.folder import PopulationFolder
-from rulka.populations.selection import gap
-from rulka.populations.turn import Result
 from rulka.provenance import current_commit, library_versions
 from rulka.report.theme import LIGHT, Theme, to_png
 from rulka.schedule import Moment
+from rulka.study.page import table
+from rulka.study.population_folder import PopulationFolder
+from rulka.study.selection import gap
+from rulka.study.turn import Result
+from rulka.study.work import spent_in
 
 NUM_POINTS = 200
 """Of the curve of a hand-made schedule."""

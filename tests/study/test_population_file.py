@@ -10,8 +10,8 @@ import yaml
 
 from rulka.errors import UserError
 from rulka.params import checked_params
-from rulka.populations.file import Population, read_population
 from rulka.schedule import Moment
+from rulka.study.population_file import Population, read_population
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = {"start": [1e-5, 1e-4], "range": [1e-6, 1e-1]}

@@ -1,4 +1,4 @@
-"""One turn of one member: `python -m rulka.populations.turn` in a folder that looks like the project.
+"""One turn of one member: `python -m rulka.study.turn` in a folder that looks like the project.
 
 It is an ordinary run of the runtime that ends where the turn does. It begins as its order says: from the initial agent,
 or from the checkpoint that a finished turn ended with, the member's own or another's. Then its newest weights race.

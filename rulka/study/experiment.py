@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rulka.errors import UserError
-from rulka.experiments.page import format_measures, format_summaries, write_page
-from rulka.experiments.plan import read_plan
-from rulka.experiments.results import Measures, gather, gather_measures
-from rulka.experiments.work import Work
 from rulka.outputs import check_file
+from rulka.study.page import format_measures, format_summaries, write_page
+from rulka.study.plan import read_plan
+from rulka.study.results import Measures, gather, gather_measures
+from rulka.study.work import Work
 
 
 class UnfinishedError(UserError):

@@ -10,20 +10,20 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from rulka.errors import UserError
-from rulka.experiments.plan import SEEDED, Budget, Cell, cell_of, seeded
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
 from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.base import Count, Section, Seed
 from rulka.params.problems import problems_of
-from rulka.populations.selection import Explore, Searched
 from rulka.presets import laid_over
 from rulka.provenance import hash_json
 from rulka.schedule import Schedule
+from rulka.study.plan import SEEDED, Budget, Cell, cell_of, seeded
+from rulka.study.selection import Explore, Searched
 from rulka.training.racing import code_hash
 
 LAST_STAGE = "transfer"
 """What members do before their first turn ends with this stage."""
-DECIDES = tuple(Path("rulka/populations", name) for name in ("selection.py", "turn.py"))
+DECIDES = tuple(Path("rulka/study", name) for name in ("selection.py", "turn.py"))
 """Code that decides, beside that of the stages, how a population goes."""
 _OWN = {"compared": [], "max_minutes": None, "max_cpu_minutes": None}
 # A turn ends with its newest weights: there is nothing to choose from, and the population races them itself.

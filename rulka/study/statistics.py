@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from rulka.evaluation.statistics import Interval
+from rulka.statistics import Interval
 
 Scores = NDArray[np.float64]
 NUM_RESAMPLES = 2000

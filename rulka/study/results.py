@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.errors import UserError
 from rulka.evaluation.metrics import TRACK_HEAD, track_rows
-from rulka.evaluation.statistics import Interval
-from rulka.experiments.plan import Cell, Plan
-from rulka.experiments.statistics import (
+from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_LOG, TRANSFER_REPORT
+from rulka.graph import read_graph
+from rulka.statistics import Interval
+from rulka.study.plan import Cell, Plan
+from rulka.study.statistics import (
     Scores,
     interquartile_mean,
     probability_of_improvement,
     stratified_interval,
 )
-from rulka.experiments.work import Work
-from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_LOG, TRANSFER_REPORT
-from rulka.graph import read_graph
+from rulka.study.work import Work
 
 SCORE = "lap_share"
 """What runs are compared by: the mean over races of reference lap over race time, 0 for one that did not finish."""

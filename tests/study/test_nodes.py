@@ -13,9 +13,9 @@ import pytest
 
 from rulka.cluster.ray_cluster import ActorLostError, Node
 from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError
-from rulka.populations import nodes as nodes_module
-from rulka.populations.command import run_population
-from rulka.populations.nodes import command_of, deal, helped
+from rulka.study import nodes as nodes_module
+from rulka.study.nodes import command_of, deal, helped
+from rulka.study.population import run_population
 from tests.waiting import PATIENCE_S
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from rulka.evaluation.statistics import (
+from rulka.statistics import (
     Interval,
     bootstrap_interval,
     interquartile_mean,

@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from rulka.errors import UserError
-from rulka.experiments.command import UnfinishedError, run_experiment
-from rulka.experiments.plan import read_plan
-from rulka.experiments.results import UnknownMeasureError
-from rulka.experiments.statistics import stratified_interval
-from rulka.experiments.work import EXPERIMENTS, Work
+from rulka.study.experiment import UnfinishedError, run_experiment
+from rulka.study.plan import read_plan
+from rulka.study.results import UnknownMeasureError
+from rulka.study.statistics import stratified_interval
+from rulka.study.work import EXPERIMENTS, Work
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,11 +115,9 @@ FILE = {
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.experiments.work._LOOK_S", 0.02)
+    monkeypatch.setattr("rulka.study.work._LOOK_S", 0.02)
     # The ends of an interval over two seeds are the two, however often they are drawn.
-    monkeypatch.setattr(
-        "rulka.experiments.results.stratified_interval", partial(stratified_interval, num_resamples=200)
-    )
+    monkeypatch.setattr("rulka.study.results.stratified_interval", partial(stratified_interval, num_resamples=200))
     for folder in ("tasks", "rulka", "models", "data"):
         Path(folder).mkdir()
     Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
@@ -136,7 +134,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages cost no processor time: what they really take, and the page shows in minutes, is the machine's matter."""
-    monkeypatch.setattr("rulka.experiments.work._family", lambda _: [])
+    monkeypatch.setattr("rulka.study.work._family", lambda _: [])
 
 
 def write(**changes: object) -> Path:

@@ -1,1 +1,0 @@
-"""Population based training: members that learn side by side, copy each other and search parameters."""
