@@ -12,7 +12,7 @@ from rulka.actions import ActionTable
 from rulka.artifacts import RACES, SightContract, sight_contract
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.datasets.races import load_races
-from rulka.envs.game import GameCars
+from rulka.envs.game_race import GameRace
 from rulka.envs.several import CarsOnTracks
 from rulka.envs.vector import RaceVectorEnv
 from rulka.game.link import GameLink
@@ -112,8 +112,8 @@ class Games(Races):
         """Returns what connects a collector to a game of its own."""
         return partial(self._car_in, collector)
 
-    def _car_in(self, game: int, num_cars: int, *, at_line: bool) -> GameCars:
+    def _car_in(self, game: int, num_cars: int, *, at_line: bool) -> GameRace:
         del num_cars, at_line  # parameters that ask for more than one, or for another start, are refused
         track = self.tracks[0]
         track = track if isinstance(track, Track) else load_track(track)
-        return GameCars(track, self.settings, self.link.instance(game))
+        return GameRace(track, self.settings, self.link.instance(game))
