@@ -61,7 +61,7 @@ HEADERS = {
 }
 FOR_LONG = "max-age=31536000, immutable"
 """How long a browser may keep what has its version in its address."""
-ASK_FLOWS_S, ASK_STAGES_S, ASK_AGENTS_S = 5.0, 3.0, 10.0
+ASK_STAGES_S, ASK_AGENTS_S = 3.0, 10.0
 """How long an answer holds, for all pages."""
 
 
@@ -121,7 +121,6 @@ def make_app(pipeline: Pipeline, runs: Runs | None = None, is_ending: Callable[[
     routes = [
         Route("/", pages.overview),
         Route("/part/stages", pages.stages),
-        Route("/part/flows", pages.flows),
         Route("/part/results", pages.results),
         Route("/part/agents", pages.agents),
         Route("/part/frames", pages.frames),
@@ -182,7 +181,6 @@ class Pages:
         self._runs, self._script = runs, plotly_file()
         self.watcher = Watcher(runs, is_ending)
         self._stages = Remembered(lambda: ask(lambda: stages(pipeline)), ASK_STAGES_S)
-        self._flows = Remembered(lambda: ask(pipeline.flows), ASK_FLOWS_S)
         self._agents = Remembered(_agents, ASK_AGENTS_S)
         self._frames = Remembered(lambda: ask(_frames), ASK_AGENTS_S)
         self._templates = Environment(
@@ -210,10 +208,6 @@ class Pages:
     def stages(self, _: Request) -> Response:
         """How the stages stand, after DVC has been asked."""
         return self._part("part_stages.html", stages=self._stages())
-
-    def flows(self, _: Request) -> Response:
-        """What Prefect says."""
-        return self._part("part_flows.html", flows=self._flows())
 
     def results(self, _: Request) -> Response:
         """What the last evaluation found."""

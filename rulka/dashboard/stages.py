@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rulka.errors import UserError
 from rulka.folders import STAGE_DURATIONS
@@ -20,12 +20,10 @@ class Pipeline(NamedTuple):
     Attributes:
         changes: returns what has changed for each stage since it ran; a stage without changes is left out.
         at_work: returns who runs which stages.
-        flows: returns what `rulka status --json` prints.
     """
 
     changes: Callable[[], Mapping[str, Sequence[str]]]
     at_work: Callable[[], Mapping[str, str]]
-    flows: Callable[[], dict[str, Any]]
 
 
 class StageRow(NamedTuple):

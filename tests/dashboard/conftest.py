@@ -21,12 +21,9 @@ from rulka.tracks.track import Track
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-FLOWS = {"up": None, "pipeline": None, "server": {"url": "http://127.0.0.1:4200/api", "is": "nobody"}}
-FLOWS |= {"running": [], "next": [], "last": []}
 PIPELINE = Pipeline(
     changes=lambda: {"train": ["params.yaml: ppo", "data/frames modified"]},
     at_work=lambda: {"capture": "process 7, `dvc repro`"},
-    flows=lambda: FLOWS,
 )
 CARS = np.array([[300.0, 1.0, 20.0, 30.0], [0.0, 0.0, 0.0, 5.0], [np.nan, np.nan, np.nan, 1.0]], np.float32)
 
