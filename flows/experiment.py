@@ -1,4 +1,4 @@
-"""An experiment as a flow: `rulka experiment`, when no other run is at work in this folder."""
+"""An experiment as a flow: `rulka experiment`, by the worker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.pipeline import HOUR_S, Hours, name_of_this_run
-from flows.process import CommandError, run_in_group
+from flows.pipeline import HOUR_S, Hours
+from flows.process import CommandError, error_lines, run_in_group
 from flows.shown import show_link
-from flows.turns import our_turn
-from rulka.errors import UserError
 
 
 def _name_of_run() -> str:
@@ -36,18 +34,14 @@ def experiment(
         file: of the experiment, such as experiments/sight.yaml.
         processes: stages that may run at once, 1 to 64.
         page: Markdown file to write, with a table, curves and every run; none where it is left out.
-        timeout_h: hours after which it is ended; waiting for another run does not count.
+        timeout_h: hours after which it is ended.
     """
     log = get_run_logger()
     command = [sys.executable, "-m", "rulka.cli", "experiment", file, "--processes", str(processes)]
     command += [] if page is None else ["--page", page]
+    show_link("experiment-curves", "runs", "Learning curves of its trainings over each other", log.warning)
     try:
-        with our_turn(name_of_this_run(), log.info):
-            show_link("experiment-curves", "runs", "Learning curves of its trainings over each other", log.warning)
-            lines = run_in_group(command, log.info, timeout_h * HOUR_S)
+        lines = run_in_group(command, log.info, timeout_h * HOUR_S)
     except CommandError as error:
-        reasons = [line for line in error.lines if line.startswith("error: ")]
-        return Failed(message="\n".join([f"{file} did not come to its end: {error}", *reasons]))
-    except UserError as error:
-        return Failed(message=error.for_people())
+        return Failed(message="\n".join([f"{file} did not come to its end: {error}", *error_lines(error.lines)]))
     return Completed(message="\n".join(line for line in lines if line.startswith("|")))

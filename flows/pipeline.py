@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 from prefect import Task, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.dvc import Outcome, out_of_date, reproduce_stage, upstream, wait_for_dvc
-from flows.process import CommandError
+from flows.dvc import DvcError, Outcome, changes, reproduce_stage, with_upstream
+from flows.process import CommandError, error_lines
 from flows.shown import StageProgress, is_bar, show_results
-from flows.turns import our_turn
 from rulka.errors import UserError
 from rulka.graph import read_graph
-from rulka.stage import require
 
 Stage = Literal["races", "capture", "pretrain", "clone", "transfer", "train", "evaluate"]
 """The stages of `dvc.yaml`, for those who start a deployment: its page lists them, and another name is refused."""
@@ -42,21 +38,17 @@ def _was_killed(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> b
 
 
 @task(task_run_name="{stage}", cache_policy=NO_CACHE, retry_delay_seconds=RETRY_DELAY_S, retry_condition_fn=_was_killed)
-def reproduce(stage: str, force: bool, timeout_h: float, is_unchanged: bool) -> State:
+def reproduce(stage: str, force: bool, timeout_h: float) -> State:
     """Runs one stage in a process group of its own; DVC skips it when nothing it reads has changed.
 
     Args:
         stage: name of the stage in `dvc.yaml`.
         force: run it even if nothing has changed.
         timeout_h: hours after which the stage is ended.
-        is_unchanged: whether DVC has just said that nothing has changed, and need not be asked again.
     """
-    if is_unchanged:
-        return Completed(message=f"{stage}: {Outcome.UNCHANGED}", data=Outcome.UNCHANGED)
     log = get_run_logger()
+    say = StageProgress(stage, log.info)
     try:
-        check_inputs(stage)
-        say = StageProgress(stage, log.info)
         outcome = reproduce_stage(stage, force=force, say=say, timeout_s=timeout_h * HOUR_S)
     except CommandError as error:
         return Failed(message=_what_to_do(stage, error))
@@ -70,24 +62,13 @@ def reproduce(stage: str, force: bool, timeout_h: float, is_unchanged: bool) -> 
 
 def _what_to_do(stage: str, error: CommandError) -> str:
     """Returns what a stage last said, and what to type when that is mended."""
-    said = _errors(error.lines)
+    said = error_lines(error.lines)
     if not said:
         # Of a bar that was written again and again, only where it came to.
         following = [*error.lines[1:], ""]
         said = [line for line, then in zip(error.lines, following, strict=True) if not (is_bar(line) and is_bar(then))]
-    said = said[-LAST_LINES:]
     goes_on = ", which goes on from its last checkpoint" if stage in GOES_ON else ""
-    return "\n".join([str(error), *said, f"  Mend that, then `rulka run {stage}`{goes_on}."])
-
-
-def _errors(lines: Sequence[str]) -> list[str]:
-    """Returns the lines of errors that are meant for users, each with its hint, which is indented."""
-    found: list[str] = []
-    is_of_error = False
-    for line in lines:
-        is_of_error = line.startswith("error: ") or (is_of_error and line.startswith("  "))
-        found += [line] if is_of_error else []
-    return found
+    return "\n".join([str(error), *said[-LAST_LINES:], f"  Mend that, then `dvc repro {stage}`{goes_on}."])
 
 
 def _name_of_run() -> str:
@@ -98,89 +79,39 @@ def _name_of_run() -> str:
 
 @flow(name="rulka", flow_run_name=_name_of_run)
 def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: Hours = 24.0) -> State:
-    """Runs stages one after another, in the order of `dvc.yaml`, when no other run is at work in this folder.
-
-    Stages that are not named are not run; where they are out of date, the state at the end says so.
+    """Brings stages and all that feed them up to date, one after another, in the order of `dvc.yaml`.
 
     Args:
         stages: names of the stages to run; all when None.
-        force: run them even if nothing they read has changed.
+        force: run them, and all that feed them, even if nothing they read has changed.
         timeout_h: hours after which a stage is ended; more than 0, and at most a week.
     """
-    log = get_run_logger()
+    outcomes: dict[str, Outcome] = {}
     try:
-        chosen = chosen_stages(stages)
-        with our_turn(name_of_this_run(), log.info):
+        chosen = with_upstream(stages or read_graph())
+        try:
             # One question for all stages: a DVC for each would take a second each. It holds until a stage has run.
-            wait_for_dvc(log.info)
-            changed = out_of_date(chosen_stages([*chosen, *upstream(chosen)]))
-            stale = [stage for stage in changed if stage not in chosen]
-            if stale:
-                log.warning(_stale_text(stale))
-            outcomes: dict[str, Outcome] = {}
-            for stage in chosen:
-                run = reproduce.with_options(retries=int(stage in GOES_ON))
-                holds = not force and set(outcomes.values()) <= {Outcome.UNCHANGED}
-                state = run(stage, force, timeout_h, holds and stage not in changed, return_state=True)
-                if not state.is_completed():
-                    return Failed(message=f"stage {stage}: {state.message}")
-                outcomes[stage] = cast(Outcome, state.result())
+            changed = set(chosen if force else changes())
+        except DvcError:
+            changed = set(chosen)  # another DVC is at work: each stage waits for that, and asks for itself
     except UserError as error:
         return Failed(message=error.for_people())
-    return Completed(message=summary(outcomes, stale), data={"stages": outcomes, "stale_upstream": stale})
+    for stage in chosen:
+        if stage not in changed and set(outcomes.values()) <= {Outcome.UNCHANGED}:
+            outcomes[stage] = Outcome.UNCHANGED
+            continue
+        run = reproduce.with_options(retries=int(stage in GOES_ON))
+        state = run(stage, force, timeout_h, return_state=True)
+        if not state.is_completed():
+            return Failed(message=f"stage {stage}: {state.message}")
+        outcomes[stage] = cast(Outcome, state.result())
+    return Completed(message=summary(outcomes))
 
 
-def summary(outcomes: Mapping[str, Outcome], stale: Sequence[str] = ()) -> str:
-    """Returns what a run did as one text.
-
-    Args:
-        outcomes: what came of each stage, in the order they were run.
-        stale: stages that feed them, were not run, and are out of date.
-    """
-    parts = [
+def summary(outcomes: Mapping[str, Outcome]) -> str:
+    """Returns as one text what came of each stage, in the order in which they ran."""
+    return "; ".join(
         f"{outcome}: {', '.join(stages)}"
         for outcome in Outcome
         if (stages := [stage for stage, found in outcomes.items() if found == outcome])
-    ]
-    return "; ".join([*parts, *([_stale_text(stale)] if stale else [])])
-
-
-def _stale_text(stale: Sequence[str]) -> str:
-    what = f"stage {stale[0]} is" if len(stale) == 1 else f"stages {', '.join(stale)} are"
-    return f"the input is older than it could be: {what} out of date (`dvc status` says why, `rulka run` runs all)"
-
-
-def name_of_this_run() -> str:
-    """Returns what those who wait for this run are told."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return "a run"
-    kind = "the deployment's run" if context.flow_run.deployment_id else "`rulka run`"
-    return f"{kind} {context.flow_run.name}"
-
-
-def check_inputs(stage: str) -> None:
-    """Checks that what other stages write for this one exists.
-
-    Raises:
-        StageInputError: naming the stage to run first; DVC would only name the path.
-    """
-    graph = read_graph()
-    writers = {path: writer for writer, parts in graph.items() for path in parts["outs"]}
-    for path in graph[stage].get("deps", ()):
-        if path in writers:
-            require(Path(path), writers[path])
-
-
-def chosen_stages(names: Sequence[str] | None) -> list[str]:
-    """Returns the named stages in the order of `dvc.yaml`; all of them when `names` is None.
-
-    Raises:
-        UserError: if a name is no stage.
-    """
-    stages = list(read_graph())
-    unknown = sorted(set(names or ()) - set(stages))
-    if unknown:
-        message = f"no stage is called {', '.join(unknown)}; the stages are {', '.join(stages)}"
-        raise UserError(message)
-    return [stage for stage in stages if names is None or stage in names]
+    )

@@ -90,6 +90,16 @@ def run_in_group(
     return lines
 
 
+def error_lines(lines: Sequence[str]) -> list[str]:
+    """Returns the lines of errors that are meant for users, each with its hint, which is indented."""
+    found: list[str] = []
+    is_of_error = False
+    for line in lines:
+        is_of_error = line.startswith("error: ") or (is_of_error and line.startswith("  "))
+        found += [line] if is_of_error else []
+    return found
+
+
 def child_environment() -> dict[str, str]:
     """Returns the environment of a child: this Python first on PATH, unbuffered output, and who started it."""
     folder = str(Path(sys.executable).parent)

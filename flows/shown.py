@@ -1,22 +1,19 @@
-"""What a run shows on Prefect's pages: how far each stage is, its numbers and pictures, links to the dashboard."""
+"""What a run shows on Prefect's pages: how far each stage is, its numbers, links to the dashboard."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
 import httpx
-from PIL import Image
+from pandas import json_normalize
 from prefect.artifacts import (
-    create_image_artifact,
     create_link_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -33,10 +30,6 @@ PERIOD_S = 5.0
 """How often the server is told how far a stage is."""
 PERCENT = re.compile(r"\((\d+) %\)")
 """In the lines of `rulka.progress`."""
-PICTURES = ("*.png", "plots/*.png")
-MAX_PIXELS = 1000
-"""Pictures are kept in the database of the server, so no side of one is longer."""
-NUMBERS_DEPTH = 2
 WATCHED = "train"
 """The stage that the dashboard shows while it runs."""
 
@@ -99,7 +92,7 @@ def _which_may_fail(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def show_results(stage: str, say: Callable[[str], None]) -> None:
-    """Puts numbers and pictures of a stage's outputs on the page of its run.
+    """Puts the numbers of a stage's outputs, and a link to its report, on the page of its run.
 
     Args:
         stage: its name.
@@ -110,9 +103,6 @@ def show_results(stage: str, say: Callable[[str], None]) -> None:
             if numbers := numbers_of(out):
                 rows = [{"measure": name, "value": value} for name, value in numbers.items()]
                 create_table_artifact(rows, key=f"{stage}-numbers", description=f"{out}/metrics.json")
-            for name, picture in _pictures(out):
-                url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-                create_image_artifact(url, key=_key(stage, name), description=f"{out}: {name}")
             if (out / REPORT_PAGE).is_file():
                 show_link(f"{stage}-report", f"{out.name}/{REPORT_PAGE}", "The report of this evaluation", say)
 
@@ -143,59 +133,7 @@ def show_rows(rows: list[dict[str, Any]], key: str, description: str, say: Calla
 def numbers_of(out: Path) -> dict[str, float | str]:
     """Returns the numbers and words of an output's `metrics.json`, lists left out, with a dot before each inner key."""
     file = out / "metrics.json"
-    return dict(_flat(json.loads(file.read_text(encoding="utf-8")), NUMBERS_DEPTH)) if file.is_file() else {}
-
-
-def _flat(metrics: Mapping[str, Any], depth: int) -> Iterator[tuple[str, float | str]]:
-    for key, value in metrics.items():
-        if isinstance(value, Mapping) and depth > 1:
-            yield from ((f"{key}.{inner}", found) for inner, found in _flat(value, depth - 1))
-        elif isinstance(value, int | float | str):
-            yield key, value
-
-
-def _pictures(out: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields name and PNG of each picture that an output has, of the main track, and of a frame of its video."""
-    for file in sorted(file for pattern in PICTURES for file in out.glob(pattern)):
-        with Image.open(file) as picture:
-            yield file.stem, _small_png(picture)
-    if (out / "tracks").is_dir():
-        yield "track", _track_picture(out)
-    if (video := out / "race.mp4").is_file():
-        yield "race", _small_png(_middle_frame(video))
-
-
-def _track_picture(races: Path) -> bytes:
-    # Matplotlib and the simulator's arrays: not in a run in which nothing had changed.
-    from rulka.datasets.races import load_main_track
-    from rulka.report.theme import LIGHT, to_png
-    from rulka.report.track_plot import track_plot
-
-    track = load_main_track(races)
-    with Image.open(BytesIO(to_png(lambda theme: track_plot(track, theme), LIGHT) or b"")) as picture:
-        return _small_png(picture)
-
-
-def _middle_frame(video: Path) -> Image.Image:
-    import av
-
-    with av.open(str(video)) as container:
-        stream = container.streams.video[0]
-        middle = (stream.duration or 0) // 2
-        container.seek(middle, stream=stream)  # to a frame before it from which it can be decoded
-        return next(
-            frame for frame in container.decode(stream) if (frame.pts or 0) + (frame.duration or 0) > middle
-        ).to_image()
-
-
-def _small_png(picture: Image.Image) -> bytes:
-    small = picture.convert("RGB")
-    small.thumbnail((MAX_PIXELS, MAX_PIXELS))
-    file = BytesIO()
-    small.save(file, "PNG", optimize=True)
-    return file.getvalue()
-
-
-def _key(stage: str, name: str) -> str:
-    """Returns a key as Prefect wants it: small letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{stage}-{name}".lower())
+    if not file.is_file():
+        return {}
+    (found,) = json_normalize(json.loads(file.read_text(encoding="utf-8")), max_level=1).to_dict("records")
+    return {str(name): value for name, value in found.items() if isinstance(value, int | float | str)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
+
+from dotenv.parser import parse_stream
 
 from rulka.errors import UserError
 
 ENV_FILE = Path(".env")
-_QUOTES = "'\""
 
 
 class EnvFileError(UserError):
@@ -15,30 +17,21 @@ class EnvFileError(UserError):
 
 
 def read_env_file(file: Path, prefix: str) -> dict[str, str]:
-    """Reads the lines `NAME=value` of a file whose names begin in a certain way; those of others are skipped.
-
-    A value may stand in quotes; nothing in it is expanded. Empty lines and those that begin with # are skipped.
+    """Reads the lines `NAME=value` of a file whose names begin in a certain way, as Prefect does: by python-dotenv.
 
     Args:
         file: need not exist.
         prefix: with which the names begin.
 
     Raises:
-        EnvFileError: at a line that is none of these, or a name that comes twice.
+        EnvFileError: at a line that cannot be read, or a name that comes twice.
     """
     values: dict[str, str] = {}
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    for number, line in enumerate(lines, 1):
-        text = line.strip().removeprefix("export ").strip()
-        if not text or text.startswith("#"):
-            continue
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or name in values:
-            what = "comes twice" if name in values else "is not NAME=value"
-            message = f"{file.as_posix()}, line {number}: {name[:60]!r} {what}"
+    for found in parse_stream(StringIO(file.read_text(encoding="utf-8") if file.is_file() else "")):
+        if found.error or (found.key and (found.value is None or found.key in values)):
+            what = "comes twice" if found.key in values else "is not NAME=value"
+            message = f"{file.as_posix()}, line {found.original.line}: {found.original.string.strip()[:60]!r} {what}"
             raise EnvFileError(message)
-        if len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
-            value = value[1:-1]
-        if name.startswith(prefix):
-            values[name] = value
-    return values
+        if found.key and found.value is not None:
+            values[found.key] = found.value
+    return {name: value for name, value in values.items() if name.startswith(prefix)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psutil
 
@@ -37,25 +35,6 @@ def check_port(port: int, *, zero_takes_any: bool = False) -> None:
     free = ", or 0 for any free one" if zero_takes_any else ""
     message = f"there is no port {port}"
     raise PortNumberError(message, hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
-
-
-@contextmanager
-def reserved_port(host: str = LOOPBACK[0]) -> Iterator[int]:
-    """Yields a port for a server that takes seconds to start; on Linux nobody else is given it within the block.
-
-    There, a server may listen where somebody else only has the port, if both ask for SO_REUSEADDR; elsewhere the port
-    is free as the block begins, and no more.
-
-    Args:
-        host: an address of this machine.
-    """
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind((host, 0))
-        port = keeper.getsockname()[1]
-        if sys.platform != "linux":
-            keeper.close()
-        yield port
 
 
 def holder(host: str, port: int) -> str | None:

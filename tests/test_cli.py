@@ -58,7 +58,7 @@ def test_an_unknown_command_is_called_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
 ) -> None:
     assert call(monkeypatch, typed, "--json") == 2
-    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, run, up, down")
+    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, up, cluster")
 
 
 def test_a_command_that_went_names_what_takes_its_place(
@@ -67,7 +67,7 @@ def test_a_command_that_went_names_what_takes_its_place(
     for name, instead in GONE.items():
         assert call(monkeypatch, name, "x", "--json") == 2
         said = capsys.readouterr().err
-        assert said == f"error: there is no command {name!r} any more: {instead}, see docs/versions.md\n"
+        assert said == f"error: there is no command {name!r} any more: {instead}, see docs/operations.md\n"
 
 
 def test_no_command_ends_like_an_unknown_one(
@@ -85,12 +85,6 @@ def test_a_reader_that_has_enough_is_no_traceback() -> None:
     answer = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (answer.returncode, answer.stderr) == (1, b"")
-
-
-def test_an_unknown_stage_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
-    assert call(monkeypatch, "run", "rases") == 1
-    assert "error: no stage is called rases; the stages are races, capture" in capsys.readouterr().err
 
 
 def test_a_folder_without_recordings_is_one_message(
@@ -221,7 +215,7 @@ def test_benchmarks_are_known_by_name(
     assert "error: no benchmark is called sped; benchmarks/ holds speed" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["bench"], ["preset", "list"], ["run"]])
+@pytest.mark.parametrize("command", [["bench"], ["preset", "list"], ["up"]])
 def test_outside_the_project_commands_say_where_to_run(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

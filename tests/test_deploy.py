@@ -16,6 +16,7 @@ import pytest
 import yaml
 from prefect import __version__ as prefect_version
 
+from flows.up import WORKER
 from rulka.cli import COMMANDS
 from rulka.cluster.settings import CLUSTER_VARIABLE
 
@@ -44,7 +45,7 @@ def test_the_dockerfile_is_linted() -> None:
 def test_what_the_image_does_exists() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert {"new", "up"} <= set(COMMANDS)
-    assert 'CMD ["sh", "-c", "rulka new . && exec rulka up"]' in text
+    assert f"exec prefect {' '.join(WORKER)}" in text
     assert "dist/constraints.txt dist/*.whl" in text
     assert "cp constraints.txt dist/" in (ROOT / "Makefile").read_text()
 
@@ -146,4 +147,4 @@ def test_the_unit_is_linted(tmp_path: Path) -> None:
         env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
     )
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert {"up", "down"} <= set(COMMANDS)
+    assert "/rulka up\n" in text

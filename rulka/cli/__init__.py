@@ -19,14 +19,11 @@ from rulka.cli.pipeline import (
     cluster,
     dashboard,
     doctor,
-    down,
     experiment,
     new,
     params,
     population,
     preset,
-    run,
-    status,
     up,
 )
 from rulka.cli.races import agent, evaluate, reference, track, watch
@@ -41,10 +38,7 @@ EXIT_USAGE = 2
 
 COMMANDS = {
     "new": new,
-    "run": run,
     "up": up,
-    "down": down,
-    "status": status,
     "cluster": cluster,
     "dashboard": dashboard,
     "inspect": inspect,
@@ -74,6 +68,9 @@ COMMANDS = {
     "evaluate-env": evaluate_env,
 }
 GONE = {
+    "run": "`dvc repro` runs stages, and `prefect deployment run rulka/full-pipeline` does in the worker of `rulka up`",
+    "down": "Ctrl-C, or `systemctl --user stop rulka`, ends `rulka up`",
+    "status": "`prefect flow-run ls` lists runs, `dvc status` says what has changed",
     "recordings": "`dvc add data/recordings` puts recordings under DVC",
     "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
     "push": "`dvc push` sends data to the remote",
@@ -122,7 +119,7 @@ def _check_command(arguments: list[str]) -> None:
     if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
         return
     if arguments[0] in GONE:
-        _end(UserError(f"there is no command {arguments[0]!r} any more: {GONE[arguments[0]]}, see docs/versions.md"))
+        _end(UserError(f"there is no command {arguments[0]!r} any more: {GONE[arguments[0]]}, see docs/operations.md"))
     near = get_close_matches(arguments[0], COMMANDS, n=1)
     message = f"there is no command {arguments[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
     _end(UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do."))

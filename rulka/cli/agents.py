@@ -6,6 +6,7 @@ import datetime
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ def agents(as_json: AsJson = False) -> None:
 
     found = known_agents()
     if as_json:
-        say_json([entry.to_json() for entry in found])
+        say_json([asdict(entry) for entry in found])
     else:
         say(format_agents(found))
 
@@ -106,8 +107,6 @@ def promote(
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
-    from dataclasses import asdict
-
     from rulka.registry.kept import find_agent
     from rulka.registry.promotion import describe
     from rulka.registry.promotion import promote as promote_winner

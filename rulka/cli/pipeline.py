@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -18,43 +16,7 @@ from rulka.outputs import check_file, new_file
 from rulka.ports import DASHBOARD_PORT
 from rulka.stage import EXIT_USER_ERROR
 
-if TYPE_CHECKING:
-    from rulka.doctor.finding import Finding
-
 BENCHMARKS_DIR = Path("benchmarks")
-
-
-def run(
-    stages: Names = (),
-    /,
-    force: Flag = False,
-    device: DeviceName = None,
-    dry_run: Flag = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run the flow `rulka` in this process: the given stages, or all of them.
-
-    Args:
-        stages: names of stages in dvc.yaml.
-        force: run them even if nothing they read has changed.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
-        dry_run: say what would run, and run nothing.
-        as_json: print one JSON object, and all other lines on standard error.
-    """
-    _check_folder()
-    _pass_on(device)
-    with _prefect_explained():
-        from flows.local import preview, preview_text
-        from flows.local import run as run_flow
-
-    if dry_run:
-        found = preview(list(stages) or None, force)
-        say_json(found) if as_json else say(preview_text(found))
-        return
-    with lines_aside(as_json):
-        done = run_flow(list(stages) or None, force, say)
-    if as_json:
-        say_json(done)
 
 
 def new(folder: OnePath, /, as_json: AsJson = False) -> None:
@@ -75,39 +37,21 @@ def new(folder: OnePath, /, as_json: AsJson = False) -> None:
 
 
 def up() -> None:
-    """Start Prefect's server, worker and deployments on this machine; Ctrl-C or `rulka down` stops them."""
-    _check_folder()
-    with _prefect_explained():
-        from flows.stack import up as run_stack
+    """Start Prefect's server and worker on this machine, with the deployments of prefect.yaml; Ctrl-C stops them."""
+    from rulka.disk import unwritable_paths
+    from rulka.graph import read_graph
 
-    run_stack(say)
-
-
-def down() -> None:
-    """Stop the `rulka up` of this folder, wherever it was started; active runs save their work first."""
-    _check_folder()
-    with _prefect_explained():
-        from flows.stack import down as stop_stack
-
-    stop_stack(say)
-
-
-def status(as_json: AsJson = False) -> None:
-    """Say who works in this folder, what the deployments do and did last, and what comes next.
-
-    Args:
-        as_json: print one JSON object.
-    """
-    _check_folder()
-    with _prefect_explained():
-        from flows.status import status as look
-        from flows.status import status_text
-
-    found = look()
-    if as_json:
-        say_json(found)
-    else:
-        say(status_text(found))
+    read_graph()
+    if paths := unwritable_paths():
+        message = f"{', '.join(str(path) for path in paths)} in {Path.cwd()}: not writable"
+        raise UserError(message, hint="Every run writes there: change the owner or the mode, or copy the project.")
+    try:
+        from flows.up import up as run_prefect
+    except Exception as error:  # packages that do not fit together, and settings that cannot be read
+        message = f"Prefect cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
+        hint = "Look at PREFECT_* in the environment and in .env; else run `make setup` in a new .venv."
+        raise UserError(message, hint=hint) from error
+    run_prefect(say)
 
 
 def cluster(
@@ -288,10 +232,9 @@ def doctor(as_json: AsJson = False) -> None:
     Args:
         as_json: print one JSON object.
     """
-    from rulka.doctor.examine import examine
-    from rulka.doctor.finding import State
+    from rulka.doctor import State, examine
 
-    findings = examine({"server": _look_at_prefect, "dvc at work": _look_at_dvc})
+    findings = examine()
     if as_json:
         say_json({finding.name: finding.to_json() for finding in findings})
     else:
@@ -331,38 +274,3 @@ def _pass_on(device: str | None) -> None:
 
         choose_device(device)
         os.environ[DEVICE_VARIABLE] = device
-
-
-def _check_folder() -> None:
-    """Refuses a folder that cannot be worked in before Prefect is imported, which takes seconds."""
-    from flows.project import check_project
-
-    check_project()
-
-
-@contextmanager
-def _prefect_explained() -> Iterator[None]:
-    """Turns whatever an import of `flows`, and so of Prefect, raises in the block into a UserError.
-
-    These imports stand in functions, for they take seconds that no other command shall wait for.
-    """
-    try:
-        yield
-    except Exception as error:
-        # Packages that do not fit together, and settings that cannot be read, raise whatever they like.
-        reason = " ".join(str(error).split())
-        message = f"Prefect cannot be used: {type(error).__name__}: {reason}"
-        hint = "Look at PREFECT_* in the environment and in .env; else run `make setup` in a new .venv."
-        raise UserError(message, hint=hint) from error
-
-
-def _look_at_prefect() -> list[Finding]:
-    with _prefect_explained():
-        from flows.checkup import server
-    return server()
-
-
-def _look_at_dvc() -> list[Finding]:
-    from flows.dvc import at_work
-
-    return [at_work()]

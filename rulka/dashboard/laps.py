@@ -123,7 +123,7 @@ def replay(uid: str) -> dict[str, Any]:
     chosen = [lap for lap in known if lap.uid == uid]
     if not chosen:
         message = f"there is no lap on {uid!r}" if uid else "there is no lap to replay yet"
-        raise NoLapsError(message, hint="`rulka run races` makes demonstrations, `rulka run evaluate` laps of agents.")
+        raise NoLapsError(message, hint="`dvc repro races` makes demonstrations, `dvc repro evaluate` laps of agents.")
     track = load_track(track_path(chosen[0].folder, uid))
     view = top_view(track)
     paths: dict[str, Path3D] = {}

@@ -110,7 +110,7 @@ class Runs:
             if key in ("", log.key):
                 return log
         message = f"there is no training {key!r}" if key else "nothing was trained yet"
-        raise UnknownRunError(message, hint="`rulka run train` trains; it appears here with its first numbers.")
+        raise UnknownRunError(message, hint="`dvc repro train` trains; it appears here with its first numbers.")
 
     def metrics(self, log: Log) -> MetricsReader:
         """Returns what is in a training's log now."""

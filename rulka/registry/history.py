@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from io import StringIO
+from dataclasses import dataclass
 from pathlib import Path
+
+from pandas import DataFrame
+from pydantic import TypeAdapter, ValidationError
 
 from rulka.errors import UserError
 from rulka.folders import NIGHTS
@@ -82,24 +84,14 @@ def read_history(folder: Path = NIGHTS) -> list[NightRow]:
             message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
             raise HistoryError(message, hint=_BRING_BACK)
         try:
-            return [_row_of(values) for values in table]
-        except (TypeError, ValueError, KeyError) as error:
-            message = f"{file} is damaged in line {table.line_num}: {error}"
+            return [_ROW.validate_python({name: text or None for name, text in row.items()}) for row in table]
+        except ValidationError as error:
+            message = f"{file} is damaged in line {table.line_num}: {error.errors()[0]['msg']}"
             raise HistoryError(message, hint=_BRING_BACK) from error
 
 
 _BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away to begin a new one."
-
-
-def _row_of(values: dict[str, str]) -> NightRow:
-    numbers = {name: float(values[name]) for name in ("pace_mps", "pace_low_mps", "pace_high_mps")}
-    maybe = {name: float(values[name]) if values[name] else None for name in _MAY_BE_MISSING}
-    counts = {name: int(values[name]) for name in ("seed", "races", "finished")}
-    flags = {name: {"True": True, "False": False}[values[name]] for name in ("trained_on", "is_worse")}
-    return NightRow(**{**values, **numbers, **maybe, **counts, **flags})  # pyright: ignore[reportArgumentType]
-
-
-_MAY_BE_MISSING = ("best_time_s", "median_time_s", "before_mps")
+_ROW = TypeAdapter(NightRow)
 
 
 def append_history(folder: Path, rows: Sequence[NightRow]) -> None:
@@ -110,11 +102,7 @@ def append_history(folder: Path, rows: Sequence[NightRow]) -> None:
     """
     file = folder / HISTORY_FILE
     folder.mkdir(parents=True, exist_ok=True)
-    text = StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    if not file.exists():
-        table.writeheader()
-    table.writerows(asdict(row) for row in rows)
     before = file.read_bytes() if file.exists() else b""
+    text = DataFrame(rows).to_csv(index=False, header=not before, lineterminator="\n")
     with new_file(file) as beside:  # not in place: the file may be a link into DVC's cache
-        beside.write_bytes(before + text.getvalue().encode())
+        beside.write_bytes(before + text.encode())

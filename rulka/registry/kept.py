@@ -17,6 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pandas import DataFrame
+
 from rulka.agents.load import CLONING, DRIVING_KINDS
 from rulka.artifacts import META_FILE, WEIGHTS_FILE, ArtifactError, load_artifact, read_meta
 from rulka.disk import check_can_hold
@@ -72,10 +74,6 @@ class AgentEntry:
     data_sha256: dict[str, str] | None = None
     created: str = ""
     problem: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as plain JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -251,11 +249,9 @@ HEAD = ("agent", "algorithm", "tracks", "finished", "mean time", "record", "data
 def format_agents(entries: list[AgentEntry]) -> str:
     """Returns a table for people."""
     if not entries:
-        return "there is no agent yet; `rulka run` trains one"
-    rows = [HEAD, *(_row(entry) for entry in entries)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, *(f"{entry.name}: {entry.problem}" for entry in entries if entry.problem)])
+        return "there is no agent yet; `dvc repro` trains one"
+    table = DataFrame([_row(entry) for entry in entries], columns=HEAD).to_string(index=False)
+    return "\n".join([table, *(f"{entry.name}: {entry.problem}" for entry in entries if entry.problem)])
 
 
 def _row(entry: AgentEntry) -> tuple[str, ...]:

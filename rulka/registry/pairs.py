@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pandas import DataFrame
 
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
@@ -291,13 +292,8 @@ HEAD = ("track", "trained on", "finished", "median", "gain", "lead", "95 % inter
 
 def format_comparison(found: dict[str, Any]) -> str:
     """Returns what `Comparison.to_json` gave as text for people: a row for each track, and who wins."""
-    rows = [HEAD, *(_row(entry) for entry in found["tracks"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    table = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
-    return "\n".join([f"{found['first']} against {found['second']}", "", *table, "", verdict(found)])
+    table = DataFrame([_row(entry) for entry in found["tracks"]], columns=HEAD).to_string(index=False)
+    return "\n".join([f"{found['first']} against {found['second']}", "", table, "", verdict(found)])
 
 
 def verdict(found: dict[str, Any]) -> str:

@@ -209,10 +209,7 @@ ROWS = (
 ELSEWHERE = {
     "experiment": "tests/experiments/test_work.py",  # with stages that take no time
     "population": "tests/populations/test_folder.py",  # with turns that take no time
-    "run": "tests/flows/test_pipeline.py",  # needs Prefect
-    "up": "tests/flows/test_stack.py",
-    "down": "tests/flows/test_stack.py",
-    "status": "tests/flows/test_stack.py",
+    "up": "tests/flows/test_up.py",
     "cluster up": "tests/cluster/test_local.py",  # needs Ray
     "cluster status": "tests/cluster/test_local.py",
     "cluster down": "tests/cluster/test_local.py",
@@ -253,7 +250,7 @@ def test_every_command_has_a_row() -> None:
         assert test in globals() or (ROOT / test).is_file()
 
 
-WITHOUT_JSON = {"up", "down", "dashboard", "serve-game", "watch"}
+WITHOUT_JSON = {"up", "dashboard", "serve-game", "watch"}
 """They run until they are stopped, or stop that: what they did is elsewhere."""
 
 

@@ -17,7 +17,7 @@ import pytest
 from rulka.cli import main
 from rulka.cluster.local import HOST, status_text
 from rulka.cluster.settings import CLUSTER_VARIABLE
-from rulka.ports import reserved_port
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
 NUM_TRIES = 10

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from rulka import device
+from rulka import device, doctor
 from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
-from rulka.doctor import machine
-from rulka.doctor.finding import State, looked_at
+from rulka.doctor import State, findings_of
 
 ROOT = Path(__file__).parents[2]
 GPU = torch.device("cuda", 0)
@@ -125,7 +124,7 @@ def test_auto_leaves_an_unusable_gpu_alone_and_says_why(
     gpu_that_says(error, kind)
     assert use_device() == CPU
     assert capsys.readouterr().err.startswith(f"device: cpu, because cuda:0 cannot be used: {said}")
-    found = machine.device()
+    found = doctor.device()
     assert found.state is State.NOTE
     assert said in found.text
 
@@ -138,7 +137,7 @@ def test_a_gpu_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch
 
 def test_doctor_calls_a_named_device_wrong_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "teapot")
-    (found,) = looked_at("device", machine.device)
+    (found,) = findings_of("device", doctor.device)
     assert (found.state, "'teapot', which RULKA_DEVICE names, is no device" in found.text) == (State.WRONG, True)
 
 

@@ -1,3 +1,4 @@
+import ctypes
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from rulka.ports import reserved_port
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -99,8 +100,14 @@ def used_project(toy_project: Path, prefect_database: Path) -> Path:
     return use_before(toy_project, prefect_database)
 
 
+def no_privileges() -> None:
+    """Runs in a child before its program: takes from root what lets it write where the mode forbids it."""
+    drop_from_bounding_set, may_override_modes = 24, 1
+    ctypes.CDLL(None).prctl(drop_from_bounding_set, may_override_modes, 0, 0, 0)
+
+
 def use_before(project: Path, database: Path) -> Path:
-    """Puts into a project what Prefect leaves there; a first run is one of `test_local.py`."""
+    """Puts into a project what Prefect leaves there."""
     (project / ".prefect").mkdir(mode=0o700)
     shutil.copy(database, project / ".prefect" / "prefect.db")
     return project
@@ -111,13 +118,6 @@ def change_command(stage: str, command: str) -> None:
     graph = yaml.safe_load(Path("dvc.yaml").read_text())
     graph["stages"][stage]["cmd"] = command
     Path("dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Replaces a file that somebody reads again and again: never is it empty, or half of it there."""
-    beside = file.with_name(f"{file.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(file)
 
 
 def family_of(process: psutil.Process) -> dict[psutil.Process, list[str]]:

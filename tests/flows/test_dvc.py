@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc import PATHS_LOCK_FILE, DvcError, Outcome, reproduce_stage, stale_upstream, wait_for_dvc
+from flows import dvc as module
+from flows.dvc import PATHS_LOCK_FILE, Outcome, changes, reproduce_stage, stages_at_work
 from flows.process import CommandError
 from rulka.graph import LockFileError
 from tests.flows.conftest import DVC, change_command, dvc
@@ -35,25 +36,23 @@ def test_a_failed_stage_is_an_error(toy_project: Path) -> None:
     assert "no luck" in failure.value.lines
 
 
-def test_stages_that_feed_others_and_are_out_of_date_are_found(toy_project: Path) -> None:
-    assert stale_upstream(["evaluate"]) == ["races", "capture"]
+def test_what_has_changed_is_said_in_words(toy_project: Path) -> None:
+    assert list(changes()) == ["races", "capture", "evaluate"]
     dvc("repro")
-    assert stale_upstream(["evaluate"]) == []
+    assert changes() == {}
     change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
-    assert stale_upstream(["evaluate"]) == ["races"]
-    assert stale_upstream(["capture"]) == ["races"]
-    assert stale_upstream(["races", "evaluate"]) == []
-    assert stale_upstream(["races"]) == []
+    assert changes() == {"races": ["changed command"]}
 
 
 def test_a_damaged_lock_file_is_named_with_what_to_do(toy_project: Path) -> None:
     Path("dvc.lock").write_text("stages: {x: [")
     with pytest.raises(LockFileError, match=r"dvc\.lock is damaged") as caught:
-        stale_upstream(["evaluate"])
+        changes()
     assert "Take it back from git" in caught.value.hint
 
 
-def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:
+def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_AGAIN_S", 0.1)
     change_command(
         "races", "touch started && until test -e go; do sleep 0.1; done && mkdir -p data/races && touch data/races/x"
     )
@@ -61,25 +60,27 @@ def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:
 
     def say(line: str) -> None:
         said.append(line)
-        Path("go").touch()
+        if line.startswith("waiting "):
+            Path("go").touch()
 
     with subprocess.Popen([*DVC, "repro", "races"], stdout=subprocess.PIPE, text=True) as terminal:
         wait_for(lambda: Path("started").exists() or terminal.poll() is not None, "the stage")
         assert terminal.poll() is None
+        assert list(stages_at_work()) == ["races"]
+        assert stages_at_work()["races"].startswith(f"process {terminal.pid}, `")
         assert reproduce_stage("capture", force=False, say=say, timeout_s=PATIENCE_S) is Outcome.RAN
         terminal.communicate()
     assert terminal.returncode == 0
-    assert said[0].startswith(f"waiting for process {terminal.pid} (`")
-    assert "repro races" in said[0]
+    assert any(str(terminal.pid) in line for line in said), "DVC names whom it waits for"
+    assert stages_at_work() == {}
 
 
-def test_a_lock_that_nobody_will_free_is_named(toy_project: Path) -> None:
+def test_who_is_gone_runs_no_stage(toy_project: Path) -> None:
     PATHS_LOCK_FILE.parent.mkdir(parents=True, exist_ok=True)
-    with subprocess.Popen(["sleep", "600"]) as other:
-        PATHS_LOCK_FILE.write_text(json.dumps({"write": {"/data": {"pid": other.pid, "cmd": "dvc repro"}}}))
-        with pytest.raises(DvcError, match=f"names process {other.pid}, which is no DVC but `sleep 600`") as refusal:
-            wait_for_dvc(lambda _: None)
-        other.kill()
-    assert f"remove {PATHS_LOCK_FILE}" in refusal.value.hint
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    held = {str(toy_project / "data/races"): {"pid": gone.pid, "cmd": "dvc repro"}}
+    PATHS_LOCK_FILE.write_text(json.dumps({"write": held}))
+    assert stages_at_work() == {}
     # DVC itself clears away what a process that is gone has left.
-    wait_for_dvc(lambda _: None)
+    assert reproduce("races") is Outcome.RAN

@@ -4,12 +4,11 @@ Trainings, their collectors and learners: `tests/runtime/test_fault_matrix.py`.
 Real stages: `tests/test_stage_in_dvc.py`.
 """
 
-import json
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +17,9 @@ import pytest
 
 from flows.dvc import Outcome, reproduce_stage
 from flows.process import CommandError
-from flows.server import is_ready
-from rulka.ports import reserved_port
 from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, use_before
-from tests.flows.test_stack import PREFECT, call
+from tests.flows.test_up import PREFECT, READY, call, runs_of_prefect
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
 KILL = "{ test -e killed || { touch killed; kill -9 %s; sleep 1; }; }"
@@ -106,71 +104,83 @@ class Up:
         process.kill()
 
 
-@pytest.fixture
-def up(tmp_path: Path, prefect_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
-    monkeypatch.chdir(use_before(make_project(tmp_path), prefect_database))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with reserved_port() as port, Path("up.log").open("w") as log:
-        url = f"http://127.0.0.1:{port}/api"
-        Path(".env").write_text(f"PREFECT_API_URL={url}\n")
-        with subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as process:
-            try:
-                stack = Up(psutil.Process(process.pid), url)
-                wait_for(lambda: "Ctrl-C stops" in stack.said() or process.poll() is not None, "`rulka up`")
-                assert process.poll() is None, stack.said()
-                yield stack
-                process.send_signal(signal.SIGINT)
-                process.wait(PATIENCE_S)
-            finally:
-                process.kill()
+@contextmanager
+def running(url: str) -> Iterator[Up]:
+    """Has `rulka up` for the block, as systemd would start it again."""
+    with Path("up.log").open("w") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as process:
+        try:
+            stack = Up(psutil.Process(process.pid), url)
+            wait_for(lambda: READY in stack.said() or process.poll() is not None, "`rulka up`")
+            assert process.poll() is None, stack.said()
+            yield stack
+            process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
 
 
 SERVER, WORKER, FLOW = ("prefect", "server", "start"), ("prefect", "worker", "start"), ("prefect.engine",)
-BETWEEN, IN_FLOW, IN_CAPTURE, IN_EVALUATE = "between two runs", "in a flow", "in capture", "in evaluate"
-HELD = "touch 'in {0}' && until test -e 'go on from {0}'; do sleep 0.1; done && mkdir -p {1}"
+HELD = "touch 'in {0}' && until test -e 'go on'; do sleep 0.1; done && mkdir -p {1}"
 """The beginning of a stage that stays at work until it may go on."""
+
+
+@pytest.fixture
+def url(tmp_path: Path, prefect_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the server of a project, which is the working directory."""
+    monkeypatch.chdir(use_before(make_project(tmp_path), prefect_database))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    change_command("capture", f"{HELD.format('capture', 'data/frames')} && cp data/races/x data/frames/")
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}/api"
+        Path(".env").write_text(f"PREFECT_API_URL={url}\n")
+        yield url
+
+
+def check_next_run_completes() -> None:
+    """Checks that a run which is asked for now completes, and that the one before is said to have crashed."""
+    Path("go on").touch()
+    next_run = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+    assert next_run.returncode == 0, next_run.stdout + next_run.stderr
+    assert Path("data/evaluation/x").read_text() == "1\n"
+
+    def ends() -> list[str]:
+        runs = [run for run in runs_of_prefect() if not run["auto_scheduled"]]
+        return sorted(run["state"]["name"] for run in runs)
+
+    wait_for(lambda: ends() == ["Completed", "Crashed"], "the end of both runs")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found as Linux names them")
 @pytest.mark.parametrize(
-    ("victim", "moments", "said"),
+    ("victim", "said"),
     [
-        (SERVER, [BETWEEN, IN_FLOW, IN_CAPTURE], "the server ended with exit code -9; starting it again"),
-        (WORKER, [BETWEEN, IN_FLOW, IN_CAPTURE], "the worker ended with exit code -9; starting it again"),
-        (FLOW, [IN_FLOW, IN_CAPTURE, IN_EVALUATE], ""),
+        (SERVER, "the Prefect server ended with exit code -9"),
+        (WORKER, "the Prefect worker ended with exit code -9"),
     ],
-    ids=["server", "worker", "flow"],
+    ids=["server", "worker"],
 )
-def test_whatever_is_killed_of_the_stack_at_three_moments_the_next_run_completes(
-    up: Up, victim: tuple[str, ...], moments: list[str], said: str
+def test_a_killed_part_ends_up_which_says_so_and_the_next_up_goes_on(
+    url: str, victim: tuple[str, ...], said: str
 ) -> None:
-    go_on = [Path(f"go on from {stage}") for stage in ("capture", "evaluate")]
-    for number, moment in enumerate(moments):
-        for file in (*go_on, Path(IN_CAPTURE), Path(IN_EVALUATE)):
-            file.unlink(missing_ok=True)
-        change_command("capture", f"{HELD.format('capture', 'data/frames')} && echo {number} > data/frames/x")
-        change_command("evaluate", f"{HELD.format('evaluate', 'data/evaluation')} && cp data/frames/x data/evaluation/")
-        if moment != BETWEEN:
-            assert call(*PREFECT, "deployment", "run", "rulka/full-pipeline").returncode == 0
-        if moment == IN_FLOW:
-            wait_for(lambda: up.named(*FLOW), "a flow")
-        if moment == IN_EVALUATE:
-            go_on[0].touch()
-        if moment in (IN_CAPTURE, IN_EVALUATE):
-            wait_for(Path(moment).exists, moment)
+    with running(url) as up:
+        assert call(*PREFECT, "deployment", "run", "rulka/full-pipeline").returncode == 0
+        wait_for(Path("in capture").exists, "the stage")
+        family = list(family_of(up.process))
         up.kill(*victim)
-        for file in go_on:
-            file.touch()
-        if said:
-            wait_for(lambda times=number + 1: up.said().count(said) == times, said)
-            wait_for(lambda: is_ready(up.url), "the server")
-        next_run = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
-        assert next_run.returncode == 0, next_run.stdout + next_run.stderr + up.said()
-        assert Path("data/evaluation/x").read_text() == f"{number}\n"
-    # The worker looks after its runs' ends, each at its own time.
-    wait_for(lambda: "\nrunning: " not in call(*RULKA, "status").stdout, "the end of all runs")
-    runs = json.loads(call(*PREFECT, "flow-run", "ls", "--output", "json", "--limit", "50").stdout)
-    ends = Counter(run["state"]["name"] for run in runs if not run["auto_scheduled"])
-    assert ends["Completed"] >= len(moments)
-    assert set(ends) <= {"Completed", "Crashed"}, ends
+        assert up.process.wait(PATIENCE_S) == 1
+        assert f"error: {said}" in up.said()
+        _, left = psutil.wait_procs(family, timeout=PATIENCE_S)
+        assert left == []
+    with running(url):
+        check_next_run_completes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found as Linux names them")
+def test_a_killed_flow_is_a_crashed_run_and_the_next_one_completes(url: str) -> None:
+    with running(url) as up:
+        assert call(*PREFECT, "deployment", "run", "rulka/full-pipeline").returncode == 0
+        wait_for(Path("in capture").exists, "the stage")
+        up.kill(*FLOW)
+        check_next_run_completes()

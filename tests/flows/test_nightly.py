@@ -1,33 +1,32 @@
 import json
-from datetime import UTC, datetime
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
-from prefect.blocks.abstract import NotificationBlock
-from prefect.blocks.system import Secret
-from pydantic import SecretStr
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.objects import State
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.events.schemas.automations import AutomationCore
+from prefect.flow_engine import run_flow
+from prefect.settings import get_current_settings
+from prefect.states import Scheduled
 
 from flows import nightly as module
-from flows.nightly import nightly, notification_block, result_of
+from flows.nightly import nightly, result_of
 from flows.process import CommandError
 from rulka.errors import UserError
+from tests.flows.conftest import ROOT
 from tests.flows.test_shown import shown_by
+from tests.waiting import PATIENCE_S
 
 FOUND: dict[str, Any] = {"rows": [{"role": "latest", "pace_mps": 20.5}], "worse": [], "text": "all is well"}
-
-
-class FakeNotification(NotificationBlock):
-    """A block that notes what it is given."""
-
-    sent: ClassVar[list[tuple[str, str | None]]] = []
-    is_down: bool = False
-
-    async def notify(self, body: str, subject: str | None = None) -> None:
-        if self.is_down:
-            message = "nobody is there"
-            raise ConnectionError(message)
-        FakeNotification.sent.append((body, subject))
 
 
 def today() -> str:
@@ -50,7 +49,6 @@ def commands(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[st
         return [json.dumps(FOUND)]
 
     monkeypatch.setattr(module, "run_in_group", run)
-    FakeNotification.sent.clear()
     return asked
 
 
@@ -89,28 +87,52 @@ class TestRuns:
         )
 
 
+def planned_by_prefect(run: UUID) -> None:
+    """Marks a run as made from a schedule, which only Prefect's scheduler can, and it does not run in tests."""
+    database = get_current_settings().server.database.connection_url
+    assert database is not None
+    file = database.get_secret_value().partition("///")[2]
+    with closing(sqlite3.connect(file, timeout=PATIENCE_S)) as connection, connection:
+        assert connection.execute("UPDATE flow_run SET auto_scheduled = 1 WHERE id = ?", [str(run)]).rowcount == 1
+
+
 @pytest.mark.usefixtures("prefect_server")
-class TestNotifications:
-    def test_what_came_of_the_night_is_sent(self, commands: list[list[str]]) -> None:
-        FakeNotification().save("team", overwrite=True)
-        days = [today()]
-        nightly(notify="fakenotification/team", return_state=True)
-        days.append(today())
-        assert FakeNotification.sent in [[("all is well", f"Rulka: night of {day}, Completed")] for day in days]
+class TestLate:
+    """Of a schedule in a zone whose date is another than that of UTC for most of the day."""
 
-    def test_a_service_that_is_down_does_not_cost_the_night(self, commands: list[list[str]]) -> None:
-        FakeNotification(is_down=True).save("down", overwrite=True)
-        state = nightly(notify="fakenotification/down", return_state=True)
-        assert state.is_completed()
-        assert FakeNotification.sent == []
+    ZONE = "Pacific/Kiritimati"
 
-    def test_a_block_that_is_not_there_is_said_before_anybody_races(self, commands: list[list[str]]) -> None:
-        state = nightly(notify="slack-webhook/nobody", return_state=True)
-        assert state.is_failed()
-        assert "there is no block 'slack-webhook/nobody' to notify with" in (state.message or "")
+    def night(self, late: timedelta) -> State:
+        """What came of a night that began so late."""
+        schedule = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *", timezone=self.ZONE))
+        with get_client(sync_client=True) as client:
+            deployment = client.create_deployment(client.create_flow(nightly), name="night", schedules=[schedule])
+            state = Scheduled(scheduled_time=datetime.now(UTC) - late)
+            run = client.create_flow_run_from_deployment(deployment, state=state)
+            planned_by_prefect(run.id)
+            run = client.read_flow_run(run.id)
+            found = run_flow(nightly, flow_run=run, parameters={}, return_type="state")
+            client.delete_deployment(deployment)
+        assert isinstance(found, State)
+        return found
+
+    def test_it_is_the_night_of_the_schedule_and_says_that_it_is_late(self, commands: list[list[str]]) -> None:
+        late = timedelta(hours=2)
+        state = self.night(late)
+        assert state.is_completed(), state.message
+        meant = (datetime.now(UTC) - late).astimezone(ZoneInfo(self.ZONE))
+        (command,) = commands
+        assert command[command.index("--date") + 1] == meant.date().isoformat()
+        assert str(state.message).startswith(f"all is well\nlate: planned for {meant.date()} ")
+
+    def test_a_night_that_the_next_one_has_followed_is_missed(self, commands: list[list[str]]) -> None:
+        state = self.night(timedelta(days=2))
+        assert (state.name, state.is_cancelled()) == ("Missed", True)
         assert commands == []
 
-    def test_a_block_of_another_kind_is_refused(self) -> None:
-        Secret(value=SecretStr("word")).save("word", overwrite=True)
-        with pytest.raises(UserError, match="the block 'secret/word' sends no notifications"):
-            notification_block("secret/word")
+
+def test_prefect_would_take_the_notification() -> None:
+    """What `deploy/notify.yaml` asks for, with the block that its user names."""
+    automation = yaml.safe_load((ROOT / "deploy" / "notify.yaml").read_text())
+    automation["actions"][0]["block_document_id"] = "00000000-0000-0000-0000-000000000000"
+    assert AutomationCore.model_validate(automation).actions[0].type == "send-notification"

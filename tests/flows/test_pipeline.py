@@ -1,29 +1,16 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import yaml
 
-from flows.dvc import Outcome
-from flows.pipeline import Stage, check_inputs, chosen_stages, pipeline, reproduce, summary
-from flows.turns import Holder
-from rulka.errors import UserError
+from flows.dvc import Outcome, with_upstream
+from flows.pipeline import Stage, pipeline, reproduce, summary
 from rulka.graph import read_graph
-from rulka.stage import StageInputError
 from tests.flows.conftest import ROOT, change_command
 
 RAN = {"racing", "capturing", "evaluating"}
 """What the commands of the toy project write."""
-
-HOLDER = """
-import sys
-from flows.turns import our_turn
-with our_turn("the run before", print):
-    print("mine", flush=True)
-    sys.stdin.readline()
-"""
 
 
 def ran(log: pytest.LogCaptureFixture) -> list[str]:
@@ -33,9 +20,9 @@ def ran(log: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def test_stages_come_in_the_order_of_the_graph(toy_project: Path) -> None:
-    assert chosen_stages(None) == ["races", "capture", "evaluate"]
-    assert chosen_stages(["evaluate", "races"]) == ["races", "evaluate"]
+def test_stages_come_with_all_that_feed_them_in_the_order_of_the_graph(toy_project: Path) -> None:
+    assert with_upstream(["capture"]) == ["races", "capture"]
+    assert with_upstream(["evaluate", "races"]) == ["races", "capture", "evaluate"]
 
 
 def test_a_deployment_may_name_every_stage_of_this_project() -> None:
@@ -44,23 +31,9 @@ def test_a_deployment_may_name_every_stage_of_this_project() -> None:
         assert set(deployment.get("parameters", {}).get("stages", ())) <= set(get_args(Stage))
 
 
-def test_an_unknown_stage_is_named(toy_project: Path) -> None:
-    with pytest.raises(UserError, match="no stage is called rases; the stages are races, capture, evaluate"):
-        chosen_stages(["rases"])
-
-
-def test_a_missing_input_names_the_stage_to_run_first(toy_project: Path) -> None:
-    check_inputs("races")
-    with pytest.raises(StageInputError, match="data/races is missing or incomplete: run `dvc repro races` first"):
-        check_inputs("capture")
-
-
 def test_the_summary_tells_what_was_done_from_what_was_not() -> None:
     outcomes = {"races": Outcome.UNCHANGED, "capture": Outcome.RAN, "clone": Outcome.RESTORED, "train": Outcome.RAN}
     assert summary(outcomes) == "ran: capture, train; taken from DVC's cache: clone; nothing had changed: races"
-    assert summary({"train": Outcome.RAN}, ["races"]).startswith(
-        "ran: train; the input is older than it could be: stage races is out of date ("
-    )
 
 
 @pytest.mark.usefixtures("prefect_server")
@@ -93,38 +66,9 @@ class TestRuns:
             == "taken from DVC's cache: evaluate; nothing had changed: races, capture"
         )
         assert Path("data/evaluation/x").read_text() == "3\n"
-        state = pipeline(["evaluate"], force=True, return_state=True)
-        assert state.message == "ran: evaluate"
-        assert ran(caplog) == ["evaluating"]
-
-    @pytest.mark.slow
-    def test_stale_stages_upstream_are_named(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
-        assert pipeline(return_state=True).is_completed()
-        change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
-        state = pipeline(["evaluate"], return_state=True)
-        assert state.is_completed()
-        assert state.message
-        assert state.message.startswith(
-            "nothing had changed: evaluate; the input is older than it could be: stage races is out of date ("
-        )
-        assert any(
-            line.levelname == "WARNING" and "stage races is out of date" in line.message for line in caplog.records
-        )
-
-    @pytest.mark.slow
-    def test_a_run_waits_for_the_one_before(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
-        with subprocess.Popen(
-            [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other:
-            assert other.stdin is not None
-            assert other.stdout is not None
-            assert other.stdout.readline() == "mine\n"
-            with pytest.MonkeyPatch.context() as patch:
-                # Frees the turn as soon as somebody asks who has it.
-                before = Holder(0, "the run before", "")
-                patch.setattr("flows.turns._named", lambda _: other.communicate("\n") and before)
-                assert pipeline(["races"], return_state=True).is_completed()
-        assert "waiting for the run before: one run of the pipeline at a time" in caplog.messages
+        state = pipeline(["capture"], force=True, return_state=True)
+        assert state.message == "ran: races, capture"
+        assert ran(caplog) == ["racing", "capturing"], "as `dvc repro --force capture`"
 
     def test_a_failed_stage_ends_the_flow_with_its_name(
         self, toy_project: Path, caplog: pytest.LogCaptureFixture
@@ -159,7 +103,7 @@ class TestRuns:
         assert state.message.splitlines()[-3:] == [
             "error: no frames",
             "  Make some.",
-            "  Mend that, then `rulka run capture`, which goes on from its last checkpoint.",
+            "  Mend that, then `dvc repro capture`, which goes on from its last checkpoint.",
         ]
 
     def test_a_stage_that_says_no_error_leaves_its_last_lines(self, toy_project: Path) -> None:
@@ -173,7 +117,7 @@ class TestRuns:
             "Traceback",
             "ERROR: failed to reproduce 'races': failed to run: "
             + f"echo racing && {bars} && echo Traceback && false, exited with 1",
-            "  Mend that, then `rulka run races`.",
+            "  Mend that, then `dvc repro races`.",
         ]
 
     @pytest.mark.slow

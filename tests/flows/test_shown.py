@@ -1,16 +1,12 @@
-import base64
 import json
 import re
 import sys
-from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from PIL import Image
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact
@@ -20,21 +16,17 @@ from flows.pipeline import pipeline
 from flows.shown import StageProgress, numbers_of, show_results
 from rulka.dashboard.app import make_app
 from rulka.progress import Progress
-from rulka.tracks.track import Track
-from rulka.video.race_video import write_mp4
 from tests.flows.conftest import change_command
 
 STAGE = """
 import json, sys
 from pathlib import Path
-from PIL import Image
 for done in (0, 25, 50):
     print(f"evaluate: {done}/50 races ({2 * done} %), 5 races/s" + ", done" * (done == 50), flush=True)
 out = Path("data/evaluation")
-(out / "plots").mkdir(parents=True)
+out.mkdir(parents=True)
 (out / "metrics.json").write_text(json.dumps({"agent": {"finish_rate": 0.5, "laps": [1, 2]}, "seed": 3, "note": "x"}))
 (out / "report.html").write_text("<p>won</p>")
-Image.new("L", (3000, 20), 7).save(out / "plots" / "driven_lines.png")
 """
 
 
@@ -45,11 +37,6 @@ def shown_by(run_id: Any) -> dict[str | None, Artifact]:
         return {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
 
 
-def shown_picture(url: str) -> Image.Image:
-    """The picture in a data URL."""
-    return Image.open(BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
 def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> None:
@@ -58,7 +45,7 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
     state = pipeline(return_state=True)
     assert state.is_completed(), state.message
     shown = shown_by(state.state_details.flow_run_id)
-    of_evaluation = {"evaluate-progress", "evaluate-numbers", "evaluate-driven-lines", "evaluate-report"}
+    of_evaluation = {"evaluate-progress", "evaluate-numbers", "evaluate-report"}
     assert set(shown) == {"races-progress", "capture-progress"} | of_evaluation
     assert (shown["races-progress"].data, shown["races-progress"].description) == (100.0, "races: done")
     link = re.fullmatch(
@@ -76,8 +63,6 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
         {"measure": "seed", "value": 3},
         {"measure": "note", "value": "x"},
     ]
-    with shown_picture(str(shown["evaluate-driven-lines"].data)) as picture:
-        assert picture.size == (1000, 7)
     again = pipeline(return_state=True)
     assert shown_by(again.state_details.flow_run_id) == {}, "nothing had changed"
 
@@ -132,22 +117,3 @@ def test_a_server_that_is_away_costs_no_stage(toy_project: Path, monkeypatch: py
 
 def test_an_output_without_numbers_has_none(tmp_path: Path) -> None:
     assert numbers_of(tmp_path) == {}
-
-
-def test_the_track_and_a_frame_of_the_video_are_shown(
-    toy_project: Path, track: Track, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures: dict[str, str] = {}
-    monkeypatch.setattr("flows.shown.create_image_artifact", lambda url, key, **_: pictures.setdefault(key, url))
-    monkeypatch.setattr("rulka.datasets.races.load_main_track", lambda _: track)
-    Path("data/races/tracks").mkdir(parents=True)
-    Path("data/evaluation").mkdir()
-    shades = [np.full((32, 64, 3), shade, dtype=np.uint8) for shade in (0, 100, 200)]
-    write_mp4(Path("data/evaluation/race.mp4"), shades, fps=10)
-    for stage in ("races", "evaluate"):
-        show_results(stage, pytest.fail)
-    assert set(pictures) == {"races-track", "evaluate-race"}
-    with shown_picture(pictures["races-track"]) as plot:
-        assert len(plot.getcolors(maxcolors=10**6) or ()) > 50, "something is drawn"
-    with shown_picture(pictures["evaluate-race"]) as frame:
-        assert np.asarray(frame).mean() == pytest.approx(100, abs=5), "the middle one"

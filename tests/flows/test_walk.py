@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -18,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
-from rulka.ports import reserved_port
-from tests.flows.conftest import DVC, ROOT, RULKA, family_of, far_from_now, write_whole
-from tests.flows.test_stack import PREFECT
+from tests.flows.conftest import DVC, ROOT, RULKA, far_from_now
+from tests.flows.test_up import PREFECT, READY, runs_of_prefect
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
 SHORT: dict[str, dict[str, Any]] = {
@@ -80,6 +80,11 @@ def typed(*command: str, folder: Path = Path()) -> str:
     return answer.stdout
 
 
+def last_run() -> dict[str, Any]:
+    """The run that somebody asked for last, as Prefect knows it."""
+    return max((run for run in runs_of_prefect() if not run["auto_scheduled"]), key=lambda run: run["created"])
+
+
 def git(*arguments: str, folder: Path = Path()) -> str:
     return typed("git", "-c", "user.name=n", "-c", "user.email=n@example.org", *arguments, folder=folder)
 
@@ -129,7 +134,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         with Path("up.log").open("wb") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as up:
             walk = Walk(folder, up)
             try:
-                wait_for(lambda: "Ctrl-C stops" in walk.said() or up.poll() is not None, "`rulka up`")
+                wait_for(lambda: READY in walk.said() or up.poll() is not None, "`rulka up`")
                 assert up.poll() is None, walk.said()
                 yield walk
             finally:
@@ -148,7 +153,7 @@ class TestWalk:
     def test_the_pipeline_runs_as_a_deployment(self, walk: Walk) -> None:
         typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
         stages = list(yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"])
-        assert f"ran: {', '.join(stages)}" in typed(*RULKA, "status")
+        assert last_run()["state"]["message"] == f"ran: {', '.join(stages)}"
         (agent,) = json.loads(typed(*RULKA, "agents", "--json"))
         assert agent["is_latest"]
         assert not agent["problem"]
@@ -174,21 +179,19 @@ class TestWalk:
         before = Path("prefect.yaml").read_text(encoding="utf-8")
         every_minute = re.sub(r'cron: ".*"', 'cron: "* * * * *"', before)
         short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 1}}\n"
-        write_whole(Path("prefect.yaml"), every_minute.replace(NIGHTLY, short))
+        Path("prefect.yaml").write_text(every_minute.replace(NIGHTLY, short), encoding="utf-8")
+        typed(*PREFECT, "--no-prompt", "deploy", "--all")
 
-        def found(*keys: str) -> dict[str, str]:
-            status = json.loads(typed(*RULKA, "status", "--json"))
-            return {row["deployment"]: row["state"] for key in keys for row in status[key]}
+        def nights(*states: str) -> bool:
+            return any(run["auto_scheduled"] and run["state"]["name"] in states for run in runs_of_prefect())
 
-        wait_for(lambda: "nightly-evaluation" in found("running", "last"), "a night to begin")
-        wait_for(lambda: "nightly-evaluation" in found("last"), "a night to end")
-        assert found("last")["nightly-evaluation"] == "Completed"
+        wait_for(lambda: nights("Completed", "Failed", "Crashed"), "a night to end")
+        assert nights("Completed")
         with Path("data/nights/history.csv").open(encoding="utf-8") as file:
             assert {row["role"] for row in csv.DictReader(file)} == {"promoted", "latest"}
-        changes = walk.said().count("prefect.yaml has changed")
-        write_whole(Path("prefect.yaml"), before)
-        wait_for(lambda: walk.said().count("prefect.yaml has changed") > changes, "word of the deployments")
-        wait_for(lambda: json.loads(typed(*RULKA, "status", "--json"))["pipeline"] is None, "the end of all runs")
+        Path("prefect.yaml").write_text(before, encoding="utf-8")
+        typed(*PREFECT, "--no-prompt", "deploy", "--all")
+        wait_for(lambda: not nights("Pending", "Running"), "the end of all nights")
 
     def test_what_breaks_is_named_with_what_brings_it_back(self) -> None:
         weights = Path("data/agent/weights.safetensors")
@@ -201,19 +204,11 @@ class TestWalk:
         typed(*DVC, "checkout", "--force", "train")
         assert json.loads(typed(*RULKA, "evaluate", "--races", "1", "--json"))["agent"]["races"] == 1
 
-    def test_a_killed_worker_is_replaced_and_the_next_agent_is_trained(self, walk: Walk) -> None:
-        def workers() -> list[psutil.Process]:
-            family = family_of(psutil.Process(walk.up.pid))
-            return [process for process, command in family.items() if {"worker", "start"} <= set(command)]
-
-        # What it starts has its command line for a moment, too, and then one of its own.
-        (worker,) = wait_for(lambda: found if len(found := workers()) == 1 else [], "the worker")
-        worker.kill()
-        wait_for(lambda: "the worker ended with exit code -9; starting it again" in walk.said(), "another worker")
+    def test_the_next_agent_is_trained(self) -> None:
         # Another value head, too: what was trained for a moment may be no better than the clone, which is kept then.
         set_parameters({"train": {"seed": 7}, "transfer": {"seed": 7}})
-        typed(*PREFECT, "deployment", "run", "rulka/training", "--watch")
-        assert "ran: transfer, train, evaluate" in typed(*RULKA, "status")
+        typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+        assert last_run()["state"]["message"].startswith("ran: transfer, train, evaluate;")
         commit("Another agent")
 
     def test_the_two_are_compared(self, tmp_path: Path) -> None:
@@ -224,19 +219,19 @@ class TestWalk:
         assert (out / "side_by_side.mp4").stat().st_size > 0
 
     def test_the_old_one_comes_back_on_another_checkout(self, walk: Walk) -> None:
-        typed(*RULKA, "remote", "init")
+        typed(*DVC, "remote", "add", "--default", "storage", str(walk.folder.parent / "storage"))
         commit("A remote")
-        typed(*RULKA, "remote", "push")
+        typed(*DVC, "push", "--all-commits")
         elsewhere = walk.folder.parent / "elsewhere"
         git("clone", "--quiet", str(walk.folder), str(elsewhere))
-        rulka = [sys.executable, "-m", "rulka.cli"]
-        typed(*rulka, "remote", "pull", folder=elsewhere)
-        found = json.loads(typed(*rulka, "reproduce", walk.first, "--json", folder=elsewhere))
-        assert found["is_same"], found
-        old = json.loads((elsewhere / found["folder"] / "data/agent/meta.json").read_text(encoding="utf-8"))
+        typed(*DVC, "fetch", "--all-commits", folder=elsewhere)
+        git("checkout", "--quiet", walk.first, folder=elsewhere)
+        typed(*DVC, "checkout", folder=elsewhere)
+        old = json.loads((elsewhere / "data/agent/meta.json").read_text(encoding="utf-8"))
         promoted = next(agent for agent in json.loads(typed(*RULKA, "agents", "--json")) if agent["is_promoted"])
         assert promoted["name"] == f"ppo-{old['weights_sha256'][:8]}"
 
-    def test_down(self, walk: Walk) -> None:
-        assert typed(*RULKA, "down").splitlines()[-1] == "stopped"
+    def test_its_end(self, walk: Walk) -> None:
+        walk.up.send_signal(signal.SIGINT)
         assert walk.up.wait(PATIENCE_S) == 0
+        assert walk.said().endswith("stopped\n")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.doctor.finding import State
-from rulka.doctor.game import game
+from rulka.doctor import State, game
 from rulka.env_file import EnvFileError
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
 from rulka.game.supervise import LaunchError, launch, launch_command

@@ -102,7 +102,7 @@ class TestList:
 
     def test_without_any_it_says_how_to_get_one(self) -> None:
         shutil.rmtree(AGENT)
-        assert format_agents(known_agents()) == "there is no agent yet; `rulka run` trains one"
+        assert format_agents(known_agents()) == "there is no agent yet; `dvc repro` trains one"
 
 
 @pytest.mark.usefixtures("project")

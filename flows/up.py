@@ -1,0 +1,200 @@
+"""`rulka up`: Prefect's server and a worker on this machine, with the deployments of `prefect.yaml`.
+
+Both run until Ctrl-C, or until one of them ends. What restarts them, and starts them with the machine, is systemd or
+Docker: `deploy/rulka.service`, `deploy/compose.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import get_current_settings, temporary_settings
+from prefect.states import Cancelling, Crashed
+
+from flows.process import SAVE_GRACE_S, CommandError, child_environment, run_in_group
+from rulka.errors import UserError
+from rulka.ports import check_port, holder
+from rulka.processes import descendants, end_group, start_group
+from rulka.stage import interrupt_on_signals
+
+HOME = Path(".prefect")
+PROFILES_FILE = HOME / "profiles.toml"
+"""Where `prefect.toml` lets Prefect look for the password, in whatever command is typed in this folder."""
+CLIENT_KEY, SERVER_KEY = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+PREFECT = [sys.executable, "-m", "prefect"]
+DEPLOY = [*PREFECT, "--no-prompt", "deploy", "--all"]
+# Two runs would write the same outputs. A limit of the pool would count runs that a killed worker has left behind.
+WORKER = ["worker", "start", "--pool", "rulka", "--type", "process", "--limit", "1"]
+READY_TIMEOUT_S, DEPLOY_TIMEOUT_S, CANCEL_TIMEOUT_S, POLL_S = 300.0, 180.0, 60.0, 0.5
+HANG_TIMEOUT_S = 60.0  # a busy machine delays an answer by seconds
+
+
+class UpError(UserError):
+    """The server or the worker cannot start, or has ended."""
+
+
+def up(say: Callable[[str], None]) -> None:
+    """Runs server and worker until Ctrl-C or SIGTERM, then ends both and all that they have started.
+
+    Args:
+        say: gets each line for people.
+
+    Raises:
+        UserError: if they cannot start, or one of them ends or hangs.
+    """
+    interrupt_on_signals()
+    url, host, port = free_address()
+    secret = password()
+    client: dict[Any, Any] = {"PREFECT_API_URL": url, CLIENT_KEY: secret}
+    environment = {  # also of a flow run, which starts in another folder
+        **child_environment(),
+        **client,
+        SERVER_KEY: secret,
+        "PREFECT_HOME": str(HOME.resolve()),
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{port}" for name in HOSTS),
+        "DO_NOT_TRACK": "1",
+    }
+    server = _Part("server", ["server", "start", "--host", host, "--port", str(port)], environment)
+    with suppress(KeyboardInterrupt), temporary_settings(client), closing(server):
+        watch(url, [server], READY_TIMEOUT_S, until_ready=True)
+        prepare_pool()
+        try:
+            run_in_group(DEPLOY, lambda _: None, DEPLOY_TIMEOUT_S, environment=environment)
+        except CommandError as error:
+            say("\n".join(error.lines))
+            raise
+        with closing(_Part("worker", WORKER, environment)) as worker:
+            say(f"ready: {url.removesuffix('/api')} shows runs and schedules; its password is in {PROFILES_FILE}")
+            say("Ctrl-C stops everything; in another terminal: prefect deployment run rulka/full-pipeline --watch")
+            try:
+                watch(url, [server, worker], HANG_TIMEOUT_S)
+            except KeyboardInterrupt:
+                cancel_runs()
+    say("stopped")
+
+
+class _Part:
+    """A command of Prefect that runs until `close`."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+        self._name, self._started = name, list[psutil.Process]()
+        self._process = start_group([*PREFECT, *command], environment, None)
+
+    def close(self) -> None:
+        """Ends the process, and what it has started."""
+        end_group(self._process, 2.0 * SAVE_GRACE_S, ask=signal.SIGINT, strays=self._started)
+
+    def check(self) -> None:
+        """Raises UpError if the process has ended; notes what it has started, to be ended with it."""
+        if self._process.poll() is not None:
+            message = f"the Prefect {self._name} ended with exit code {self._process.returncode}"
+            raise UpError(message, hint="Its output above says why.")
+        self._started = descendants(self._process) or self._started  # none of one that ends just now
+
+
+def free_address() -> tuple[str, str, int]:
+    """Returns the address of Prefect's API on this machine, its host and its port, where nobody listens.
+
+    Raises:
+        UserError: if it is another machine's, none that Prefect can have, or taken.
+    """
+    url = get_current_settings().api.url or ""
+    found = re.fullmatch(rf"http://({'|'.join(map(re.escape, HOSTS))}):(\d+)/api", url)
+    if found is None:
+        message = f"PREFECT_API_URL is {url or 'not set'}, which is not of the form http://127.0.0.1:PORT/api"
+        raise UpError(message, hint="For a server elsewhere see `On other machines` in docs/operations.md.")
+    host, port = found[1].strip("[]"), int(found[2])
+    check_port(port)
+    if who := holder(host, port):
+        message = f"port {port} of this machine is taken by {who}"
+        hint = "`rulka up` may run already. Another port: PREFECT_API_URL=http://127.0.0.1:PORT/api in .env."
+        raise UpError(message, hint=hint)
+    return url, host, port
+
+
+def password() -> str:
+    """Returns `user:password` of the server, as Prefect's settings have it; makes one where there is none.
+
+    A web page that is open on this machine can send requests to any loopback port, but cannot read a file.
+
+    Raises:
+        UpError: if the file for it is there and holds none.
+    """
+    if configured := get_current_settings().api.auth_string:
+        return configured.get_secret_value()
+    secret = f"rulka:{secrets.token_urlsafe(24)}"
+    HOME.mkdir(exist_ok=True)
+    try:
+        PROFILES_FILE.touch(0o600, exist_ok=False)
+    except FileExistsError as error:
+        message = f"{PROFILES_FILE} is damaged, or its active profile has no {CLIENT_KEY}"
+        raise UpError(message, hint="Remove it: a new one is made.") from error
+    # Both keys: a `prefect server start` typed here must ask for the password too.
+    keys = f'{CLIENT_KEY} = "{secret}"\n{SERVER_KEY} = "{secret}"\n'
+    PROFILES_FILE.write_text(f'active = "rulka"\n\n[profiles.rulka]\n{keys}', encoding="utf-8")
+    return secret
+
+
+def watch(url: str, parts: list[_Part], timeout_s: float, *, until_ready: bool = False) -> None:
+    """Watches over the server at `url` and the worker, without an end or until the server answers.
+
+    Raises:
+        UpError: if one has ended, or the server has not answered for `timeout_s`.
+    """
+    answered_s = time.monotonic()
+    while True:
+        for part in parts:
+            part.check()
+        if is_ready(url):
+            if until_ready:
+                return
+            answered_s = time.monotonic()
+        elif time.monotonic() - answered_s > timeout_s:
+            message = f"the Prefect server has not answered at {url} for {timeout_s:.0f} s"
+            raise UpError(message)
+        time.sleep(POLL_S)
+
+
+def is_ready(url: str) -> bool:
+    """Whether a Prefect server answers at this address of an API."""
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"{url}/health", timeout=5.0).text == "true"
+    return False
+
+
+def prepare_pool() -> None:
+    """Makes the work pool, and ends in the records the runs that were under way when `rulka up` was killed."""
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="rulka", type="process"), overwrite=True)
+        for run in _under_way(client):
+            client.set_flow_run_state(run.id, Crashed(message="`rulka up` was ended"), force=True)
+
+
+def cancel_runs() -> None:
+    """Lets the worker end what is under way, and waits for that: a worker that is ended leaves its runs `Running`."""
+    deadline_s = time.monotonic() + CANCEL_TIMEOUT_S
+    with get_client(sync_client=True) as client:
+        for run in _under_way(client):
+            client.set_flow_run_state(run.id, Cancelling(message="`rulka up` is stopping"))
+        while _under_way(client) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+
+
+def _under_way(client: SyncPrefectClient) -> list[FlowRun]:
+    states = {"any_": ["PENDING", "RUNNING", "CANCELLING"]}
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"state": {"type": states}}))

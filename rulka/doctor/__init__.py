@@ -1,1 +1,0 @@
-"""What can be wrong with the machine and the folder that a run needs: `rulka doctor`."""
