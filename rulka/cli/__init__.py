@@ -16,7 +16,6 @@ from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import (
     bench,
-    cluster,
     dashboard,
     doctor,
     down,
@@ -45,7 +44,6 @@ COMMANDS = {
     "up": up,
     "down": down,
     "status": status,
-    "cluster": cluster,
     "dashboard": dashboard,
     "inspect": inspect,
     "quarantine": quarantine,
@@ -74,12 +72,13 @@ COMMANDS = {
     "evaluate-env": evaluate_env,
 }
 GONE = {
-    "recordings": "`dvc add data/recordings` puts recordings under DVC",
-    "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
-    "push": "`dvc push` sends data to the remote",
-    "pull": "`dvc pull` brings data from the remote",
-    "reproduce": "`git worktree add FOLDER REV`, and `dvc checkout` there, bring an old agent back",
-    "gc": "`dvc gc --all-commits --dry` names what no commit needs",
+    "cluster": "`ray start`, `ray status` and `ray stop` make, show and end a cluster, see docs/cluster.md",
+    "recordings": "`dvc add data/recordings` puts recordings under DVC, see docs/versions.md",
+    "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use, see docs/versions.md",
+    "push": "`dvc push` sends data to the remote, see docs/versions.md",
+    "pull": "`dvc pull` brings data from the remote, see docs/versions.md",
+    "reproduce": "`git worktree add FOLDER REV`, and `dvc checkout` there, bring old agents back, see docs/versions.md",
+    "gc": "`dvc gc --all-commits --dry` names what no commit needs, see docs/versions.md",
 }
 """Commands of earlier versions, and what takes their place."""
 
@@ -122,7 +121,7 @@ def _check_command(arguments: list[str]) -> None:
     if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
         return
     if arguments[0] in GONE:
-        _end(UserError(f"there is no command {arguments[0]!r} any more: {GONE[arguments[0]]}, see docs/versions.md"))
+        _end(UserError(f"there is no command {arguments[0]!r} any more: {GONE[arguments[0]]}"))
     near = get_close_matches(arguments[0], COMMANDS, n=1)
     message = f"there is no command {arguments[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
     _end(UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do."))

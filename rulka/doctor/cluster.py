@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rulka.cluster.settings import chosen_address, find_cluster
+from rulka.cluster import chosen_address, find_cluster
 from rulka.doctor.finding import Finding, State
 from rulka.errors import UserError
 from rulka.params import read_params
@@ -18,7 +18,7 @@ def cluster() -> list[Finding]:
     except UserError as error:
         state = State.WRONG if is_asked_for else State.NOTE
         return [Finding("cluster", state, str(error), error.hint)]
-    return [Finding("cluster", State.OK, f"somebody listens at {address}; `rulka cluster status` says what it has")]
+    return [Finding("cluster", State.OK, f"somebody listens at {address}; `ray status` says what it has")]
 
 
 def _is_asked_for() -> bool:

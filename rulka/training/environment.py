@@ -36,6 +36,7 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec
+from rulka.cluster import find_cluster
 from rulka.device import CPU, devices_of_learners
 from rulka.envs.episodes import (
     EnvironmentFacts,
@@ -57,7 +58,7 @@ from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.run_lock import LOCK_FILE, PID_FILE, locked
 from rulka.runtime.specs import LearnerShare, RunSpec
-from rulka.training.parts import acting_device, check_cluster, collecting_actor, share_of_agent
+from rulka.training.parts import acting_device, collecting_actor, share_of_agent
 from rulka.training.run_folder import forget_run
 
 ENVIRONMENT_RUNS = RUNS / "environments"
@@ -132,7 +133,8 @@ def train_in_environment(
     spec = _agent_spec(facts, params, measure_normalisation(facts, params.train.seed))
     devices_of_learners(device, params.train.learners)
     check_acting_precision(params.train.acting_precision, acting_device(params.train, device))
-    check_cluster(params.train, device)
+    if params.train.cluster == "ray":
+        find_cluster()
     collecting_actor(spec, params.train)(
         0
     )  # refuses what the algorithm or the encoder cannot do, before there is a folder

@@ -16,7 +16,6 @@ from rulka.agents.learner import Learner
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
-from rulka.cluster.settings import ClusterError, find_cluster
 from rulka.device import CPU
 from rulka.envs.game import GameCars
 from rulka.envs.several import CarsOnTracks
@@ -96,20 +95,6 @@ def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
     """Returns the factory of the actors of collectors and policy workers."""
     return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
-
-
-def check_cluster(train: TrainParams, device: torch.device) -> None:
-    """Makes sure that collectors can be where `train.cluster` has them, as far as that is known before a run.
-
-    Raises:
-        ClusterError: if there is no cluster, or its hosts would have to act on a GPU.
-    """
-    if train.cluster == "none":
-        return
-    find_cluster()
-    if acting_device(train, device).type != "cpu":
-        message = f"policy workers of a cluster act on processors, and this run is on {device}"
-        raise ClusterError(message, hint="Set train.inference to local: then collectors act by themselves.")
 
 
 def acting_device(train: TrainParams, device: torch.device) -> torch.device:

@@ -35,6 +35,7 @@ from rulka.artifacts import (
     sight_contract,
 )
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
+from rulka.cluster import find_cluster
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.device import CPU, devices_of_learners
@@ -79,7 +80,6 @@ from rulka.training.parts import (
     build_cars_on_tracks,
     build_game_cars,
     build_learner,
-    check_cluster,
     collecting_actor,
     num_games,
     share_of_agent,
@@ -159,7 +159,8 @@ class AgentRun:
         """
         devices_of_learners(device, sections.train.learners)
         check_acting_precision(sections.train.acting_precision, acting_device(sections.train, device))
-        check_cluster(sections.train, device)
+        if sections.train.cluster == "ray":
+            find_cluster()
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._sections, self._folders = sections, folders

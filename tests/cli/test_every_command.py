@@ -214,9 +214,6 @@ ELSEWHERE = {
     "up": "tests/flows/test_stack.py",
     "down": "tests/flows/test_stack.py",
     "status": "tests/flows/test_stack.py",
-    "cluster up": "tests/cluster/test_local.py",  # needs Ray
-    "cluster status": "tests/cluster/test_local.py",
-    "cluster down": "tests/cluster/test_local.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "dashboard": "tests/dashboard/test_app.py",
     "serve-game": "test_a_game_is_served_and_checked",
