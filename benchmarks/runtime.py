@@ -16,7 +16,6 @@ import json
 import logging
 import multiprocessing
 import os
-import pickle
 import sys
 import tempfile
 import time
@@ -50,9 +49,8 @@ from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
 from rulka.runtime.specs import LearnerShare, RunSpec
-from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
 from rulka.training.races import Races
@@ -127,17 +125,16 @@ def central(params: Params, device: torch.device, seconds: float) -> dict[str, f
 def _central_rate(
     spec: AgentSpec, slot: BlockSpec, weights: Mapping[str, torch.Tensor], device: torch.device, seconds: float
 ) -> float:
-    slots, shared = [SharedBlocks.create(slot, 1) for _ in range(4)], SharedWeights.create(layout_of(weights))
+    slots, shared = [SharedBlocks(slot, 1) for _ in range(4)], SharedWeights(layout_of(weights))
     pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in slots]
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     try:
         shared.publish(0, weights)
         for each in slots:  # which are poisoned until something is seen
             each[0].image[:], each[0].floats[:] = 0, reference_normalisation().mean
-        opened, weights_there = pickle.loads(pickle.dumps((tuple(slots), shared)))  # as another process gets them
         ends = tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
-        place = InferenceSpec(make, 0, device, opened, weights_there, ends)
+        place = InferenceSpec(make, 0, device, tuple(slots), shared, ends)
         inference, requests = Inference(place, theirs), {index: Request(0, Moment(0)) for index in range(len(slots))}
 
         def answer() -> None:
@@ -151,13 +148,8 @@ def _central_rate(
         while not count or time.perf_counter() - start_s < seconds:
             answer()
             count += len(slots) * slot.num_cars
-        rate = count / (time.perf_counter() - start_s)
-        inference.close()
-        return rate
+        return count / (time.perf_counter() - start_s)
     finally:
-        shared.close()
-        for each in slots:
-            each.close()
         for end in (ours, theirs, *(end for pair in pipes for end in pair)):
             end.close()
 
@@ -373,9 +365,9 @@ def transports(params: Params) -> dict[str, float]:
         queue.get(timeout=WAIT_S)
     rates = {"blocks by mp.Queue": QUEUE_BLOCKS * frames / (time.perf_counter() - start_s)}
     sender.join(WAIT_S)
-    blocks = SharedBlocks.create(spec, 3)
+    blocks = SharedBlocks(spec, 3)
     ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
-    sender = context.Process(target=send_by_ring, args=(theirs, blocks.name, spec), daemon=True)
+    sender = context.Process(target=send_by_ring, args=(theirs, blocks), daemon=True)
     sender.start()
     for slot in range(3):
         ours.send(slot)
@@ -386,7 +378,6 @@ def transports(params: Params) -> dict[str, float]:
     rates["blocks by shared memory"] = RING_BLOCKS * frames / (time.perf_counter() - start_s)
     ours.send(None)
     sender.join(WAIT_S)
-    blocks.close()
     return rates
 
 
@@ -398,15 +389,13 @@ def send_by_queue(queue: Any, spec: BlockSpec) -> None:
         queue.put((block.image, block.floats))
 
 
-def send_by_ring(connection: Connection, name: str, spec: BlockSpec) -> None:
+def send_by_ring(connection: Connection, blocks: SharedBlocks) -> None:
     """Writes images into whichever slot it is given."""
-    blocks = SharedBlocks.attach(name, spec, 3)
     number = 0
     while (slot := connection.recv()) is not None:
         blocks[slot].image[...] = number % 256
         connection.send(slot)
         number += 1
-    blocks.close()
 
 
 def _take_from_ring(connection: Connection, blocks: SharedBlocks) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import psutil
 
-from rulka.cluster.settings import chosen_address, find_cluster
+from rulka.cluster import chosen_address, find_cluster
 from rulka.disk import unwritable_paths
 from rulka.errors import UserError
 from rulka.game.plugin import PLUGIN_FILE
@@ -295,7 +295,7 @@ def cluster() -> list[Finding]:
         address = find_cluster()
     except UserError as error:
         return [Finding("cluster", State.WRONG if is_asked_for else State.NOTE, str(error), error.hint)]
-    return [Finding("cluster", State.OK, f"somebody listens at {address}; `rulka cluster status` says what it has")]
+    return [Finding("cluster", State.OK, f"somebody listens at {address}; `ray status` says what it has")]
 
 
 def game() -> list[Finding]:

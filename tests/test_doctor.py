@@ -266,7 +266,7 @@ class TestCluster:
 
     @pytest.fixture(autouse=True)
     def _ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rulka.cluster.settings.find_spec", lambda name: name)
+        monkeypatch.setattr("rulka.cluster.find_spec", lambda name: name)
 
     @pytest.fixture
     def asked_for(self) -> None:
@@ -281,7 +281,7 @@ class TestCluster:
         assert (found.state, found.text) == (State.WRONG, "nothing says where the cluster is: RULKA_CLUSTER is not set")
 
     def test_without_ray(self, asked_for: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rulka.cluster.settings.find_spec", lambda _: None)
+        monkeypatch.setattr("rulka.cluster.find_spec", lambda _: None)
         [found] = cluster()
         assert (found.state, found.to_do) == (State.WRONG, "pip install 'rulka[ray]'")
 

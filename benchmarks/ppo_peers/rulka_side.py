@@ -61,8 +61,8 @@ def run(num_updates: int, encoder_epochs: int) -> dict[str, float]:
         if update == 1:
             began_s, began_wall_s, simulating_s = time.process_time(), time.perf_counter(), 0.0
         actor.load(learner.version, learner.network.state_dict())
-        collector.fill(block, Moment(learner.num_env_steps))
-        simulating_s += collector.simulating_s
+        filled = collector.fill(block, Moment(learner.num_env_steps))
+        simulating_s += filled.spent.simulating_s
         learner.insert(block, 0, learner.version)
         learner.update()
     spent_s, spent_wall_s = time.process_time() - began_s, time.perf_counter() - began_wall_s

@@ -90,10 +90,11 @@ def run(task: Task, seed: int, max_cpu_s: float, kind: str = "specified") -> dic
         if metrics is not None:
             actor.load(learner.version, learner.network.state_dict())
             continue
-        for race in collector.fill(block, Moment(learner.num_env_steps)):
+        filled = collector.fill(block, Moment(learner.num_env_steps))
+        for race in filled.races:
             watch.note(Episode(race.total_reward, race.is_finished))
         steps += int(np.count_nonzero(~block.is_reset))
-        acting_s, simulating_s = acting_s + collector.acting_s, simulating_s + collector.simulating_s
+        acting_s, simulating_s = acting_s + filled.spent.acting_s, simulating_s + filled.spent.simulating_s
         learner.insert(block, 0, learner.version)
     collector.close()
     shares = {"learning_cpu_s": learning_s, "acting_wall_s": acting_s, "simulating_wall_s": simulating_s}

@@ -16,7 +16,6 @@ from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import (
     bench,
-    cluster,
     dashboard,
     doctor,
     experiment,
@@ -39,7 +38,6 @@ EXIT_USAGE = 2
 COMMANDS = {
     "new": new,
     "up": up,
-    "cluster": cluster,
     "dashboard": dashboard,
     "inspect": inspect,
     "quarantine": quarantine,
@@ -71,6 +69,7 @@ GONE = {
     "run": "`dvc repro` runs stages, and `prefect deployment run rulka/full-pipeline` does in the worker of `rulka up`",
     "down": "Ctrl-C, or `systemctl --user stop rulka`, ends `rulka up`",
     "status": "`prefect flow-run ls` lists runs, `dvc status` says what has changed",
+    "cluster": "`ray start`, `ray status` and `ray stop` make, show and end a cluster",
     "recordings": "`dvc add data/recordings` puts recordings under DVC",
     "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
     "push": "`dvc push` sends data to the remote",

@@ -54,41 +54,6 @@ def up() -> None:
     run_prefect(say)
 
 
-def cluster(
-    action: Annotated[Literal["up", "status", "down"], tyro.conf.Positional],
-    /,
-    port: int = 6379,
-    nodes: int = 1,
-    cpus: int | None = None,
-    object_store_mb: int = 512,
-    as_json: AsJson = False,
-) -> None:
-    """Run a Ray cluster on this machine, on loopback; say what the one of RULKA_CLUSTER has; or end it.
-
-    Args:
-        action: up runs one until Ctrl-C or `rulka cluster down`; status looks at the one that RULKA_CLUSTER names, else
-            at the port.
-        port: of this machine, where its head listens.
-        nodes: with up: how many it pretends to have.
-        cpus: with up: that each node offers; those of the machine, parted, when left out.
-        object_store_mb: with up: memory of each node for blocks of experience and weights.
-        as_json: with status: print one JSON object.
-    """
-    from rulka.cluster import local
-    from rulka.cluster.settings import chosen_address
-
-    if as_json and action != "status":
-        message = "--json goes with `rulka cluster status`"
-        raise UserError(message)
-    if action == "up":
-        local.up(port, nodes, cpus, object_store_mb, say)
-    elif action == "down":
-        local.down(port, say)
-    else:
-        found = local.status(chosen_address() or f"{local.HOST}:{port}")
-        say_json(found) if as_json else say(local.status_text(found))
-
-
 def dashboard(port: int = DASHBOARD_PORT) -> None:
     """Serve pages to this machine's browser: learning curves, cars of a running training, best laps, nights.
 

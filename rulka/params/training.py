@@ -134,6 +134,8 @@ class RuntimeParams(Section):
             elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
             if self.num_collectors == 0:
                 yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
+            if self.inference == "central":
+                yield f"{elsewhere}, and policy workers act beside the learner"
             if self.learners > 1:
                 yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
 

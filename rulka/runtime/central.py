@@ -30,10 +30,9 @@ from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import staging
 from rulka.runtime.messages import Heartbeat, InferenceTimes, Request, Response, Stop
-from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights
 from rulka.runtime.specs import MakeActor, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, Supervisor, work_for_learner
-from rulka.runtime.weights import NO_VERSION, SharedWeights
 from rulka.schedule import Moment
 
 REQUESTS_PER_START = 1 << 32
@@ -75,8 +74,7 @@ class InferenceClient:
             place: where to ask.
             on_wait: called now and then while waiting; raises when there is no hope.
         """
-        self._memory = place.slot
-        self._slot, self._connection, self._on_wait = self._memory[0], place.connection, on_wait
+        self._slot, self._connection, self._on_wait = place.slot[0], place.connection, on_wait
         self._number, self._moment = place.first_request, Moment(0)
         self.version = NO_VERSION
 
@@ -113,11 +111,6 @@ class InferenceClient:
                 self._on_wait()
                 self._connection.send(Request(self._number, self._moment))
                 give_up_s = time.monotonic() + HEARTBEAT_S
-
-    def close(self) -> None:
-        """Lets go of the shared memory."""
-        del self._slot  # its arrays are that memory
-        self._memory.close()
 
 
 # A policy worker ---------------------------------------------------------------------------------------------------
@@ -160,11 +153,10 @@ class Inference:
     def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
         self._connection, self._requests = connection, spec.requests
         connection.send(Heartbeat("building its network"))
-        self._memory, self._weights = spec.slots, spec.weights
-        self._slots = [memory[0] for memory in self._memory]
+        self._slots, self._weights = [memory[0] for memory in spec.slots], spec.weights
         self._actor = spec.make_actor(spec.seed, spec.device)
         # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
-        shape = self._memory[0].spec
+        shape = self._slots[0].spec
         rows = shape.num_cars * len(self._slots)
         self._image = staging((rows, *shape.image_shape), torch.uint8, spec.device)
         self._floats = staging((rows, shape.num_floats), torch.float32, spec.device)
@@ -183,14 +175,6 @@ class Inference:
             if requests:
                 self.respond(requests)
             self._beat_when_due()
-        self.close()
-
-    def close(self) -> None:
-        """Lets go of the shared memory."""
-        self._slots.clear()
-        for memory in self._memory:
-            memory.close()
-        self._weights.close()
 
     def respond(self, requests: Mapping[int, Request]) -> None:
         """Decides for the cars in some slots, by their numbers, and tells each asker."""
@@ -264,7 +248,7 @@ class CentralInference:
         """
         count = spec.train.num_collectors * spec.train.car_groups
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
-        self._slots = [SharedBlocks.create(_slot_spec(spec), 1) for _ in range(count)]
+        self._slots = [SharedBlocks(_slot_spec(spec), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._times: list[InferenceTimes] = []
@@ -279,11 +263,6 @@ class CentralInference:
     def pids(self) -> list[int]:
         """Process ids, by policy worker."""
         return self._supervisor.pids
-
-    @property
-    def memory_names(self) -> list[str]:
-        """Names of the shared memory of the request slots."""
-        return [slot.name for slot in self._slots]
 
     def start(self) -> None:
         """Starts the processes."""
@@ -330,12 +309,10 @@ class CentralInference:
         return times
 
     def stop(self) -> None:
-        """Ends the processes and removes the shared memory; may be called again."""
+        """Ends the processes; may be called again."""
         try:
             self._supervisor.stop()
         finally:
-            for slot in self._slots:
-                slot.close()
             for ends in self._pipes:
                 for end in ends:
                     end.close()

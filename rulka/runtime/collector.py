@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.runtime.messages import RaceEnd
-from rulka.runtime.weights import NO_VERSION
+from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
+from rulka.runtime.shared import NO_VERSION
 from rulka.schedule import Moment
 from rulka.step_results import StepResult
 
@@ -133,12 +133,6 @@ class Collector:
 
     The cars of a block may be several groups that take turns: while the policy of one is asked, others are stepped.
 
-    Attributes:
-        index: which collector this is.
-        cars: [N, 4] world position in metres and speed in m/s of each car, after the last block, NaN where there is
-            none; for people who watch.
-        acting_s: time that choosing actions took in the last block, waiting for those that others choose included.
-        simulating_s: time that stepping the environment took in it.
     """
 
     def __init__(self, index: int, groups: Sequence[CarGroup], spec: BlockSpec) -> None:
@@ -149,7 +143,7 @@ class Collector:
             groups: of equally many cars, `spec.num_cars` together.
             spec: shape of the blocks to fill.
         """
-        self.index = index
+        self._index = index
         size = spec.num_cars // len(groups)
         self._groups = [(group, slice(k * size, (k + 1) * size)) for k, group in enumerate(groups)]
         self._spec = spec
@@ -157,14 +151,11 @@ class Collector:
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
-        self.cars = np.full((spec.num_cars, 4), np.nan, np.float32)
-        self.acting_s = self.simulating_s = 0.0
+        self._cars = np.full((spec.num_cars, 4), np.nan, np.float32)
         for group, rows in self._groups:
             group.environment.reset_into(self._image[rows], self._floats[rows], self._potential[rows], group.seed)
 
-    def fill(
-        self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing
-    ) -> tuple[RaceEnd, ...]:
+    def fill(self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing) -> BlockFilled:
         """Fills a whole block; frames are written by the environment straight into it.
 
         Args:
@@ -173,11 +164,11 @@ class Collector:
             on_step: called after every decision of the batch.
 
         Returns:
-            The races that ended in the block.
+            How it went; whoever calls this fills in the slot, and what time it took beside.
         """
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
-        self.acting_s = self.simulating_s = 0.0
+        self._acting_s = simulating_s = 0.0
         for group, rows in self._groups:
             group.policy.set_moment(moment)
             group.environment.set_moment(moment)
@@ -190,8 +181,8 @@ class Collector:
                 result = group.environment.step_into(
                     decision.action, block.image[t + 1, rows], block.floats[t + 1, rows], block.potential[t + 1, rows]
                 )
-                self.acting_s += acted_s - began_s
-                self.simulating_s += time.perf_counter() - acted_s
+                self._acting_s += acted_s - began_s
+                simulating_s += time.perf_counter() - acted_s
                 if t + 1 < self._spec.num_steps:  # what the next block begins with, that one asks
                     self._ask(group.policy, block, t + 1, rows)
                 _write(block, t, rows, decision, result)
@@ -199,15 +190,12 @@ class Collector:
             on_step()
         for group, rows in self._groups:
             if (cars := group.environment.cars()) is not None:
-                self.cars[rows] = cars
+                self._cars[rows] = cars
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
-        return tuple(races)
-
-    @property
-    def version(self) -> int:
-        """Version of the oldest weights that acted in the last block."""
-        return min(group.policy.version for group, _ in self._groups)
+        oldest = min(group.policy.version for group, _ in self._groups)
+        spent = CollectorTimes(0.0, 0.0, self._acting_s, simulating_s)
+        return BlockFilled(0, oldest, tuple(races), self._cars.copy(), spent)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Returns its cars, and what they see and have earned; None where the environment cannot say."""
@@ -229,7 +217,7 @@ class Collector:
             "floats": self._floats,
             "potential": self._potential,
             "total_reward": self._total_reward,
-            "cars": self.cars,
+            "cars": self._cars,
         }
 
     def close(self) -> None:
@@ -240,7 +228,7 @@ class Collector:
     def _ask(self, policy: ActingPolicy, block: ExperienceBlock, t: int, rows: slice) -> None:
         began_s = time.perf_counter()
         policy.ask(torch.from_numpy(block.image[t, rows]), torch.from_numpy(block.floats[t, rows]))
-        self.acting_s += time.perf_counter() - began_s
+        self._acting_s += time.perf_counter() - began_s
 
     def _races_ended(self, policy: ActingPolicy, rows: slice, result: StepResult) -> list[RaceEnd]:
         total = self._total_reward[rows]
@@ -248,7 +236,7 @@ class Collector:
         total += np.where(result.is_reset, 0.0, result.reward)
         return [
             RaceEnd(
-                collector=self.index,
+                collector=self._index,
                 version=policy.version,
                 is_finished=bool(result.is_finished[car]),
                 is_full_race=bool(result.is_full_race[car]),

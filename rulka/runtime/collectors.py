@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,19 @@ from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference, request_bytes
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
-from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
+from rulka.runtime.messages import BlockFilled, Fill, InferenceTimes
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.shared_blocks import SharedBlocks, check_written
-from rulka.runtime.shared_memory import check_room, note_memory, remove_left_memory
+from rulka.runtime.shared import (
+    SharedBlocks,
+    SharedWeights,
+    WeightsLayout,
+    check_room,
+    check_written,
+    layout_of,
+    memory_bytes,
+)
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
-from rulka.runtime.weights import SharedWeights, WeightsLayout, layout_of, memory_bytes, num_bytes_of
 from rulka.runtime.worker import WorkerSpec, run_worker
 from rulka.schedule import Moment
 
@@ -130,14 +135,11 @@ class SerialCollectors(Collectors):
         """
         self._env_steps = env_steps
         self._block = new_block(spec.block)
-        part = collector_spec(spec, 0, num_starts, 0)
-        environment = part.make_cars(part.block.num_cars, at_line=False)
-        self._actor = LocalActor(part.make_actor(part.seed))
-        self._collector = Collector(part.index, [CarGroup(environment, self._actor, part.seed)], part.block)
+        self._actor, self._collector = collector_spec(spec, 0, num_starts, 0).build()
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
-        self._weight_bytes += num_bytes_of(tensors)
+        self._weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
         self._actor.load(version, tensors)
 
     def collect(
@@ -147,11 +149,8 @@ class SerialCollectors(Collectors):
         del timeout_s
         if self._env_steps >= num_allowed_env_steps:
             return []
-        races = self._collector.fill(self._block, Moment(self._env_steps + env_steps_elsewhere, budget_share))
+        facts = self._collector.fill(self._block, Moment(self._env_steps + env_steps_elsewhere, budget_share))
         self._env_steps += self._block.spec.num_env_steps
-        cars = self._collector.cars.copy()
-        spent = CollectorTimes(0.0, 0.0, self._collector.acting_s, self._collector.simulating_s)
-        facts = BlockFilled(0, self._actor.version, races, cars, spent)
         return [Delivery(0, self._block, facts)]
 
     def release(self, delivery: Delivery) -> None:
@@ -177,7 +176,7 @@ class Permission:
     """For one block.
 
     Attributes:
-        to: number of whoever may fill it.
+        to: number of the collector that may fill it.
         delivery: the block, once it has come.
     """
 
@@ -186,17 +185,48 @@ class Permission:
 
 
 class PermittedCollectors(Collectors):
-    """Collectors outside of this process: each fills a block by permission, and blocks come in that order."""
+    """Collectors outside of this process: each fills a block by permission, and blocks come in that order.
 
-    def __init__(self, spec: RunSpec, env_steps: int) -> None:
-        """Begins after so many environment steps."""
-        self._spec, self._env_steps = spec, env_steps
+    A collector has at most `SLOTS_PER_COLLECTOR` blocks between permission and release, wherever they are.
+    """
+
+    def __init__(self, spec: RunSpec, env_steps: int, num_starts: int, other_half: OtherHalfProcess | None) -> None:
+        """Prepares; `start` starts the processes, and `stop` ends them.
+
+        Args:
+            spec: of the run; `train.num_collectors` is at least 1.
+            env_steps: environment steps taken before, by a run that is being resumed.
+            num_starts: how often the run was started before.
+            other_half: of the learner, whose process begins and ends with these.
+        """
+        count = spec.train.num_collectors
+        self._spec, self._env_steps, self._num_starts = spec, env_steps, num_starts
+        self._beside: list[OtherHalfProcess | CentralInference] = [] if other_half is None else [other_half]
         self._given_out: deque[Permission] = deque()
+        self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
+        self._under_way: list[dict[int, Permission]] = [{} for _ in range(count)]
+        self._num_given = [0] * count
+
+    @property
+    def num_restarts(self) -> int:
+        """How often a process was started again."""
+        return sum(part.num_restarts for part in self._beside)
 
     @property
     def num_under_way(self) -> int:
         """Blocks that were given out and have not been handed to the learner."""
         return len(self._given_out)
+
+    def start(self) -> None:
+        """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
+        for part in self._beside:
+            part.start()
+
+    def stop(self) -> None:
+        """Ends the processes."""
+        self._given_out.clear()
+        for part in self._beside:
+            part.stop()
 
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
@@ -211,29 +241,51 @@ class PermittedCollectors(Collectors):
         self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
         return deliveries
 
+    def release(self, delivery: Delivery) -> None:
+        """Frees the slot of a block."""
+        self._free[delivery.collector].add(delivery.facts.slot)
+
     def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
+        """Permits blocks, each to the collector that has the fewest to fill, as far as there are free slots."""
         while self._env_steps < num_allowed_env_steps:
-            permission = self._permit(Moment(self._env_steps + env_steps_elsewhere, budget_share))
-            if permission is None:
+            able = [index for index, free in enumerate(self._free) if free and self._is_there(index)]
+            if not able:
                 return
+            index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+            slot = min(self._free[index])
+            self._free[index].remove(slot)
+            self._num_given[index] += 1
+            self._under_way[index][slot] = permission = Permission(index)
             self._given_out.append(permission)
+            self._permit(index, slot, Moment(self._env_steps + env_steps_elsewhere, budget_share))
             self._env_steps += self._spec.block.num_env_steps
 
+    def _is_there(self, index: int) -> bool:
+        """Whether a collector can be permitted a block."""
+        del index
+        return True
+
     @abstractmethod
-    def _permit(self, moment: Moment) -> Permission | None:
-        """Permits a block to whoever has the fewest to fill; None if nobody may have another."""
+    def _permit(self, index: int, slot: int, moment: Moment) -> None:
+        """Tells a collector that it may fill a slot."""
 
     @abstractmethod
     def _hear(self, timeout_s: float) -> None:
-        """Waits until something is heard, notes filled blocks in their permissions, and replaces whoever is gone."""
+        """Waits until something is heard, takes what was filled, and replaces whoever is gone."""
 
-    def _take_back(self, number: int) -> int:
-        """Takes back what somebody who is gone was permitted and did not fill; returns how many blocks."""
-        unfilled = [each for each in self._given_out if each.to == number and each.delivery is None]
+    def _take(self, index: int, block: ExperienceBlock, facts: BlockFilled) -> None:
+        """Notes a filled block in its permission."""
+        self._under_way[index].pop(facts.slot).delivery = Delivery(index, block, facts)
+
+    def _take_back(self, index: int) -> list[int]:
+        """Takes back what a collector that is gone was permitted and did not fill; returns the slots."""
+        slots, self._under_way[index] = list(self._under_way[index]), {}
+        unfilled = [each for each in self._given_out if each.to == index and each.delivery is None]
         for permission in unfilled:
             self._given_out.remove(permission)
         self._env_steps -= len(unfilled) * self._spec.block.num_env_steps
-        return len(unfilled)
+        self._free[index] |= set(slots)
+        return slots
 
 
 class CollectorProcesses(PermittedCollectors):
@@ -248,49 +300,40 @@ class CollectorProcesses(PermittedCollectors):
         silence_limit_s: float = SILENCE_LIMIT_S,
         other_half: OtherHalfProcess | None = None,
     ) -> None:
-        """Reserves the memory; `start` starts the processes, and `stop` frees it again.
+        """Reserves the memory.
 
         Args:
-            spec: of the run; `train.num_collectors` is at least 1.
+            spec: see `PermittedCollectors`.
             tensors: any version as it is published, of the right names, shapes and types.
-            env_steps: environment steps taken before, by a run that is being resumed.
-            num_starts: how often the run was started before.
+            env_steps: see `PermittedCollectors`.
+            num_starts: the same.
             silence_limit_s: see `Supervisor`.
-            other_half: of the learner, whose process begins and ends with these.
+            other_half: see `PermittedCollectors`.
 
         Raises:
             SharedMemoryError: if there is too little shared memory.
         """
-        count = spec.train.num_collectors
-        super().__init__(spec, env_steps)
-        self._num_starts = num_starts
-        remove_left_memory(spec.folder)
+        super().__init__(spec, env_steps, num_starts, other_half)
         layout = layout_of(tensors)
         # The first learner looks before any other has begun.
         check_room(_shared_bytes(spec, layout) * (spec.num_ranks if spec.rank == 0 else 1))
-        self._weights = SharedWeights.create(layout)
-        self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
-        self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
-        self._under_way: list[dict[int, Permission]] = [{} for _ in range(count)]
-        self._num_given = [0] * count
+        self._weights = SharedWeights(layout)
+        self._blocks = [SharedBlocks(spec.block, SLOTS_PER_COLLECTOR) for _ in self._free]
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
-        self._beside = [part for part in (self._inference, other_half) if part is not None]
-        names = [self._weights.name, *(blocks.name for blocks in self._blocks)]
-        note_memory(spec.folder, names + [name for part in self._beside for name in part.memory_names])
+            self._beside.append(self._inference)
         self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
 
     def start(self) -> None:
         """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
-        for part in self._beside:
-            part.start()
+        super().start()
         self._supervisor.start(len(self._blocks))
 
     @property
     def num_restarts(self) -> int:
         """How often a process was started again."""
-        return self._supervisor.num_restarts + sum(part.num_restarts for part in self._beside)
+        return super().num_restarts + self._supervisor.num_restarts
 
     @property
     def pids(self) -> list[int]:
@@ -299,41 +342,28 @@ class CollectorProcesses(PermittedCollectors):
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Writes weights into shared memory."""
-        self._weight_bytes += num_bytes_of(tensors)
+        self._weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
         self._weights.publish(version, tensors)
 
     def release(self, delivery: Delivery) -> None:
         """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
         self._blocks[delivery.collector].poison(delivery.facts.slot)
-        self._free[delivery.collector].add(delivery.facts.slot)
+        super().release(delivery)
 
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns the times of central inference since the last call."""
         return [] if self._inference is None else self._inference.take_times()
 
     def stop(self) -> None:
-        """Ends the processes and removes the shared memory."""
+        """Ends the processes, and lets go of the shared memory."""
         try:
             self._supervisor.stop()
         finally:
-            for part in self._beside:
-                part.stop()
-            for blocks in self._blocks:
-                blocks.close()
-            self._weights.close()
-            remove_left_memory(self._spec.folder)
+            super().stop()
+            self._blocks.clear()
 
-    def _permit(self, moment: Moment) -> Permission | None:
-        able = [index for index, free in enumerate(self._free) if free]
-        if not able:
-            return None
-        index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
-        self._num_given[index] += 1
-        slot = min(self._free[index])
-        self._free[index].remove(slot)
-        self._under_way[index][slot] = permission = Permission(index)
+    def _permit(self, index: int, slot: int, moment: Moment) -> None:
         self._supervisor.send(index, Fill(slot, moment))
-        return permission
 
     def _hear(self, timeout_s: float) -> None:
         if self._inference is not None:
@@ -342,16 +372,13 @@ class CollectorProcesses(PermittedCollectors):
             assert isinstance(facts, BlockFilled)
             block = self._blocks[index][facts.slot]
             check_written(block)
-            self._under_way[index].pop(facts.slot).delivery = Delivery(index, block, facts)
+            self._take(index, block, facts)
         self._supervisor.replace_dead()  # after noting what they had finished
 
     def _forget(self, index: int) -> None:
         """Takes back what a collector was allowed to do and did not do before it died."""
-        self._take_back(index)
-        for slot in self._under_way[index]:
+        for slot in self._take_back(index):
             self._blocks[index].poison(slot)
-        self._free[index] |= self._under_way[index].keys()
-        self._under_way[index] = {}
         if self._inference is not None:
             self._inference.forget_collector(index)
 
@@ -371,14 +398,10 @@ def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBloc
         spec: of a run.
         tensors: the weights.
     """
-    part = collector_spec(spec, 0, 0, 0)
-    actor = LocalActor(spec.make_actor(part.seed))
+    actor, collector = replace(collector_spec(spec, 0, 0, 0), make_actor=spec.make_actor).build()
     actor.load(0, tensors)
-    collector = Collector(
-        0, [CarGroup(part.make_cars(part.block.num_cars, at_line=False), actor, part.seed)], part.block
-    )
     try:
-        block = new_block(part.block)
+        block = new_block(spec.block)
         collector.fill(block, Moment(0))
     finally:
         collector.close()

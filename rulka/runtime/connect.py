@@ -20,7 +20,7 @@ docstring has its picture:
 
     _in_this_process    train.num_collectors: 0     no right-hand side, and a run repeats bit by bit
     _in_processes       train.cluster: none         the picture above
-    _on_hosts           train.cluster: ray          the right-hand side on the nodes of a Ray cluster
+    _on_cluster         train.cluster: ray          collectors on the nodes of a Ray cluster
     _other_half         pql.policy_process          half of the learner in a process of its own
     _other_ranks        train.learners: N           several learners that learn as one
 """
@@ -42,8 +42,7 @@ from rulka.agents.quantisation import Quantiser
 from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import LearnsInHalves
 from rulka.buffers.experience import Experience
-from rulka.cluster.ray_cluster import RayCluster
-from rulka.cluster.settings import find_cluster
+from rulka.cluster import RayCluster, find_cluster
 from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
@@ -52,12 +51,12 @@ from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.hosts import HostCollectors
 from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.rank import Rank
 from rulka.runtime.ranks import ConnectedRanks, RankProcesses, RanksApartError
+from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 
@@ -142,7 +141,7 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     if not spec.train.num_collectors:
         collectors = _in_this_process(spec, learner, num_starts, stack)
     else:
-        build = _on_hosts if spec.train.cluster == "ray" else _in_processes
+        build = _on_cluster if spec.train.cluster == "ray" else _in_processes
         collectors = build(spec, learner, quantiser.quantise(learner.version, tensors), num_starts, stack)
     if saved and saved["collectors"] is not None:
         collectors.load_state_dict(saved["collectors"])
@@ -180,23 +179,23 @@ def _in_processes(
     return collectors
 
 
-def _on_hosts(
+def _on_cluster(
     spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
 ) -> Collectors:
-    """Starts a host on each node of a Ray cluster, with the collectors of that node.
+    """Starts collectors on the nodes of a Ray cluster, each an actor of Ray's.
 
-    Permissions and weights are calls of the host, whose answers bring the blocks (`rulka.runtime.hosts`):
+    A permission is a call with the newest weights, whose answer brings the block (`rulka.runtime.ray_collectors`):
 
-        +------ process of the stage ------+             +--------- host, an actor of Ray ---------+
-        |                                  |     Ray     |                                         |
-        |  Rank --- HostCollectors ------- permit, load, work --> Host --- CollectorProcesses      |
-        |                                <-- blocks, answers     |             |  as above         |
-        +----------------------------------+             +-----------------------------------------+
+        +------ process of the stage ------+             +--- actor of Ray, on some node ---+
+        |                                  |     Ray     |                                  |
+        |  Rank --- RayCollectors --- moment, weights -----> RemoteCollector --- Collector  |
+        |                                <-- block, facts, signs of life                    |
+        +----------------------------------+             +----------------------------------+
     """
     half = _other_half(spec, learner, stack)
     cluster = RayCluster(find_cluster())
     stack.callback(cluster.close)
-    collectors = HostCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
+    collectors = RayCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
     stack.callback(collectors.stop)
     collectors.start()
     return collectors

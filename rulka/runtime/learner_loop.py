@@ -14,12 +14,12 @@ from rulka.processes import cpu_seconds
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
-from rulka.runtime.hosts import HostsLostError
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.rank import Rank, Standing, Taken, Turn, permitted
 from rulka.runtime.ranks import RankProcesses
+from rulka.runtime.ray_collectors import CollectorsLostError
 from rulka.runtime.records import Records
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
@@ -160,7 +160,7 @@ class LearnerLoop:
         Raises:
             StopRequestedError: after a signal; a checkpoint was saved.
             WorkerCrashError: if a collector keeps crashing; a checkpoint was saved.
-            HostsLostError: if no node of a cluster is left; a checkpoint was saved.
+            CollectorsLostError: if no node of a cluster is left; a checkpoint was saved.
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
             StalledError: if learner and collectors wait for each other.
@@ -179,7 +179,7 @@ class LearnerLoop:
             except (
                 StopRequestedError,
                 WorkerCrashError,
-                HostsLostError,
+                CollectorsLostError,
             ):  # the learner is not in the middle of anything
                 self._save()
                 raise

@@ -18,10 +18,8 @@ import numpy as np
 from rulka.agents.spec import Half, LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.runtime.messages import Heartbeat, Permit, Seen, Show, Stop, Taught, ToWorker
-from rulka.runtime.shared_blocks import SharedBlocks
-from rulka.runtime.shared_memory import check_room
+from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights, check_room, layout_of, memory_bytes
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, Supervisor, work_for_learner
-from rulka.runtime.weights import NO_VERSION, SharedWeights, layout_of, memory_bytes
 from rulka.schedule import Moment
 
 NUM_SLOTS = 3
@@ -76,9 +74,6 @@ class _HalfWorker:
                 self._learn()
             else:
                 self._beat("waiting for permission to learn")
-        self._blocks.close()
-        self._read.close()
-        self._written.close()
 
     def _may_learn(self) -> bool:
         return self._half.num_updates < self._permit.num_updates and self._half.can_learn
@@ -129,7 +124,7 @@ class OtherHalfProcess:
         silence_limit_s: float = SILENCE_LIMIT_S,
         run: Run = run_half,
     ) -> None:
-        """Reserves the memory; `start` starts the process, and `stop` frees everything again.
+        """Reserves the memory; `start` starts the process, and `stop` ends it.
 
         Args:
             learner: whose half it is; `make_half` is asked whenever the process starts.
@@ -143,8 +138,8 @@ class OtherHalfProcess:
         self._learner = learner
         own, theirs = layout_of(learner.own_tensors()), layout_of(learner.half_tensors())
         check_room(memory_bytes(own) + memory_bytes(theirs) + NUM_SLOTS * block.num_bytes)
-        self._own, self._theirs = SharedWeights.create(own), SharedWeights.create(theirs)
-        self._blocks = SharedBlocks.create(block, NUM_SLOTS)
+        self._own, self._theirs = SharedWeights(own), SharedWeights(theirs)
+        self._blocks = SharedBlocks(block, NUM_SLOTS)
         for slot in range(NUM_SLOTS):  # nobody writes but what was seen
             for name in block.layout():
                 getattr(self._blocks[slot], name)[...] = 0
@@ -152,13 +147,7 @@ class OtherHalfProcess:
         self._next = 0
         self._permit = Permit(0, Moment(0))
         self._version = NO_VERSION
-        self._has_stopped = False
         self._supervisor = Supervisor("other half", run, self._make_spec, self._begin_anew, silence_limit_s)
-
-    @property
-    def memory_names(self) -> list[str]:
-        """Names of the shared memory."""
-        return [self._own.name, self._theirs.name, self._blocks.name]
 
     @property
     def num_restarts(self) -> int:
@@ -207,16 +196,8 @@ class OtherHalfProcess:
         self._supervisor.replace_dead()
 
     def stop(self) -> None:
-        """Ends the process and removes the shared memory; may be called again."""
-        if self._has_stopped:
-            return
-        self._has_stopped = True
-        try:
-            self._supervisor.stop()
-        finally:
-            self._own.close()
-            self._theirs.close()
-            self._blocks.close()
+        """Ends the process; may be called again."""
+        self._supervisor.stop()
 
     def _publish(self) -> None:
         self._version += 1

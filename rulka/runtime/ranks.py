@@ -40,8 +40,7 @@ from rulka.errors import UserError
 from rulka.processes import STOP_GRACE_S, end_with_parent, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.rank import Rank
-from rulka.runtime.shared_memory import remove_left_memory
-from rulka.runtime.specs import RANKS_FOLDER, RunSpec, rank_folder
+from rulka.runtime.specs import RANKS_FOLDER, RunSpec
 from rulka.runtime.supervisor import ONE_THREAD, SILENCE_LIMIT_S
 
 EXCHANGE_LIMIT_S = 60.0
@@ -179,7 +178,7 @@ class RankProcesses:
             checkpoint: that it goes on from; None begins anew.
             num_starts: how often the run was started before.
         """
-        self._folder, self._size = folder, len(runs) + 1
+        self._size = len(runs) + 1
         self._stack = ExitStack()
         self._meeting = folder / RANKS_FOLDER / MEETING_FILE
         self._meeting.parent.mkdir(parents=True, exist_ok=True)
@@ -241,15 +240,13 @@ class RankProcesses:
         return self._processes.pids()
 
     def stop(self) -> None:
-        """Ends the processes, and removes the shared memory of those that could not do that themselves."""
+        """Ends the processes."""
         self._part()
         give_up_s = time.monotonic() + GRACE_S
         for process in list[Any](self._processes.processes):  # torch names no type
             process.join(max(0.0, give_up_s - time.monotonic()))
             process.kill()
             process.join()
-        for rank in range(1, self._size):
-            remove_left_memory(rank_folder(self._folder, rank))
         self._meeting.unlink(missing_ok=True)
 
     def _send(self, messages: Sequence[Any]) -> None:

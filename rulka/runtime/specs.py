@@ -15,7 +15,7 @@ from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
 from rulka.params import RuntimeParams
-from rulka.runtime.collector import CarBatch
+from rulka.runtime.collector import CarBatch, CarGroup, Collector, LocalActor
 
 RANKS_FOLDER = "ranks"
 """Folders of the further learners, in that of a run: `1`, `2` and so on."""
@@ -175,3 +175,8 @@ class CollectorSpec:
     make_cars: MakeCars
     make_actor: MakeActor
     block: BlockSpec
+
+    def build(self) -> tuple[LocalActor, Collector]:
+        """Builds the collector with an actor of its own."""
+        cars, actor = self.make_cars(self.block.num_cars, at_line=False), LocalActor(self.make_actor(self.seed))
+        return actor, Collector(self.index, [CarGroup(cars, actor, self.seed)], self.block)

@@ -6,7 +6,7 @@ It builds its own environment and network, ignores Ctrl-C (its parent ends it), 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -14,11 +14,10 @@ import numpy as np
 from rulka.agents.spec import Actor
 from rulka.runtime.central import InferenceClient, InferencePlace
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
-from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop
-from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.messages import Fill, Heartbeat, Stop
+from rulka.runtime.shared import SharedBlocks, SharedWeights
 from rulka.runtime.specs import CollectorSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, work_for_learner
-from rulka.runtime.weights import SharedWeights
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,6 @@ class SyncedActor(LocalActor):
         """Loads the newest weights."""
         if self._weights.version != self.version:
             self.load(*self._weights.read())
-
-    def close(self) -> None:
-        """Lets go of the shared memory."""
-        self._weights.close()
 
 
 def run_worker(spec: WorkerSpec, connection: Connection) -> None:
@@ -99,24 +94,11 @@ class _Worker:
             for policy in self._policies:
                 policy.begin_block()
             loaded_s = time.monotonic()
-            races = self._collector.fill(self._blocks[message.slot], message.moment, self._beat_when_due)
-            filled = BlockFilled(
-                slot=message.slot,
-                version=self._collector.version,
-                races=races,
-                cars=self._collector.cars.copy(),
-                spent=CollectorTimes(
-                    waiting_s=permitted_s - started_s,
-                    loading_s=loaded_s - permitted_s,
-                    acting_s=self._collector.acting_s,
-                    simulating_s=self._collector.simulating_s,
-                ),
-            )
-            self._connection.send(filled)
+            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._beat_when_due)
+            waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
+            spent = replace(filled.spent, waiting_s=waiting_s, loading_s=loading_s)
+            self._connection.send(replace(filled, slot=message.slot, spent=spent))
         self._collector.close()
-        for policy in self._policies:
-            policy.close()
-        self._blocks.close()
 
     def _receive(self) -> Fill | Stop:
         """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rulka.cluster.ray_cluster import ActorLostError, Node, RayCluster
+from rulka.cluster import ActorFailedError, ActorLostError, Node, RayCluster
 from rulka.processes import start_group
 
 END_GRACE_S = 30.0
@@ -82,7 +82,7 @@ def helped(
                 name = names.pop(answer)
                 try:
                     problem = cluster.get(answer)
-                except ActorLostError as error:
+                except (ActorLostError, ActorFailedError) as error:
                     problem = str(error)
                 if problem:
                     say(f"node {name}: {problem}")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from rulka.cluster.ray_cluster import RayCluster
-from rulka.cluster.settings import find_cluster
+from rulka.cluster import RayCluster, find_cluster
 from rulka.errors import UserError
 from rulka.folders import AGENT, EVALUATION, METRICS_FILE
 from rulka.graph import read_graph

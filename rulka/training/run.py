@@ -22,7 +22,7 @@ from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact, SightContract, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
-from rulka.cluster.settings import ClusterError, find_cluster
+from rulka.cluster import find_cluster
 from rulka.device import CPU, devices_of_learners
 from rulka.observation import NUM_FLOATS
 from rulka.params import GivenPairsParams, ObservationParams, TrainParams
@@ -211,26 +211,13 @@ def check_machine(train: TrainParams, device: torch.device) -> None:
     """Makes sure that a run can be on this machine and its cluster, as far as that is known before it.
 
     Raises:
-        UserError: if there are more learners than devices, or actors cannot compute in `train.acting_precision`; or see
-            `check_cluster`.
+        UserError: if there are more learners than devices, actors cannot compute in `train.acting_precision`, or there
+            is no cluster.
     """
     devices_of_learners(device, train.learners)
     check_acting_precision(train.acting_precision, _acting_device(train, device))
-    check_cluster(train, device)
-
-
-def check_cluster(train: TrainParams, device: torch.device) -> None:
-    """Makes sure that collectors can be where `train.cluster` has them, as far as that is known before a run.
-
-    Raises:
-        ClusterError: if there is no cluster, or its hosts would have to act on a GPU.
-    """
-    if train.cluster == "none":
-        return
-    find_cluster()
-    if _acting_device(train, device).type != "cpu":
-        message = f"policy workers of a cluster act on processors, and this run is on {device}"
-        raise ClusterError(message, hint="Set train.inference to local: then collectors act by themselves.")
+    if train.cluster == "ray":
+        find_cluster()
 
 
 def _acting_device(train: TrainParams, device: torch.device) -> torch.device:

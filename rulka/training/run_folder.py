@@ -21,7 +21,6 @@ from rulka.runtime.checkpoint import Checkpoints, remove_unfinished, write_file
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.live import LIVE_FILE
 from rulka.runtime.run_lock import RunInUseError, locked
-from rulka.runtime.shared_memory import remove_left_memory
 from rulka.runtime.specs import rank_folders
 
 FINAL_FOLDER = "final"
@@ -99,7 +98,7 @@ def drop_experience(folder: Path) -> None:
 def clean_up(runs: Path, current: Collection[Path]) -> None:
     """Removes what runs left behind that are not going on, wherever in `runs` they lie, and says what it was.
 
-    Shared memory of killed runs goes, and so do their half-written files. Of unfinished runs of other fingerprints the
+    Half-written files of killed runs go. Of unfinished runs of other fingerprints the
     newest `NUM_KEPT` of each algorithm keep their checkpoints and experience, so that one can go back to them; of all
     others only the metrics stay. The folder of a live process is left alone.
 
@@ -120,8 +119,6 @@ def clean_up(runs: Path, current: Collection[Path]) -> None:
 
 def _clean(folder: Path, *, may_stay: bool) -> bool:
     """Cleans the folder of one run; returns whether it can be gone on with."""
-    if memory_bytes := sum(map(remove_left_memory, rank_folders(folder))):
-        _LOGGER.warning("%s: removed %s of shared memory of a killed run", folder.as_posix(), _megabytes(memory_bytes))
     remove_unfinished(folder)
     if not _size_of_state(folder):
         return False

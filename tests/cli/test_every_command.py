@@ -210,9 +210,6 @@ ELSEWHERE = {
     "experiment": "tests/experiments/test_work.py",  # with stages that take no time
     "population": "tests/populations/test_folder.py",  # with turns that take no time
     "up": "tests/flows/test_up.py",
-    "cluster up": "tests/cluster/test_local.py",  # needs Ray
-    "cluster status": "tests/cluster/test_local.py",
-    "cluster down": "tests/cluster/test_local.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "dashboard": "tests/dashboard/test_app.py",
     "serve-game": "test_a_game_is_served_and_checked",

@@ -14,8 +14,8 @@ from typing import TypeVar
 import psutil
 from runtime_fakes import fake_run, saved_env_steps
 
-from rulka.cluster.local import pretended_cluster
-from rulka.cluster.settings import CLUSTER_VARIABLE
+from benchmarks.ray_nodes import pretended_cluster
+from rulka.cluster import CLUSTER_VARIABLE
 from rulka.runtime.connect import train_run
 
 NUM_TRIES = 10
@@ -23,6 +23,7 @@ PATIENCE = {
     "RAY_gcs_server_port_wait_time_s": "300",
     "RAY_health_check_timeout_ms": "300000",
     "RAY_worker_register_timeout_seconds": "300",
+    "RAY_worker_niceness": "0",
 }
 """Environment of what starts Ray: how long its processes wait for one that is slow; one that is gone they miss soon."""
 Started = TypeVar("Started")

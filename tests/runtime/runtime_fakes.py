@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -27,8 +26,8 @@ from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.device import CPU
 from rulka.params import TrainParams, read_params
 from rulka.processes import end_group
-from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
-from rulka.runtime.specs import LearnerShare, RunSpec, rank_folders
+from rulka.runtime.shared import MEMORY_FOLDER
+from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.schedule import Moment
 from rulka.step_results import StepResult
 from tests.waiting import wait_for
@@ -422,7 +421,7 @@ def command_of(process: psutil.Process) -> str:
     return ""
 
 
-def memory_of(folder: Path) -> list[Path]:
-    """The shared memory that a run has noted, that of all its learners."""
-    lists = [own / LIST_FILE for own in rank_folders(folder)]
-    return [MEMORY_FOLDER / name.lstrip("/") for noted in lists for name in json.loads(noted.read_text())]
+def memory_of(pid: int | str = "self") -> set[Path]:
+    """The shared memory that a process has."""
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    return {Path(line.split()[5]) for line in maps if f"{MEMORY_FOLDER}/torch_" in line}

@@ -11,7 +11,7 @@ from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run
 
 from rulka.runtime.collectors import CollectorProcesses, collector_spec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
-from rulka.runtime.shared_blocks import IncompleteBlockError
+from rulka.runtime.shared import IncompleteBlockError
 
 NO_TIMES = CollectorTimes(0.0, 0.0, 0.0, 0.0)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
 from multiprocessing import Pipe
 
 import numpy as np
@@ -13,18 +11,17 @@ import torch
 from rulka.buffers.experience import BlockSpec
 from rulka.runtime.central import InferenceClient, InferencePlace
 from rulka.runtime.messages import Response
-from rulka.runtime.shared_blocks import POISON, IncompleteBlockError, SharedBlocks, check_written
+from rulka.runtime.shared import POISON, IncompleteBlockError, SharedBlocks, check_written
 
 SPEC = BlockSpec(1, num_cars=2, height=3, width=5, num_floats=6, decision_shape=(2,), continuous=True)
 
 
 @pytest.fixture
-def blocks() -> Iterator[SharedBlocks]:
-    blocks = SharedBlocks.create(SPEC, 1)
+def blocks() -> SharedBlocks:
+    blocks = SharedBlocks(SPEC, 1)
     for part in SPEC.layout():
         getattr(blocks[0], part)[...] = 0
-    yield blocks
-    blocks.close()
+    return blocks
 
 
 def test_a_number_that_was_never_written_is_noticed(blocks: SharedBlocks) -> None:
@@ -42,7 +39,7 @@ def test_a_number_that_was_never_written_is_noticed(blocks: SharedBlocks) -> Non
 
 def test_central_inference_answers_with_numbers(blocks: SharedBlocks) -> None:
     ours, theirs = Pipe()
-    client = InferenceClient(InferencePlace(pickle.loads(pickle.dumps(blocks)), ours, 0), lambda: None)
+    client = InferenceClient(InferencePlace(blocks, ours, 0), lambda: None)
     decided = np.array([[0.5, -1.25], [2.75, 0.125]], np.float32)
     blocks[0].action[0] = decided
     theirs.send(Response(1, 7))
@@ -51,4 +48,3 @@ def test_central_inference_answers_with_numbers(blocks: SharedBlocks) -> None:
     decision = client.answer()
     blocks[0].action[0] = 0.0
     np.testing.assert_array_equal(decision.action, decided)
-    client.close()

@@ -19,7 +19,6 @@ from runtime_fakes import BLOCK_STEPS, fake_run, fake_stage, is_alive, memory_of
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.connect import DiskFullError, connect, train_run
 from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.shared_memory import LIST_FILE
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -57,24 +56,21 @@ def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
 
 
 @pytest.mark.slow
-def test_all_processes_killed_at_once_leave_memory_that_the_next_start_removes(tmp_path: Path) -> None:
-    """With the resource tracker, too, nobody is left to remove it."""
+def test_all_processes_killed_at_once_leave_no_memory(tmp_path: Path) -> None:
+    """With the resource tracker, too, nobody is left to remove it: the system does."""
     with fake_stage(tmp_path, "1") as stage:
         until_saved(stage, tmp_path)
+        family, left = psutil.Process(stage.pid).children(recursive=True), memory_of(stage.pid)
+        assert left
         os.killpg(stage.pid, signal.SIGKILL)
         stage.wait(PATIENCE_S)
-    left = memory_of(tmp_path)
-    assert left
-    assert all(path.exists() for path in left), "or there is nothing to remove"
+        wait_for(lambda: not any(map(is_alive, family)), "all processes to end")
+    assert not any(path.exists() for path in left)
     saved = newest(tmp_path)
     assert saved is not None
     env_steps = saved["run"]["env_steps"]
     spec = fake_run(tmp_path, num_collectors=1, max_env_steps=env_steps + BLOCK_STEPS)
-    with StopSignals() as stop, connect(spec, stop) as loop:
-        assert not any(path.exists() for path in left)
-        assert all(path.exists() for path in memory_of(tmp_path)), "that of the new start is there"
-        assert loop.run().state.env_steps >= env_steps + BLOCK_STEPS
-    assert not (tmp_path / LIST_FILE).exists()
+    assert train_run(spec).state.env_steps >= env_steps + BLOCK_STEPS
 
 
 def test_a_full_disk_for_metrics_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

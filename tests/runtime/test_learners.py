@@ -148,7 +148,7 @@ def test_with_collectors_of_their_own_and_one_killed_the_run_ends_with_the_plann
     spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.1, cars=cars)
 
     def kill(others: RankProcesses, _patch: pytest.MonkeyPatch) -> None:
-        memory.extend(memory_of(tmp_path))
+        memory.extend(memory_of() | memory_of(others.pids[0]))
         os.kill(others.pids[0], signal.SIGKILL)
 
     outcome = running(spec, monkeypatch, kill)
@@ -239,7 +239,7 @@ def test_signals_take_all_processes_with_them_and_the_next_start_goes_on(
     process = psutil.Process(stage.pid)
     everybody = [process, *process.children(recursive=True)]
     assert len(everybody) == 5, "the stage, the resource tracker, a learner, and a collector of each"
-    memory = memory_of(tmp_path)
+    memory = set[Path]().union(*(memory_of(each.pid) for each in everybody))
     assert len(memory) == 4, "weights and blocks of each"
     if number == signal.SIGKILL:
         stage.kill()

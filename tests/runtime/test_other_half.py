@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import time
@@ -23,7 +24,6 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.shared_memory import LIST_FILE
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.tracks.generate import generate_track
@@ -242,9 +242,9 @@ def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path) -> None:
         learner = loop._learner
         assert isinstance(learner, PqlLearner)
         assert learner._other is not None
-        noted = memory_of(tmp_path)
-        assert len(noted) == 1 + 1 + 3
+        assert len(memory_of()) == 1 + 1 + 3
         assert loop.run().ended_by == "max_env_steps"
         assert learner.policy.num_updates >= learner.num_critic_updates // UPDATES - 2
-    assert not any(path.exists() for path in noted)
-    assert not (tmp_path / LIST_FILE).exists()
+    del learner, loop
+    gc.collect()
+    assert not memory_of()

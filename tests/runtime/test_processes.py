@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from multiprocessing.shared_memory import SharedMemory
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,16 @@ from runtime_fakes import (
     until_saved,
 )
 
-from rulka.runtime import shared_memory, supervisor
+from rulka.runtime import supervisor
 from rulka.runtime.central import CentralInference
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses, Delivery
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import Request
+from rulka.runtime.shared import SharedWeights, layout_of
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.schedule import Moment
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -47,28 +47,21 @@ def _children() -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def reserved(monkeypatch: pytest.MonkeyPatch):
-    """Names of the shared memory that runs in this process reserve; neither it nor a process may be left behind."""
-    reserved: list[str] = []
-
-    class Noted(SharedMemory):
-        def __init__(self, name: str | None = None, create: bool = False, size: int = 0) -> None:
-            super().__init__(name, create, size)
-            if create:
-                reserved.append(self.name)
-
-    monkeypatch.setattr(shared_memory, "SharedMemory", Noted)
-    children = _children()
-    yield reserved
+def nothing_is_left() -> Iterator[None]:
+    """Neither shared memory nor a process may be left behind."""
+    children, memory = _children(), memory_of()
+    yield
     assert _children() == children
-    assert [name for name in reserved if (shared_memory.MEMORY_FOLDER / name).exists()] == []
+    gc.collect()
+    assert memory_of() <= memory
 
 
-def test_blocks_arrive_intact_and_fresh(tmp_path: Path, reserved: list[str]) -> None:
+def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
     """The fake learner checks every number; with 4 blocks ahead and 2 an update, nothing is older than 1 version."""
     spec = fake_run(tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
         _let_two_blocks_lag(loop)
+        assert memory_of(), "or that nothing is left of it would say nothing"
         outcome = loop.run()
         learner = loop._learner
     assert outcome.state.env_steps >= 60 * BLOCK_STEPS
@@ -76,7 +69,6 @@ def test_blocks_arrive_intact_and_fresh(tmp_path: Path, reserved: list[str]) -> 
     assert min(learner.staleness) >= 0
     assert max(learner.staleness) == 1
     assert loop._collectors.num_restarts == 0
-    assert len(reserved) > 0, "or that nothing is left of it would say nothing"
 
 
 def _let_two_blocks_lag(loop: LearnerLoop) -> None:
@@ -185,14 +177,12 @@ def test_policy_workers_share_the_collectors_and_decide_for_one_group_while_anot
         learner={"is_central": True, "car_groups": 3},
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
-        memory = memory_of(tmp_path)
-        assert len(memory) == 1 + 3 + 3 * 3, "weights, a collector's blocks, and a slot for each group of cars"
+        assert len(memory_of()) == 1 + 3 + 3 * 3, "weights, a collector's blocks, and a slot for each group of cars"
         _let_two_blocks_lag(loop)
         loop.run()
         assert set(loop._learner.collectors) == {0, 1, 2}
         assert max(loop._learner.staleness) > 0, "or nothing was seen of weights that change"
         assert loop._collectors.num_restarts == 0
-    assert not [path for path in memory if path.exists()]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +236,7 @@ def test_either_side_of_central_inference_is_replaced(
 def test_who_is_killed_while_reading_leaves_no_half_message_to_the_next(tmp_path: Path) -> None:
     """Pipes of central inference outlive the processes at their ends, and a message is read in two steps."""
     spec = fake_run(tmp_path, num_collectors=1, inference="central")
-    weights = SharedWeights.create(layout_of(FakeNetwork().state_dict()))
+    weights = SharedWeights(layout_of(FakeNetwork().state_dict()))
     inference = CentralInference(spec, weights, 0, PATIENCE_S)
     try:
         ((collector, worker),) = inference._pipes
@@ -262,7 +252,6 @@ def test_who_is_killed_while_reading_leaves_no_half_message_to_the_next(tmp_path
             assert reader.recv() == Request(2, Moment(0))
     finally:
         inference.stop()
-        weights.close()
 
 
 @pytest.mark.slow
@@ -311,9 +300,8 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
         until_saved(stage, tmp_path)
         family = _family(stage.pid)
         assert len(family) == 3  # stage, resource tracker, collector
-        memory = memory_of(tmp_path)
+        memory = memory_of(stage.pid)
         assert memory
-        assert all(path.exists() for path in memory)
         stage.send_signal(number)
         text, _ = stage.communicate(timeout=PATIENCE_S)
         assert stage.returncode == 130, text
@@ -330,7 +318,7 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
 def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> None:
     with fake_stage(tmp_path, "1") as stage:
         until_saved(stage, tmp_path)
-        family, memory = _family(stage.pid), memory_of(tmp_path)
+        family, memory = _family(stage.pid), memory_of(stage.pid)
         stage.kill()
         stage.communicate(timeout=PATIENCE_S)
         wait_for(lambda: not any(map(is_alive, family)), "the children to end")

@@ -21,9 +21,9 @@ from rulka.params import Params, read_params
 from rulka.presets import environment_params
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
+from rulka.runtime.shared import layout_of
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.runtime.weights import layout_of
 from rulka.tracks.generate import generate_track
 from rulka.training.any_environment import train_in_environment
 from rulka.training.racing import AgentRun, Folders

@@ -9,18 +9,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
-from runtime_fakes import fake_stage, is_alive, memory_of, until_saved
 
 from rulka.errors import UserError
-from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.run_lock import RunInUseError, locked
-from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER, new_memory, note_memory
 from rulka.runtime.specs import rank_folder
 from rulka.training.run_folder import clean_up, dvc_record, forget_run
-from tests.waiting import PATIENCE_S, wait_for
 
 
 def test_a_folder_has_one_user_at_a_time(tmp_path: Path) -> None:
@@ -33,37 +28,11 @@ def test_a_folder_has_one_user_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.slow
-def test_memory_of_a_killed_run_is_removed_by_the_start_of_another(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """All its processes were killed, the resource tracker too, and then a parameter was changed."""
-    folder = tmp_path / f"ppo-{1:016x}"
-    with fake_stage(folder, "1") as stage:
-        until_saved(stage, folder)
-        family = psutil.Process(stage.pid).children(recursive=True)
-        os.killpg(stage.pid, signal.SIGKILL)
-        stage.wait(PATIENCE_S)
-        wait_for(lambda: not any(map(is_alive, family)), "all processes to end")
-    left = memory_of(folder)
-    assert left
-    assert all(path.exists() for path in left), "or there is nothing to remove"
-    clean_up(tmp_path, [tmp_path / f"ppo-{2:016x}"])
-    assert not any(path.exists() for path in left)
-    assert not (folder / LIST_FILE).exists()
-    assert "of shared memory of a killed run" in caplog.text
-    assert Checkpoints(folder).load_newest() is not None, "the newest unfinished run may be gone back to"
-
-
 def test_what_is_another_learners_own_is_removed_too(tmp_path: Path) -> None:
     folder = tmp_path / f"ppo-{1:016x}"
     for rank in range(2):
         ExperienceFiles(rank_folder(folder, rank), 0).write({0: {"seen": np.zeros(100)}})
-    memory = new_memory(64)
-    memory.close()
-    note_memory(rank_folder(folder, 1), [memory.name])
     clean_up(tmp_path, [])
-    assert not (MEMORY_FOLDER / memory.name).exists()
     assert len(list(folder.rglob("*.npz"))) == 2, "the newest unfinished run may be gone back to"
     assert forget_run(folder) > 2 * 800
     assert not list(folder.rglob("*.npz"))

@@ -89,14 +89,14 @@ def test_groups_of_cars_take_turns_and_do_as_they_would_alone() -> None:
         for seed in (1, 2, 3)
     ]
     for number in range(2):
-        races = together.fill(block, Moment(number))
+        filled = together.fill(block, Moment(number))
         others = [new_block(one_car) for _ in alone]
-        expected = [race for one, other in zip(alone, others, strict=True) for race in one.fill(other, Moment(number))]
-        assert sorted(map(str, races)) == sorted(map(str, expected))
+        expected = [one.fill(other, Moment(number)) for one, other in zip(alone, others, strict=True)]
+        assert sorted(map(str, filled.races)) == sorted(str(race) for each in expected for race in each.races)
         for group, other in zip(columns(block, 3), others, strict=True):
             for name in SPEC.layout():
                 np.testing.assert_array_equal(getattr(group, name), getattr(other, name))
-        np.testing.assert_array_equal(together.cars, np.concatenate([one.cars for one in alone]))
+        np.testing.assert_array_equal(filled.cars, np.concatenate([each.cars for each in expected]))
     num_asked = 3 * SPEC.num_steps
     assert notes[: 2 * num_asked - 3] == ["a?", "b?", "c?", *["a", "a?", "b", "b?", "c", "c?"] * (SPEC.num_steps - 1)]
     assert notes[2 * num_asked - 3 : 2 * num_asked] == ["a", "b", "c"], "what comes after a block, the next one asks"
@@ -108,7 +108,7 @@ def test_races_by_hand() -> None:
     actor.load(3, FakeNetwork().state_dict())
     collector = Collector(4, [CarGroup(FakeCars(SPEC.num_cars, at_line=True), actor, 5)], SPEC)
     block = new_block(SPEC)
-    races = collector.fill(block, Moment(0))
+    races = collector.fill(block, Moment(0)).races
     assert len(races) == 6
     assert [race.is_finished for race in races] == [True, False, True] * 2
     assert {race.time_ms for race in races[:3]} == {350, 351, 352}

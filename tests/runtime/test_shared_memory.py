@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import errno
+import multiprocessing
 import os
 import shutil
+import signal
 import threading
-from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from runtime_fakes import FakeNetwork, fake_run
+from runtime_fakes import FakeNetwork, fake_run, memory_of
 
 from rulka.buffers.experience import BlockSpec
-from rulka.runtime import weights as weights_module
+from rulka.runtime import shared as shared_module
 from rulka.runtime.collectors import CollectorProcesses
-from rulka.runtime.shared_blocks import IncompleteBlockError, SharedBlocks, check_written
-from rulka.runtime.shared_memory import MEMORY_FOLDER, SharedMemoryError, new_memory
-from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsError, layout_of
+from rulka.runtime.shared import (
+    MEMORY_FOLDER,
+    NO_VERSION,
+    IncompleteBlockError,
+    SharedBlocks,
+    SharedMemoryError,
+    SharedWeights,
+    WeightsError,
+    check_written,
+    layout_of,
+    new_memory,
+)
 from tests.waiting import PATIENCE_S
 
 SPEC = BlockSpec(num_steps=4, num_cars=2, height=3, width=5, num_floats=6)
@@ -33,17 +43,13 @@ TENSORS = {
 
 
 @pytest.fixture
-def blocks() -> Iterator[SharedBlocks]:
-    made = SharedBlocks.create(SPEC, 3)
-    yield made
-    made.close()
+def blocks() -> SharedBlocks:
+    return SharedBlocks(SPEC, 3)
 
 
 @pytest.fixture
-def weights() -> Iterator[SharedWeights]:
-    made = SharedWeights.create(layout_of(TENSORS))
-    yield made
-    made.close()
+def weights() -> SharedWeights:
+    return SharedWeights(layout_of(TENSORS))
 
 
 def test_slots_are_poisoned_at_creation(blocks: SharedBlocks) -> None:
@@ -54,7 +60,7 @@ def test_slots_are_poisoned_at_creation(blocks: SharedBlocks) -> None:
 
 
 def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: SharedBlocks) -> None:
-    other = SharedBlocks.attach(blocks.name, SPEC, 3)
+    other = SharedBlocks(SPEC, 3, blocks._memory)
     for slot in range(3):
         for number, name in enumerate(SPEC.layout()):
             getattr(other[slot], name)[...] = (10 * slot + number) % 2 if "is_" in name else 10 * slot + number
@@ -62,7 +68,6 @@ def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: Shared
         np.testing.assert_array_equal(blocks[slot].floats, np.full((5, 2, 6), 10 * slot + 1))
         np.testing.assert_array_equal(blocks[slot].log_prob, np.full((4, 2), 10 * slot + 9))
         np.testing.assert_array_equal(blocks[slot].image, np.full((5, 2, 1, 3, 5), 10 * slot))
-    other.close()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ def test_every_missing_part_is_noticed(blocks: SharedBlocks, name: str, size: in
 
 
 def test_weights_of_any_dtype_come_through(weights: SharedWeights) -> None:
-    reader = SharedWeights.attach(weights.name, weights.layout)
+    reader = SharedWeights(weights._layout, weights._memory)
     assert reader.version == NO_VERSION
     weights.publish(5, TENSORS)
     version, read = reader.read()
@@ -92,7 +97,6 @@ def test_weights_of_any_dtype_come_through(weights: SharedWeights) -> None:
     for name, tensor in TENSORS.items():
         assert read[name].dtype == tensor.dtype
         assert torch.equal(read[name], tensor)
-    reader.close()
 
 
 def test_wrong_tensors_are_refused(weights: SharedWeights) -> None:
@@ -106,7 +110,7 @@ def test_wrong_tensors_are_refused(weights: SharedWeights) -> None:
 
 def test_torn_copy_is_never_returned(weights: SharedWeights, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte that does not belong to the version is found, whichever copy is read."""
-    monkeypatch.setattr(weights_module, "READ_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(shared_module, "READ_TIMEOUT_S", 0.02)
     for version in (1, 2, 3):
         weights.publish(version, TENSORS)
         current = int(weights._header[0])
@@ -117,10 +121,10 @@ def test_torn_copy_is_never_returned(weights: SharedWeights, monkeypatch: pytest
 
 def test_reading_while_publishing_gives_whole_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each version's tensors all hold its number; a writer that never rests must not show the reader a mixture."""
-    monkeypatch.setattr(weights_module, "READ_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(shared_module, "READ_TIMEOUT_S", PATIENCE_S)
     size = 300_000
-    writer = SharedWeights.create(layout_of({"a": torch.zeros(size), "b": torch.zeros(size)}))
-    reader = SharedWeights.attach(writer.name, writer.layout)
+    writer = SharedWeights(layout_of({"a": torch.zeros(size), "b": torch.zeros(size)}))
+    reader = SharedWeights(writer._layout, writer._memory)
     writer.publish(0, {"a": torch.zeros(size), "b": torch.zeros(size)})
     is_over = threading.Event()
 
@@ -143,43 +147,53 @@ def test_reading_while_publishing_gives_whole_weights(monkeypatch: pytest.Monkey
     finally:
         is_over.set()
         thread.join()
-        reader.close()
-        writer.close()
 
 
 def test_too_little_shared_memory_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker gives 64 MiB; without a word to the contrary, writing beyond that ends a process with SIGBUS."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
     tensors = FakeNetwork().state_dict()
-    before = memory_of_all()
+    before = memory_of()
     with pytest.raises(SharedMemoryError, match=r"needs 1 MiB more, and 0 MiB are free") as refused:
         CollectorProcesses(fake_run(tmp_path, num_collectors=2), tensors, env_steps=0, num_starts=0)
     assert "--shm-size" in refused.value.hint
-    assert memory_of_all() <= before
+    assert memory_of() <= before
 
 
 def test_memory_that_others_have_taken_meanwhile_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(_: torch.Tensor) -> None:
+        message = "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)"
+        raise RuntimeError(message)
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    before = memory_of_all()
-    for create in (lambda: SharedBlocks.create(SPEC, 3), lambda: SharedWeights.create(layout_of(TENSORS))):
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    for create in (lambda: SharedBlocks(SPEC, 3), lambda: SharedWeights(layout_of(TENSORS))):
         with pytest.raises(SharedMemoryError, match="others have taken it"):
             create()
-    assert memory_of_all() <= before
 
 
-def test_reserved_memory_is_really_there() -> None:
-    """Before anything is written into it: as many pages as it is long."""
-    memory = new_memory(10_000_000)
-    taken = os.stat(MEMORY_FOLDER / memory.name.lstrip("/")).st_blocks * 512
-    memory.close()
-    memory.unlink()
-    assert taken >= 10_000_000
+def test_reserved_memory_is_really_there_and_in_no_folder() -> None:
+    """Before anything is written into it; and a process that is killed leaves nothing behind."""
+    before = shutil.disk_usage(MEMORY_FOLDER).free
+    memory = new_memory(200_000_000)
+    assert before - shutil.disk_usage(MEMORY_FOLDER).free > 100_000_000, "others may give some back meanwhile"
+    (path,) = memory_of() - {Path()}
+    assert not path.exists()
+    del memory
 
 
-def memory_of_all() -> set[str]:
-    """Shared memory that this process has made and not removed."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    return {line.split()[-1] for line in maps.splitlines() if str(MEMORY_FOLDER) in line}
+def _write_and_die(shared: SharedBlocks, connection: Connection) -> None:
+    shared[1].reward[...] = 3.0
+    connection.send(memory_of())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_another_process_shares_the_memory_and_takes_nothing_with_it(blocks: SharedBlocks) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_write_and_die, args=(blocks, theirs))
+    process.start()
+    assert ours.poll(PATIENCE_S)
+    assert ours.recv() <= memory_of()
+    process.join(PATIENCE_S)
+    assert (blocks[1].reward == 3.0).all()

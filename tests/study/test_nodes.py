@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rulka.cluster.ray_cluster import ActorLostError, Node
-from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError
+from rulka.cluster import CLUSTER_VARIABLE, ActorLostError, ClusterError, Node
 from rulka.study import nodes as nodes_module
 from rulka.study.nodes import command_of, deal, helped
 from rulka.study.population import run_population
@@ -24,7 +23,7 @@ def node(number: int, num_cpus: int) -> Node:
 
 
 class Nodes:
-    """See `rulka.cluster.ray_cluster.RayCluster`: what is called works in a thread of this process."""
+    """See `rulka.cluster.RayCluster`: what is called works in a thread of this process."""
 
     def __init__(self, there: Sequence[Node]) -> None:
         self.there, self.is_closed, self.pool = list(there), False, ThreadPoolExecutor()

@@ -9,30 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from rulka.cluster import settings
-from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError, chosen_address, cluster_address, find_cluster
-from rulka.device import CPU
-from rulka.params import TrainParams, read_params
-from rulka.training.run import check_cluster
+from rulka import cluster
+from rulka.cluster import CLUSTER_VARIABLE, ClusterError, chosen_address, find_cluster
 
 
-def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
     file = tmp_path / ".env"
-    assert chosen_address({}, file) is None
+    assert chosen_address(file) is None
     file.write_text("RULKA_GAME_PORT=1\nRULKA_CLUSTER=10.0.0.1:6379\n")
-    assert cluster_address({}, file) == "10.0.0.1:6379"
-    assert cluster_address({CLUSTER_VARIABLE: "node:1"}, file) == "node:1"
+    assert chosen_address(file) == "10.0.0.1:6379"
+    monkeypatch.setenv(CLUSTER_VARIABLE, "node:1")
+    assert chosen_address(file) == "node:1"
 
 
 @pytest.mark.parametrize("address", ["here", "host:", ":6379", "host:0", "host:70000", "host:port", "ray://host:10001"])
-def test_what_is_no_address_is_named_with_what_would_be(address: str) -> None:
+def test_what_is_no_address_is_named_with_what_would_be(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CLUSTER_VARIABLE, address)
     with pytest.raises(ClusterError, match="is no address of a cluster's head") as error:
-        cluster_address({CLUSTER_VARIABLE: address})
+        chosen_address()
     assert "RULKA_CLUSTER=127.0.0.1:6379" in error.value.hint
-
-
-def _train(**changes: object) -> TrainParams:
-    return read_params().train.model_copy(update={"cluster": "ray", **changes})
 
 
 @pytest.fixture
@@ -46,11 +42,10 @@ def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_a_run_without_ray_says_what_to_install_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "find_spec", lambda _name: None)
+    monkeypatch.setattr(cluster, "find_spec", lambda _name: None)
     with pytest.raises(ClusterError, match="a cluster needs Ray, which is not installed") as error:
-        check_cluster(_train(), CPU)
+        find_cluster()
     assert error.value.hint == "pip install 'rulka[ray]'"
-    check_cluster(_train(cluster="none"), CPU)
 
 
 def test_a_run_that_nothing_tells_where_the_cluster_is_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,16 +57,7 @@ def test_a_run_that_nothing_tells_where_the_cluster_is_says_so(monkeypatch: pyte
 
 def test_an_unreachable_cluster_is_named(free_port: int) -> None:
     with pytest.raises(ClusterError, match=f"there is no cluster at 127.0.0.1:{free_port}, .*: Connection refused"):
-        check_cluster(_train(), CPU)
-
-
-def test_policy_workers_of_hosts_are_not_promised_a_gpu(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr("rulka.training.run.find_cluster", lambda: "there")
-    with pytest.raises(ClusterError, match="policy workers of a cluster act on processors, and this run is on cuda:0"):
-        check_cluster(_train(inference="central"), torch.device("cuda:0"))
-    check_cluster(_train(inference="local"), torch.device("cuda:0"))
+        find_cluster()
 
 
 def test_without_a_cluster_nothing_imports_ray() -> None:
@@ -79,7 +65,7 @@ def test_without_a_cluster_nothing_imports_ray() -> None:
     import subprocess
 
     code = (
-        "import sys, rulka.runtime.connect, rulka.training.racing, rulka.cli, rulka.cluster.local;"
+        "import sys, rulka.runtime.connect, rulka.training.racing, rulka.cli;"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'ray']"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

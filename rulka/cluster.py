@@ -1,27 +1,108 @@
-"""Ray's actors on the nodes of a cluster: started on one node each, called directly, and never restarted by Ray.
+"""Several machines as one: where the cluster is, and Ray's actors on its nodes. Nobody else knows of Ray.
 
-Whoever has started an actor watches it, and knows what its end means. This is all that other rooms see of Ray.
+Where it is, is a fact of the machine, from the environment or the file `.env`, never a parameter:
+
+    RULKA_CLUSTER   host:port of its head, as 127.0.0.1:6379
+
+A variable of the environment goes before the file. This machine has to be one of the cluster's nodes: blocks of
+experience are read where Ray lays them, in the memory of a node. Actors are called directly, and never restarted by
+Ray: whoever has started one watches it, and knows what its end means.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from rulka.cluster.settings import ClusterError, check_package, split_address
-from rulka.ports import LOOPBACK
+from rulka.env_file import ENV_FILE, read_env_file
+from rulka.errors import UserError
+from rulka.ports import ANSWER_TIMEOUT_S, HIGHEST_PORT, LOOPBACK, LOWEST_PORT
 
+CLUSTER_VARIABLE = "RULKA_CLUSTER"
+_START = "docs/cluster.md has the command that starts one on this machine."
+_HINT = f"{CLUSTER_VARIABLE}=127.0.0.1:6379, in the environment or in .env; {_START}"
 JOIN_LIMIT_S = 120.0
 """How long a cluster may take to answer a process that joins; Ray itself would ask for ever.
 
 An idle machine answers in seconds; one with ten processes at work on two cores took more than a minute.
 """
 KEY_SHOWN = 8
+BESIDE = "beside"
+"""Concurrency group of the calls that an actor answers whatever else it does."""
+
+
+class ClusterError(UserError):
+    """There is no cluster to work with, or it does not do what it has to."""
+
+
+def check_package() -> None:
+    """Makes sure that Ray is installed; does not import it.
+
+    Raises:
+        ClusterError: if it is not; the hint says how to install it.
+    """
+    if find_spec("ray") is None:
+        message = "a cluster needs Ray, which is not installed"
+        raise ClusterError(message, hint="pip install 'rulka[ray]'")
+
+
+def chosen_address(file: Path = ENV_FILE) -> str | None:
+    """Returns where the cluster's head is, as `host:port`; None where nothing says so.
+
+    Args:
+        file: need not exist.
+
+    Raises:
+        ClusterError: if what says so is no such address.
+    """
+    address = os.environ.get(CLUSTER_VARIABLE) or read_env_file(file, CLUSTER_VARIABLE).get(CLUSTER_VARIABLE)
+    if address:
+        split_address(address)
+    return address or None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port of an address.
+
+    Raises:
+        ClusterError: if it is none.
+    """
+    host, _, port = address.rpartition(":")
+    if "/" in address:
+        message = f"{address!r} is no address of a cluster's head: blocks are read in the memory of a node"
+        raise ClusterError(message, hint=f"Train on a node of the cluster, with {_HINT}")
+    if not host or not port.isdecimal() or not LOWEST_PORT <= int(port) <= HIGHEST_PORT:
+        message = f"{address!r} is no address of a cluster's head, which is host:port"
+        raise ClusterError(message, hint=f"Set {_HINT}")
+    return host, int(port)
+
+
+def find_cluster() -> str:
+    """Returns the address of a cluster that can be worked with, as far as one can tell without Ray.
+
+    Raises:
+        ClusterError: if Ray is not installed, no address is given, or nobody listens there.
+    """
+    check_package()
+    address = chosen_address()
+    if address is None:
+        message = f"nothing says where the cluster is: {CLUSTER_VARIABLE} is not set"
+        raise ClusterError(message, hint=f"Set {_HINT}")
+    try:
+        socket.create_connection(split_address(address), timeout=ANSWER_TIMEOUT_S).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        message = f"there is no cluster at {address}, which {CLUSTER_VARIABLE} names: {reason}"
+        raise ClusterError(message, hint=_START) from error
+    return address
 
 
 class Node(NamedTuple):
@@ -43,15 +124,11 @@ class Node(NamedTuple):
 
 
 class ActorLostError(Exception):
-    """A call brings no answer, as its actor is gone or could not be started.
+    """A call brings no answer, as its actor is gone or could not be started."""
 
-    Attributes:
-        is_unplaced: it could not be started at all, as its node is no more, or is taken.
-    """
 
-    def __init__(self, message: str, *, is_unplaced: bool = False) -> None:
-        super().__init__(message)
-        self.is_unplaced = is_unplaced
+class ActorFailedError(Exception):
+    """A call ended by an error; the message is its traceback."""
 
 
 def load_ray(address: str) -> ModuleType:
@@ -119,14 +196,13 @@ class RayCluster:
         """Returns how many CPUs of all nodes nobody has taken."""
         return int(self._ray.available_resources().get("CPU", 0.0))
 
-    def start(self, node: Node, num_cpus: int, kind: type, *arguments: Any) -> Any:
-        """Starts an actor on a node and on no other; returns at once.
+    def start(self, node: Node | None, num_cpus: int, kind: type) -> Any:
+        """Starts an actor; returns at once.
 
         Args:
-            node: where.
+            node: where, and nowhere else; None lets Ray spread them, and wait for a node that has room.
             num_cpus: that it takes.
             kind: class of the actor.
-            arguments: of its constructor.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -134,17 +210,19 @@ class RayCluster:
             num_cpus=num_cpus,
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.key, soft=False),
-        )(kind).remote(*arguments)
+            concurrency_groups={BESIDE: 1},
+            scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.key, soft=False),
+        )(kind).remote()
         self._actors.append(actor)
         return actor
 
-    def call(self, actor: Any, method: str, *arguments: Any) -> Any:
+    def call(self, actor: Any, method: str, *arguments: Any, is_beside: bool = False) -> Any:
         """Calls a method and returns a reference to its answer; a reference as argument is opened there.
 
-        An actor answers the calls of one caller one after the other, in their order.
+        An actor answers calls one after the other, in their order; those that are `is_beside` in a thread of theirs.
         """
-        return getattr(actor, method).remote(*arguments)
+        called = getattr(actor, method)
+        return (called.options(concurrency_group=BESIDE) if is_beside else called).remote(*arguments)
 
     def put(self, content: Any) -> Any:
         """Lays arrays into the object store of this node, once for all calls, and returns a reference to them."""
@@ -165,14 +243,18 @@ class RayCluster:
 
         Raises:
             ActorLostError: if there will be none.
+            ActorFailedError: if the call ended by an error.
+            UserError: the same, of an error that a person can act on.
         """
         errors = self._ray.exceptions
         try:
             return self._ray.get(reference)
-        except (errors.ActorUnschedulableError, errors.ActorPlacementGroupRemoved) as error:
-            raise ActorLostError(_first_line(error), is_unplaced=True) from error
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise ActorFailedError(error.traceback_str.strip()) from error
         except errors.RayError as error:  # also of a network that failed
-            raise ActorLostError(_first_line(error)) from error
+            raise ActorLostError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
 
     def end(self, actor: Any) -> None:
         """Kills an actor, whatever it does; may be called again."""
@@ -196,12 +278,3 @@ def _node(facts: Mapping[str, Any], own: str) -> Node:
         store_bytes=int(resources.get("object_store_memory", 0.0)),
         is_own=facts["NodeID"] == own,
     )
-
-
-def _first_line(error: BaseException) -> str:
-    """Returns the message of Ray's error without the facts that follow, or that of an error which the call raised."""
-    cause = getattr(error, "cause", None)
-    shown = error if cause is None else cause
-    lines = [line.strip() for line in str(shown).splitlines() if line.strip()]
-    text = lines[0] if lines else type(shown).__name__
-    return f"{type(shown).__name__}: {text}"

@@ -1,0 +1,299 @@
+"""Memory that the processes of a run share: blocks of experience from collectors, and weights to them.
+
+It is torch's, which has no name: the system takes it back when the last process that has it is gone, however that
+ended. The environment of a collector writes blocks where the learner reads them. Who may touch a slot is settled by
+messages: `Fill` hands it to the collector, `BlockFilled` hands it back. A slot is poisoned before it is given out, so
+that a block which was not written whole is noticed and never learned from.
+
+Of the weights there are two copies. The learner writes the older one and then points to it, so a reader hardly ever
+meets the writer, and nobody waits for a lock that a killed process might hold. Each copy carries a checksum over
+version and bytes: a reader that was overtaken sees that it does not fit and reads again. Torn weights are never used.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.multiprocessing  # lets tensors be pickled for a process that is being started
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, block_in
+from rulka.errors import UserError
+
+MEMORY_FOLDER = Path("/dev/shm")
+"""Where Linux keeps it: a file system of limited size."""
+POISON = 0xFF
+"""Byte of memory that nobody has written: NaN as float32, no action as uint8, no truth value as bool."""
+ALIGNMENT = 64
+NO_VERSION = -1
+READ_TIMEOUT_S = 10.0
+RETRY_S = 0.001
+
+_NUMBERS = ("potential", "reward", "log_prob", "floats")
+_TRUTHS = ("terminated", "truncated", "is_reset", "is_greedy")
+_CURRENT, _VERSION, _CHECKSUM = 0, 1, 3  # places in the header: current copy; version of each; checksum of each
+_HEADER_BYTES = ALIGNMENT
+
+
+class SharedMemoryError(UserError):
+    """There is not enough shared memory for what collectors and learner share."""
+
+
+class IncompleteBlockError(RuntimeError):
+    """A block was handed over with parts that its collector never wrote."""
+
+
+class WeightsError(RuntimeError):
+    """Published weights could not be read, or do not fit what was agreed."""
+
+
+# Memory -----------------------------------------------------------------------------------------------------------
+
+
+def check_room(num_bytes: int) -> None:
+    """Makes sure that there is room for all the shared memory of a run, where that can be known before.
+
+    Args:
+        num_bytes: that the run is going to reserve.
+
+    Raises:
+        SharedMemoryError: if there is less; the message holds both figures.
+    """
+    if sys.platform != "linux":
+        return
+    room = shutil.disk_usage(MEMORY_FOLDER).free
+    if room < num_bytes:
+        raise _too_small(num_bytes, f"{room >> 20} MiB are free")
+
+
+def new_memory(num_bytes: int) -> Tensor:
+    """Reserves shared memory, [num_bytes] uint8; torch makes sure that all of it is there.
+
+    Raises:
+        SharedMemoryError: if there is not enough.
+    """
+    try:
+        return torch.empty(num_bytes, dtype=torch.uint8).share_memory_()
+    except RuntimeError as error:
+        if "No space left on device" not in str(error):
+            raise
+        raise _too_small(num_bytes, "others have taken it meanwhile") from error
+
+
+def _too_small(num_bytes: int, why: str) -> SharedMemoryError:
+    needed_mib = -(-num_bytes // (1 << 20))
+    message = f"shared memory ({MEMORY_FOLDER}) is too small: training needs {needed_mib} MiB more, and {why}"
+    hint = (
+        "In Docker start the container with --shm-size=1g (its default is 64 MiB); elsewhere enlarge it with"
+        " `mount -o remount,size=1G /dev/shm`. Or lower train.num_collectors, cars_per_collector or block_steps."
+    )
+    return SharedMemoryError(message, hint=hint)
+
+
+# Blocks -----------------------------------------------------------------------------------------------------------
+
+
+class SharedBlocks:
+    """Slots of one collector, each for a block of experience. Another process that gets them shares their memory."""
+
+    def __init__(self, spec: BlockSpec, num_slots: int, memory: Tensor | None = None) -> None:
+        """Reserves and poisons memory, or takes over that of another process.
+
+        Args:
+            spec: shape of the block in every slot.
+            num_slots: how many there are.
+            memory: of another process.
+        """
+        if memory is None:
+            memory = new_memory(spec.num_bytes * num_slots).fill_(POISON)
+        self.spec, self._memory = spec, memory
+        self._blocks = [block_in(memory.numpy()[k * spec.num_bytes :], spec) for k in range(num_slots)]
+
+    def __reduce__(self) -> tuple[Callable[..., SharedBlocks], tuple[Any, ...]]:
+        """Lets another process, which this is pickled for, have the same memory."""
+        return SharedBlocks, (self.spec, len(self._blocks), self._memory)
+
+    def __getitem__(self, slot: int) -> ExperienceBlock:
+        """Returns the block in a slot; its arrays are the shared memory itself."""
+        return self._blocks[slot]
+
+    def poison(self, slot: int) -> None:
+        """Marks a slot as unwritten, all but its images, which are too large for it."""
+        block = self._blocks[slot]
+        for name in (*_NUMBERS, *_TRUTHS, "action"):
+            getattr(block, name).view(np.uint8).fill(POISON)
+
+
+def check_written(block: ExperienceBlock) -> None:
+    """Makes sure that everything in a block was written.
+
+    Raises:
+        IncompleteBlockError: naming the array that holds poison or a NaN.
+    """
+    for name in (*_NUMBERS, "action") if block.spec.continuous else _NUMBERS:
+        if np.isnan(np.sum(getattr(block, name))):
+            _refuse(block, name, int(np.isnan(getattr(block, name)).sum()))
+    for name in _TRUTHS:
+        if (getattr(block, name).view(np.uint8) > 1).any():
+            _refuse(block, name, int((getattr(block, name).view(np.uint8) > 1).sum()))
+    if not block.spec.continuous and (block.action == POISON).any():
+        _refuse(block, "action", int((block.action == POISON).sum()))
+
+
+def _refuse(block: ExperienceBlock, name: str, count: int) -> None:
+    message = f"{count} of {getattr(block, name).size} numbers of {name!r} in a block were never written, or are NaN"
+    raise IncompleteBlockError(message)
+
+
+# Weights ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where one tensor lies in the bytes of a copy."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+
+
+class WeightsLayout(NamedTuple):
+    """Places of all tensors and the size of a copy in bytes. Picklable."""
+
+    places: tuple[TensorPlace, ...]
+    num_bytes: int
+
+
+class Weights(NamedTuple):
+    """A version and its tensors, private to the reader until it reads again."""
+
+    version: int
+    tensors: dict[str, Tensor]
+
+
+def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
+    """Lays out tensors of any dtypes one after the other, each aligned."""
+    places, offset = [], 0
+    for name, tensor in tensors.items():
+        places.append(TensorPlace(name, tuple(tensor.shape), tensor.dtype, offset))
+        offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    return WeightsLayout(tuple(places), max(offset, ALIGNMENT))
+
+
+def memory_bytes(layout: WeightsLayout) -> int:
+    """Returns how much shared memory weights of a layout take."""
+    return _HEADER_BYTES + 2 * layout.num_bytes
+
+
+class SharedWeights:
+    """Two copies of the weights in shared memory, for one writer and any number of readers.
+
+    Whoever makes it may publish; another process that gets it shares its memory, and reads.
+    """
+
+    def __init__(self, layout: WeightsLayout, memory: Tensor | None = None) -> None:
+        """Reserves memory that holds no version yet, or takes over that of another process.
+
+        Args:
+            layout: of both copies.
+            memory: of another process.
+        """
+        is_new = memory is None
+        memory = new_memory(memory_bytes(layout)) if memory is None else memory
+        self._layout, self._memory = layout, memory
+        content = memory.numpy()
+        self._header = content[:_HEADER_BYTES].view(np.int64)
+        self._copies = content[_HEADER_BYTES:].reshape(2, layout.num_bytes)
+        self._private = np.zeros(layout.num_bytes, np.uint8)
+        self._views = views(self._private, layout)
+        if is_new:
+            self._header[:] = 0
+            self._header[_VERSION : _VERSION + 2] = NO_VERSION
+
+    def __reduce__(self) -> tuple[Callable[..., SharedWeights], tuple[Any, ...]]:
+        """Lets another process, which this is pickled for, have the same memory."""
+        return SharedWeights, (self._layout, self._memory)
+
+    @property
+    def version(self) -> int:
+        """The newest version, or `NO_VERSION` before the first."""
+        return int(self._header[_VERSION + int(self._header[_CURRENT])])
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Makes new weights visible to all readers.
+
+        Args:
+            version: rising.
+            tensors: exactly those of the layout.
+
+        Raises:
+            WeightsError: if a tensor is missing, unknown, or has another shape.
+        """
+        fill(self._views, tensors)
+        target = 1 - int(self._header[_CURRENT])
+        self._header[_CHECKSUM + target] = -1  # fits no bytes: a reader of this copy starts again
+        self._copies[target] = self._private
+        self._header[_VERSION + target] = version
+        self._header[_CHECKSUM + target] = checksum(version, self._private)
+        self._header[_CURRENT] = target
+
+    def read(self) -> Weights:
+        """Returns the newest weights; the tensors are overwritten by the next call.
+
+        Raises:
+            WeightsError: if nothing whole could be read within `READ_TIMEOUT_S`.
+        """
+        give_up_s = time.monotonic() + READ_TIMEOUT_S
+        while time.monotonic() < give_up_s:
+            current = int(self._header[_CURRENT])
+            version = int(self._header[_VERSION + current])
+            self._private[:] = self._copies[current]
+            if version != NO_VERSION and self._header[_CHECKSUM + current] == checksum(version, self._private):
+                return Weights(version, self._views)
+            time.sleep(RETRY_S)
+        message = f"no whole weights could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
+        raise WeightsError(message)
+
+
+def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copies a version to where it is published, see `views`.
+
+    Raises:
+        WeightsError: if a tensor is missing, unknown, or has another shape.
+    """
+    for name, view in target.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != tuple(view.shape):
+            message = f"published tensor {name!r} has shape {found}, agreed was {tuple(view.shape)}"
+            raise WeightsError(message)
+    if len(tensors) != len(target):
+        message = f"published tensors nobody agreed on: {sorted(set(tensors) - set(target))}"
+        raise WeightsError(message)
+    for name, view in target.items():
+        view.copy_(tensors[name])
+
+
+def views(memory: NDArray[np.uint8], layout: WeightsLayout) -> dict[str, Tensor]:
+    """Returns the tensors of a layout, which are the memory itself."""
+    return {
+        place.name: torch.frombuffer(
+            memory, dtype=place.dtype, count=int(np.prod(place.shape, dtype=np.int64)), offset=place.offset
+        ).reshape(place.shape)
+        for place in layout.places
+    }
+
+
+def checksum(version: int, content: NDArray[np.uint8]) -> int:
+    """Returns the CRC-32 over a version's number and bytes."""
+    return zlib.crc32(content, version & 0xFFFFFFFF)

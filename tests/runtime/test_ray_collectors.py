@@ -1,0 +1,475 @@
+"""Collectors on several nodes and what happens when they die, with actors of this process instead of Ray's.
+
+Real nodes: `test_ray_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes_here import Actor, ClusterHere, nodes, until_all_work
+from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run
+
+from rulka.buffers.experience import ExperienceBlock
+from rulka.errors import UserError
+from rulka.params import read_params
+from rulka.runtime import connect as connecting
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
+from rulka.runtime.connect import connect, train_run
+from rulka.runtime.ray_collectors import (
+    ClusterTooSmallError,
+    CollectorRefusedError,
+    CollectorsLostError,
+    Limits,
+    RayCollectors,
+    RemoteCollector,
+    check_size,
+)
+from rulka.runtime.stop import StopSignals
+from rulka.runtime.supervisor import WorkerCrashError
+from tests.waiting import PATIENCE_S
+
+NUM_BLOCKS = 40
+
+
+class Unique(FakeLearner):
+    """Remembers what it was given by what no two blocks have in common, and how many lay there at once."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.blocks: list[tuple[float, float, int]] = []
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        super().insert(block, collector, version)
+        self.blocks.append((float(block.floats[0, 0, 2]), float(block.floats[0, 0, 0]), collector))
+        assert not block.image.flags.writeable, "it is read where it came"
+
+
+class Run:
+    """A learner and its collectors, without the loop."""
+
+    def __init__(self, folder: Path, cluster: ClusterHere, **train: Any) -> None:
+        self.learner, self.cluster = Unique(), cluster
+        spec = fake_run(folder, cluster="ray", **({"num_collectors": 4} | train))
+        limits = Limits(silence_s=PATIENCE_S)
+        self.collectors = RayCollectors(spec, self.learner.network.state_dict(), 0, 0, cluster, limits=limits)
+        self.most_under_way = 0
+
+    def start(self) -> None:
+        self.collectors.start()
+        self._publish()
+
+    def gather(self) -> None:
+        """Waits for all collectors, so that none of them comes when the others have done all the work."""
+        until_all_work(self.collectors)
+
+    def actor(self, index: int) -> Actor:
+        return self.collectors.remotes[index].actor
+
+    def until_lost(self, index: int) -> None:
+        """Lets the last sign of a collector be so long ago that it counts as lost, unless it gives one now."""
+
+        def is_made_again() -> bool:
+            if not self.collectors.num_restarts:  # what it had said before is heard first
+                self.collectors.remotes[index].heard_s -= 2.0 * PATIENCE_S
+            return self.collectors.num_restarts == 1
+
+        self.until(is_made_again)
+
+    def _publish(self) -> None:
+        self.collectors.publish(self.learner.version, self.learner.network.state_dict())
+
+    def until(self, is_enough: Callable[[], bool]) -> None:
+        """Learns until a condition holds."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not is_enough():
+            assert time.monotonic() < give_up_s
+            for delivery in self.collectors.collect(self.learner.num_allowed_env_steps(), 0.05):
+                self.learner.insert(delivery.block, delivery.collector, delivery.facts.version)
+                self.collectors.release(delivery)
+            self.most_under_way = max(self.most_under_way, self.collectors.num_under_way)
+            if self.learner.update() is not None:
+                self._publish()
+
+    def learn(self, num_blocks: int) -> None:
+        """Learns from so many further blocks."""
+        goal = len(self.learner.blocks) + num_blocks
+        self.until(lambda: len(self.learner.blocks) >= goal)
+
+    def check(self) -> None:
+        """Nothing was learned twice, and the bounds held."""
+        blocks = self.learner.blocks
+        assert len(set(blocks)) == len(blocks), "nothing is learned twice"
+        assert self.learner.num_env_steps == len(blocks) * BLOCK_STEPS
+        assert self.most_under_way <= 4, "as many as the learner allows"
+        assert max(self.learner.staleness) <= self.learner.allowed_lag
+
+
+Begin = Callable[..., Run]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    runs: list[Run] = []
+
+    def make(*num_cpus: int, kind: type = RemoteCollector, **train: Any) -> Run:
+        run = Run(tmp_path, ClusterHere(nodes(*num_cpus), kind), **train)
+        runs.append(run)
+        run.start()
+        return run
+
+    yield make
+    for run in runs:
+        run.collectors.stop()
+        assert run.cluster.is_closed
+        assert not run.cluster.living()
+
+
+# How it goes ----------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> None:
+    run = begin(2, 2)
+    run.gather()
+    run.learn(NUM_BLOCKS)
+    run.until(lambda: run.collectors.cpu_seconds_elsewhere > 0.0)
+    run.check()
+    assert set(run.learner.collectors) == {0, 1, 2, 3}
+    assert len(run.cluster.actors) == 4
+    assert run.collectors.num_restarts == 0
+
+
+def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
+    """However slow one collector is: its blocks are held back here until nothing else can go on."""
+    run = begin(1, 1, num_collectors=2)
+    run.gather()
+    wait, call, slow = run.cluster.wait, run.cluster.call, list[Any]()
+    moments: list[int] = []
+
+    def note(actor: Actor, method: str, *arguments: Any, is_beside: bool = False) -> Any:
+        reference = call(actor, method, *arguments, is_beside=is_beside)
+        if method == "fill":
+            moments.append(arguments[1].env_steps)
+            if actor is run.actor(0):
+                slow.append(reference)
+        return reference
+
+    def wait_longer(references: Any, timeout_s: float) -> Any:
+        others = [reference for reference in references if reference not in slow]
+        return wait(others, timeout_s) or wait(references, 0.0)
+
+    run.cluster.call, run.cluster.wait = note, wait_longer  # type: ignore[method-assign]
+    run.learn(NUM_BLOCKS)
+    run.check()
+    assert moments == [number * BLOCK_STEPS for number in range(len(moments))]
+
+
+def test_each_version_is_laid_once_for_all_and_its_bytes_are_counted(begin: Begin) -> None:
+    run = begin(1, 1, num_collectors=2)
+    run.gather()
+    run.learn(NUM_BLOCKS)
+    assert run.cluster.num_put == run.learner.version + 1
+    size = run.collectors._layout.num_bytes
+    moved = run.collectors.take_weight_bytes()
+    assert moved % size == 0
+    assert size <= moved <= 2 * size * run.cluster.num_put
+    assert run.collectors.take_weight_bytes() == 0
+
+
+def test_a_slow_learner_bounds_what_each_collector_may_fill(begin: Begin) -> None:
+    """Nothing is released: each collector has three blocks, wherever they are, and gets no fourth."""
+    run = begin(1, 2, num_collectors=3)
+    run.learner._ahead = 1000
+    taken = []
+    give_up_s = time.monotonic() + PATIENCE_S
+    while len(taken) < 3 * SLOTS_PER_COLLECTOR:
+        assert time.monotonic() < give_up_s
+        taken += run.collectors.collect(10**9, 0.05)
+    for _ in range(20):
+        assert run.collectors.collect(10**9, 0.01) == []
+    run.collectors.release(taken[0])
+    while not (more := run.collectors.collect(10**9, 0.05)):
+        assert time.monotonic() < give_up_s
+    assert len(more) == 1
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_collector_is_made_again_and_its_credit_given_out_again(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin(1, 1, num_collectors=2)
+    run.gather()
+    run.learn(10)
+    run.cluster.kill(run.actor(1))
+    # Its successor has its number, and a seed of its own.
+    run.until(lambda: len({block[0] for block in run.learner.blocks if block[2] == 1}) == 2)
+    run.learn(NUM_BLOCKS)
+    run.check()
+    assert "collector 1 on node-1 is gone: it was killed; starting it again" in caplog.text
+    assert run.collectors.num_restarts == 1
+
+
+def test_one_that_is_cut_off_and_comes_back_is_not_heard(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    run = begin(2, num_collectors=2)
+    run.gather()
+    run.learn(10)
+    actor = run.actor(0)
+    run.cluster.cut_off(actor)
+    run.until(lambda: any(run.cluster._calls[answer][1] == "fill" for answer, _ in actor.unheard))
+    run.until_lost(0)
+    assert f"collector 0 on node-0 took no step for {PATIENCE_S:.0f} s while working" in caplog.text
+    assert run.cluster.bring_back(actor), "blocks that nobody waits for"
+    run.learn(NUM_BLOCKS)
+    run.check()
+
+
+hangs, goes_on = threading.Event(), threading.Event()
+
+
+class Stalled(RemoteCollector):
+    """Stands still in its fifth block, if it is the first one to do so."""
+
+    num_blocks = 0
+    is_stalled = False
+
+    def fill(self, *arguments: Any) -> Any:
+        self.num_blocks += 1
+        if self.num_blocks == 5 and not hangs.is_set():
+            self._step()
+            self.is_stalled = True
+            hangs.set()
+            goes_on.wait(PATIENCE_S)
+        return super().fill(*arguments)
+
+
+def test_one_that_stands_still_is_made_again(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    """Its process lives and answers when it is asked how it is: that it has taken no step for long."""
+    hangs.clear()
+    goes_on.clear()
+    run = begin(1, 1, num_collectors=2, kind=Stalled)
+    end = run.cluster.end
+
+    def let_go_and_end(actor: Actor) -> None:
+        goes_on.set()
+        end(actor)
+
+    run.cluster.end = let_go_and_end  # type: ignore[method-assign]
+    run.until(hangs.is_set)
+    (stalled,) = [each for each in run.cluster.actors if each.remote.is_stalled]
+    stalled.remote._began_s -= 2.0 * PATIENCE_S
+    run.until(lambda: run.collectors.num_restarts == 1)
+    assert f"took no step for {PATIENCE_S:.0f} s while working; starting it again" in caplog.text
+    run.learn(NUM_BLOCKS)
+    run.check()
+    assert run.collectors.num_restarts == 1
+
+
+class Slow(RemoteCollector):
+    def _step(self) -> None:
+        super()._step()
+        time.sleep(0.2)
+
+
+def test_one_that_is_slow_and_takes_steps_is_left_alone(begin: Begin) -> None:
+    """A block may take longer than the limit; what counts is the last step."""
+    run = begin(1, num_collectors=1, kind=Slow)
+    run.gather()
+    run.collectors._limits = Limits(silence_s=2.5)
+    run.learn(1)
+    assert run.collectors.num_restarts == 0
+
+
+def test_the_third_loss_within_minutes_ends_the_run(begin: Begin) -> None:
+    run = begin(1, num_collectors=1)
+    for _ in range(2):
+        run.learn(5)
+        run.cluster.kill(run.actor(0))
+        run.learn(5)
+    run.cluster.kill(run.actor(0))
+    with pytest.raises(WorkerCrashError, match="collector 0 on node-0 was lost 3 times within 600 s; the last time it"):
+        run.learn(5)
+
+
+def _lie(answer: Any) -> Any:
+    return answer[0], answer[1] | {"code": "0123456789abcdef"}
+
+
+def test_one_of_another_version_is_refused_with_both_named(begin: Begin) -> None:
+    run = begin(1, 1, num_collectors=2)
+    run.cluster.change = lambda actor, method, answer: _lie(answer) if (actor.number, method) == (1, "code") else answer
+    words = "it is of another version: code 0123456789abcdef, and the learner's is [0-9a-f]{16}"
+    with pytest.raises(CollectorRefusedError, match=f"collector 1 on node-1 is refused: {words}") as error:
+        run.until(lambda: False)
+    assert "Install the same version of Rulka on every node" in error.value.hint
+
+
+def test_a_node_of_another_version_that_comes_later_does_not_end_the_run(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin(1, 1, num_collectors=2)
+    run.gather()
+    run.learn(10)
+    run.cluster.change = lambda actor, method, answer: _lie(answer) if actor.number > 1 and method == "code" else answer
+    run.cluster.remove("n1")
+    run.cluster.add(nodes(1, 1, 1)[2])
+    run.until(lambda: "collector 1 on node-2 is refused" in caplog.text)
+    assert "the run goes on without it. Install the same version" in caplog.text
+    run.learn(10)
+    run.check()
+
+
+def test_a_lost_node_lets_the_run_go_on_and_one_that_comes_is_taken(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin(1, 2, num_collectors=3)
+    run.gather()
+    run.learn(10)
+    (left,) = [each.number for each in run.cluster.actors if each.node.key == "n0"]
+    run.cluster.remove("n1")
+    run.until(lambda: caplog.text.count("its node is gone; starting it again where there is room") == 2)
+    before = len(run.learner.collectors)
+    run.learn(NUM_BLOCKS)
+    assert set(run.learner.collectors[before + 8 :]) == {left}
+    without_cpus, large_enough = nodes(0, 0, 0, 2)[2:]
+    run.cluster.add(without_cpus)
+    run.cluster.add(large_enough)
+    run.until(lambda: set(run.learner.collectors[before + 8 :]) == {0, 1, 2})
+    run.check()
+    assert [each.node.key for each in run.cluster.actors[3:]] == ["n3", "n3"]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> ClusterHere:
+    """Two nodes, on which runs find their collectors."""
+    cluster = ClusterHere(nodes(2, 1))
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
+    return cluster
+
+
+def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: ClusterHere
+) -> None:
+    limits = Limits(silence_s=PATIENCE_S, node_s=2.0)
+
+    def collectors(*arguments: Any, **named: Any) -> RayCollectors:
+        return RayCollectors(*arguments, **named, limits=limits)
+
+    num_blocks = 0
+
+    def remove_all(_actor: Actor, method: str, answer: Any) -> Any:
+        nonlocal num_blocks
+        num_blocks += method == "fill"
+        if num_blocks == 5:
+            here.remove("n0")
+            here.remove("n1")
+        return answer
+
+    monkeypatch.setattr(connecting, "RayCollectors", collectors)
+    here.change = remove_all
+    spec = fake_run(tmp_path, num_collectors=2, cluster="ray", max_env_steps=10**9)
+    with pytest.raises(CollectorsLostError, match="no node is left to collect on, and none has come for 2 s"):
+        train_run(spec)
+    saved = Checkpoints(tmp_path).load_newest()
+    assert saved is not None
+    assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
+    assert here.is_closed
+
+
+class Broken(RemoteCollector):
+    def build(self, pickled: bytes) -> None:
+        message = "the collector broke down"
+        raise RuntimeError(message)
+
+
+def test_an_error_that_comes_again_and_again_ends_the_run_with_its_words(begin: Begin) -> None:
+    run = begin(1, num_collectors=1, kind=Broken)
+    with pytest.raises(WorkerCrashError, match=r"(?s)collector 0 on node-0 was lost 3 times.*collector broke down"):
+        run.learn(1)
+
+
+class Full(RemoteCollector):
+    def build(self, pickled: bytes) -> None:
+        message = "this processor cannot do that"
+        raise UserError(message, hint="Take another one.")
+
+
+def test_what_a_node_cannot_do_is_said_with_its_hint(begin: Begin) -> None:
+    run = begin(1, num_collectors=1, kind=Full)
+    with pytest.raises(
+        CollectorRefusedError, match="collector 0 on node-0 is refused: this processor cannot do that"
+    ) as error:
+        run.learn(1)
+    assert error.value.hint == "Take another one."
+
+
+def test_a_whole_training_has_the_samples_that_it_would_have_had(tmp_path: Path, here: ClusterHere) -> None:
+    """The loop, the rank and the budget: exactly as many environment steps as asked for, though one was killed."""
+    num_blocks = 0
+
+    def kill_once(actor: Actor, method: str, answer: Any) -> Any:
+        nonlocal num_blocks
+        num_blocks += method == "fill" and actor.number == 1
+        if num_blocks == 5 and len(here.actors) == 3:
+            here.kill(actor)
+        return answer
+
+    here.change = kill_once
+    spec = fake_run(tmp_path, num_collectors=3, cluster="ray", max_env_steps=60 * BLOCK_STEPS)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        until_all_work(loop._collectors)  # type: ignore[arg-type]
+        outcome = loop.run()
+    assert outcome.state.env_steps == 60 * BLOCK_STEPS
+    assert len(here.actors) == 4
+
+
+# What a cluster has to have -------------------------------------------------------------------------------------------
+
+
+def test_too_few_cpus_are_said_at_once_with_what_is_there(tmp_path: Path) -> None:
+    cluster = ClusterHere(nodes(2, 1))
+    wanted = r"num_collectors 4 take a CPU each, and the cluster has 3: node-0 2, node-1 1"
+    with pytest.raises(ClusterTooSmallError, match=wanted):
+        Run(tmp_path, cluster)
+    cluster.taken_cpus = 2
+    with pytest.raises(ClusterTooSmallError, match="has 3, of which others have taken 2"):
+        Run(tmp_path, cluster, num_collectors=2)
+    assert cluster.actors == []
+
+
+def test_too_little_memory_for_blocks_is_said_with_both_figures() -> None:
+    there = [node._replace(store_bytes=100 << 20) for node in nodes(1, 2)]
+    check_size(2, there, 3, 50 << 20)
+    with pytest.raises(ClusterTooSmallError, match=r"of node node-0 has 100 MiB, .* may take 120 MiB"):
+        check_size(2, there, 3, 60 << 20)
+    roomy = there[0]._replace(store_bytes=1 << 30)
+    with pytest.raises(ClusterTooSmallError, match=r"of node node-1 has 100 MiB, .* may take 120 MiB"):
+        check_size(3, [roomy, there[1]], 3, 60 << 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_collectors": 0}, "num_collectors 0 has no processes that could be elsewhere"),
+        ({"num_collectors": 2, "learners": 2}, "2 learners have their collectors beside them"),
+        ({"num_collectors": 1, "environment": "game"}, "games are on the machine of the learner"),
+        ({"num_collectors": 1, "inference": "central"}, "policy workers act beside the learner"),
+    ],
+)
+def test_what_collectors_elsewhere_cannot_do_is_refused_when_parameters_are_read(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        fake_run(Path(), cluster="ray", **changes)
+
+
+def test_nobody_asks_for_a_cluster_by_default() -> None:
+    assert read_params().train.cluster == "none"
