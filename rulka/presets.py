@@ -195,15 +195,15 @@ def _without_header(text: str) -> str:
     return text.partition("\n")[2] if _applied_before(text) else text
 
 
-def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:
+def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params:
     """Returns the parameters of a training in a Gymnasium environment.
 
     They are those of `params.yaml`, or the package's where there is none here, and over them `scratch`, what all
-    environments have in common, what this one has, and the overlay.
+    environments have in common, what this one has, and the overlays.
 
     Args:
         environment: its ID; a module before it makes no difference.
-        overlay: sections of keys.
+        *overlays: sections of keys, one over the other.
 
     Raises:
         PresetError: if a key is not known.
@@ -217,7 +217,8 @@ def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:
         if name != own or (folder / name).is_file():
             layer = read_sections(folder / name, PresetError)
             sections = laid_over(sections, layer, (folder / name).as_posix(), PresetError)
-    sections = laid_over(sections, overlay, "the command line", PresetError)
+    for overlay in overlays:
+        sections = laid_over(sections, overlay, "the command line", PresetError)
     return checked_params(sections, f"the parameters for {environment} are wrong")
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, lines_aside, say, say_json
+from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, lines_aside, report, say, say_json
+from rulka.cli.pages import prefect_explained
 from rulka.errors import UserError
 from rulka.outputs import check_file, new_file
 from rulka.ports import DASHBOARD_PORT
 from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
-    from rulka.dashboard.stages import Pipeline
     from rulka.doctor.finding import Finding
-
-BENCHMARKS_DIR = Path("benchmarks")
 
 
 def run(
@@ -44,13 +39,13 @@ def run(
     """
     _check_folder()
     _pass_on(device)
-    with _prefect_explained():
+    with prefect_explained():
         from flows.local import preview, preview_text
         from flows.local import run as run_flow
 
     if dry_run:
         found = preview(list(stages) or None, force)
-        say_json(found) if as_json else say(preview_text(found))
+        report(found, lambda: preview_text(found), as_json)
         return
     with lines_aside(as_json):
         done = run_flow(list(stages) or None, force, say)
@@ -68,17 +63,14 @@ def new(folder: OnePath, /, as_json: AsJson = False) -> None:
     from rulka.cli.projects import make_project
 
     written = make_project(folder)
-    if as_json:
-        say_json({"folder": folder.as_posix(), "written": written})
-        return
-    say(f"{folder}: {', '.join(written) if written else 'nothing is missing'}")
-    say(f"now: cd {folder} && dvc repro")
+    text = f"{folder}: {', '.join(written) if written else 'nothing is missing'}\nnow: cd {folder} && dvc repro"
+    report({"folder": folder.as_posix(), "written": written}, lambda: text, as_json)
 
 
 def up() -> None:
     """Start Prefect's server, worker and deployments on this machine; Ctrl-C or `rulka down` stops them."""
     _check_folder()
-    with _prefect_explained():
+    with prefect_explained():
         from flows.stack import up as run_stack
 
     run_stack(say)
@@ -87,7 +79,7 @@ def up() -> None:
 def down() -> None:
     """Stop the `rulka up` of this folder, wherever it was started; active runs save their work first."""
     _check_folder()
-    with _prefect_explained():
+    with prefect_explained():
         from flows.stack import down as stop_stack
 
     stop_stack(say)
@@ -100,15 +92,12 @@ def status(as_json: AsJson = False) -> None:
         as_json: print one JSON object.
     """
     _check_folder()
-    with _prefect_explained():
+    with prefect_explained():
         from flows.status import status as look
         from flows.status import status_text
 
     found = look()
-    if as_json:
-        say_json(found)
-    else:
-        say(status_text(found))
+    report(found, lambda: status_text(found), as_json)
 
 
 def cluster(
@@ -143,7 +132,7 @@ def cluster(
         local.down(port, say)
     else:
         found = local.status(chosen_address() or f"{local.HOST}:{port}")
-        say_json(found) if as_json else say(local.status_text(found))
+        report(found, lambda: local.status_text(found), as_json)
 
 
 def dashboard(port: int = DASHBOARD_PORT) -> None:
@@ -152,43 +141,11 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
     Args:
         port: to listen on; 0 takes any free one.
     """
+    from rulka.cli.pages import serve_pages
     from rulka.graph import read_graph
 
     read_graph()
     serve_pages(port, "")
-
-
-def serve_pages(port: int, address: str, runs: Path | None = None) -> None:
-    """Serves the dashboard until Ctrl-C.
-
-    Args:
-        port: to listen on; 0 takes any free one.
-        address: of the page to name.
-        runs: folder of the trainings to show; those of this project when left out.
-
-    Raises:
-        UserError: if the port is taken, or a package is missing.
-    """
-    from rulka.dashboard.app import HOST, make_server, open_port
-    from rulka.dashboard.runs import Runs
-
-    with open_port(port) as door:
-        server = make_server(_pipeline(), None if runs is None else Runs(runs, with_agents=False))
-        say(f"http://{HOST}:{door.getsockname()[1]}/{address}  (Ctrl-C ends)")
-        server.run([door])
-
-
-def _pipeline() -> Pipeline:
-    """Returns whom the dashboard asks about the pipeline; Prefect is imported when it is asked for the first time."""
-    from flows.dvc import changes, stages_at_work
-    from rulka.dashboard.stages import Pipeline
-
-    def look() -> dict[str, Any]:
-        with _prefect_explained():
-            from flows.status import status as look_at_flows
-        return look_at_flows()
-
-    return Pipeline(changes, stages_at_work, look)
 
 
 def preset(name: OneName, /, as_json: AsJson = False) -> None:
@@ -204,16 +161,12 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
 
     if name == "list":
         known = known_presets()
-        say_json(known) if as_json else say("\n".join(f"{each:12}{known[each]}".rstrip() for each in known))
+        report(known, lambda: "\n".join(f"{each:12}{known[each]}".rstrip() for each in known), as_json)
         return
     done = undo_preset() if name == "undo" else apply_preset(name)
-    if as_json:
-        say_json(done._asdict())
-        return
-    unchanged = (
-        [] if name == "undo" or done.remarks else [f"params.yaml holds all of {name} already: nothing is changed"]
-    )
-    say("\n".join([*(done.changes or unchanged), *(f"note: {remark}" for remark in done.remarks)]))
+    lines = [*done.changes, *(f"note: {remark}" for remark in done.remarks)]
+    unchanged = f"params.yaml holds all of {name} already: nothing is changed"
+    report(done._asdict(), lambda: "\n".join(lines) or unchanged, as_json)
 
 
 def params(
@@ -249,10 +202,7 @@ def params(
     found = parameters_below(key, read_sections(PARAMS_FILE))
     if changed:
         found = [parameter for parameter in found if parameter.value not in (None, parameter.default)]
-    if as_json:
-        say_json([parameter._asdict() for parameter in found])
-    else:
-        say("\n".join(str(parameter) for parameter in found))
+    report([parameter._asdict() for parameter in found], lambda: "\n".join(map(str, found)), as_json)
 
 
 def experiment(
@@ -271,7 +221,7 @@ def experiment(
 
     with lines_aside(as_json):
         table = run_experiment(file, cells, processes, page, say)
-    say_json(table.rows) if as_json else say(table.text)
+    report(table.rows, lambda: table.text, as_json)
 
 
 def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False, as_json: AsJson = False) -> None:
@@ -291,7 +241,7 @@ def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False
 
     with lines_aside(as_json):
         ended = run_population(file, page, say, on_cluster=cluster)
-    say_json([each.to_json() for each in ended]) if as_json else say(format_standings(ended))
+    report([each.to_json() for each in ended], lambda: format_standings(ended), as_json)
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -306,36 +256,10 @@ def doctor(as_json: AsJson = False) -> None:
     from rulka.doctor.finding import State
 
     findings = examine({"server": _look_at_prefect, "dvc at work": _look_at_dvc})
-    if as_json:
-        say_json({finding.name: finding.to_json() for finding in findings})
-    else:
-        say("\n".join(finding.describe() for finding in findings))
+    found = {finding.name: finding.to_json() for finding in findings}
+    report(found, lambda: "\n".join(finding.describe() for finding in findings), as_json)
     if any(finding.state is State.WRONG for finding in findings):
         sys.exit(EXIT_USER_ERROR)
-
-
-def bench(names: Names = (), /, as_json: AsJson = False, device: DeviceName = None) -> None:
-    """Run benchmarks, each of which prints a table.
-
-    Args:
-        names: names of modules in benchmarks/; all of them when left out.
-        as_json: let each print one JSON object instead.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
-    """
-    _pass_on(device)
-    modules = [path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_")]
-    known = sorted([*modules, *(path.parent.name for path in BENCHMARKS_DIR.glob("*/__main__.py"))])
-    if not known:
-        message = f"there are no benchmarks in {BENCHMARKS_DIR.absolute()}"
-        raise UserError(message, hint="Run this from the root of the project.")
-    if unknown := sorted(set(names) - set(known)):
-        message = f"no benchmark is called {', '.join(unknown)}; {BENCHMARKS_DIR}/ holds {', '.join(known)}"
-        raise UserError(message)
-    for name in names or known:
-        command = [sys.executable, "-m", f"{BENCHMARKS_DIR}.{name}", *(["--json"] if as_json else [])]
-        if subprocess.run(command, check=False).returncode != 0:
-            message = f"benchmark {name} failed"
-            raise UserError(message)
 
 
 def _pass_on(device: str | None) -> None:
@@ -354,24 +278,8 @@ def _check_folder() -> None:
     check_project()
 
 
-@contextmanager
-def _prefect_explained() -> Iterator[None]:
-    """Turns whatever an import of `flows`, and so of Prefect, raises in the block into a UserError.
-
-    These imports stand in functions, for they take seconds that no other command shall wait for.
-    """
-    try:
-        yield
-    except Exception as error:
-        # Packages that do not fit together, and settings that cannot be read, raise whatever they like.
-        reason = " ".join(str(error).split())
-        message = f"Prefect cannot be used: {type(error).__name__}: {reason}"
-        hint = "Look at PREFECT_* in the environment and in .env; else run `make setup` in a new .venv."
-        raise UserError(message, hint=hint) from error
-
-
 def _look_at_prefect() -> list[Finding]:
-    with _prefect_explained():
+    with prefect_explained():
         from flows.checkup import server
     return server()
 
