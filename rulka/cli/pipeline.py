@@ -153,8 +153,8 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
 
     Args:
         name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, reference, scratch, or that of
-            another file of presets/; `list` shows all, and `undo` takes back what the last one changed and nobody has
-            changed since.
+            another file of presets/; `list` shows all, and `undo` takes back the last one, as long as nobody has
+            changed the file since.
         as_json: print one JSON object: what changed, or each preset with what it is.
     """
     from rulka.presets import apply_preset, known_presets, undo_preset
