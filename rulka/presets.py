@@ -2,7 +2,8 @@
 
 `null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay. A key that
 the file leaves out is added below its section, and a section that is empty there is taken from the preset as it stands,
-with its comments. The file before and after each is kept in `runs/`, so that the last one can be undone.
+with its comments. The file before and after each is kept in `runs/`, so that the last one can be undone as long as
+nobody has changed the file since.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -110,70 +111,48 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
         if lines:
             body, brought = with_section(body, section, lines), [*brought, section]
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
-    changes = [f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}" for keys, old, new in found]
+    changes = _told(found)
     remarks = _remarks(below, name, changes, params)
     if brought:  # at its defaults, most of it
         remarks.append(f"{params_file.name} now shows what {name} sets in {', '.join(brought)}")
     if changes or brought:
         names = [*(other for other in below if other != name), name]
         after = f"{_header(names)}{body}"
-        note = {"preset": name, "below": below, "before": text, "after": after}
+        note = {"preset": name, "before": text, "after": after}
         _write(params_file, after, [*_noted(params_file), note])
     return Applied(changes, remarks)
 
 
 def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
-    """Takes back what the last preset changed, as far as nobody has changed it since.
-
-    Where somebody has changed the file, keys that the preset added stay, at the values that they had before.
+    """Puts back the file that the last preset was laid over.
 
     Args:
         params_file: read, and written at once or not at all.
 
     Raises:
-        PresetError: if no preset lies over the parameters, or what the last one changed was not noted down here.
-        ParamsError: if the result is not valid.
+        PresetError: if no preset lies over the parameters, or they are not as the last one left them.
         OutputError: if the parameters cannot be written.
     """
-    written, text = read_sections(params_file), _text(params_file)
-    names, notes = _applied_before(text), _noted(params_file)
+    text, notes = _text(params_file), _noted(params_file)
+    names = _applied_before(text)
     if not names:
         message = f"no preset lies over {params_file}: its first line names none"
         raise PresetError(message)
-    if not notes or notes[-1]["preset"] != names[-1] or "after" not in notes[-1]:
-        message = f"what preset {names[-1]} changed was not noted down in {PRESETS_LOG}"
-        raise PresetError(message, hint="It was applied elsewhere. `git diff params.yaml` shows all that differs.")
-    note, base = notes[-1], resolved(written, f"{params_file} is wrong")
-    before, after = (resolved(parsed(note[when]), f"{params_file} was wrong") for when in ("before", "after"))
-    values: dict[tuple[str, ...], Any] = {}
-    changes: list[str] = []
-    remarks: list[str] = []
-    for keys, new, old in differences(after, before, f"{params_file} before", PresetError):
-        now = _at(base, keys)
-        if now == new:
-            values[keys] = old
-            changes.append(f"{'.'.join(keys)}: {_short(new)} -> {_short(old)}")
-        else:
-            remarks.append(f"{'.'.join(keys)} was {_short(old)}, and is left at {_short(now)}")
-    if text == note["after"]:
-        restored = note["before"]
-    else:
-        restored = _header(note["below"]) + with_values(_without_header(text), values)
-    checked_params(parsed(restored), f"without preset {names[-1]!r} {params_file} does not fit together")
-    _write(params_file, restored, notes[:-1])
-    return Applied(changes, remarks)
+    if not notes or notes[-1].get("after") != text:
+        message = f"{params_file} is not as preset {names[-1]} left it here, and what was changed since would be lost"
+        raise PresetError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
+    now, before = (resolved(parsed(each), f"{params_file} is wrong") for each in (text, notes[-1]["before"]))
+    changes = _told(differences(now, before, f"{params_file} before", PresetError))
+    _write(params_file, notes[-1]["before"], notes[:-1])
+    return Applied(changes, [])
 
 
-def _at(sections: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    """Returns what lies at some keys; None where one of them is not there."""
-    value: Any = sections
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+def _told(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
+    return [f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}" for keys, old, new in found]
 
 
 def _noted(params_file: Path) -> list[dict[str, Any]]:
-    """Returns what each preset did: its name, the names of those `below`, and the file's text `before` and `after`."""
+    """Returns what each preset did: its name, and the file's text `before` and `after`."""
     log = params_file.parent / PRESETS_LOG
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
 
@@ -195,15 +174,15 @@ def _without_header(text: str) -> str:
     return text.partition("\n")[2] if _applied_before(text) else text
 
 
-def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:
+def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params:
     """Returns the parameters of a training in a Gymnasium environment.
 
     They are those of `params.yaml`, or the package's where there is none here, and over them `scratch`, what all
-    environments have in common, what this one has, and the overlay.
+    environments have in common, what this one has, and the overlays.
 
     Args:
         environment: its ID; a module before it makes no difference.
-        overlay: sections of keys.
+        *overlays: sections of keys, one over the other.
 
     Raises:
         PresetError: if a key is not known.
@@ -217,7 +196,8 @@ def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:
         if name != own or (folder / name).is_file():
             layer = read_sections(folder / name, PresetError)
             sections = laid_over(sections, layer, (folder / name).as_posix(), PresetError)
-    sections = laid_over(sections, overlay, "the command line", PresetError)
+    for overlay in overlays:
+        sections = laid_over(sections, overlay, "the command line", PresetError)
     return checked_params(sections, f"the parameters for {environment} are wrong")
 
 

@@ -16,8 +16,16 @@ from rich.progress import Progress as RichProgress
 
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
-BASIS_S, BASIS_SHARE, LONG_BASIS_S = 3.0, 0.02, 30.0
-"""The time left is told once this much time has been measured, with this share of the work; or after a long time."""
+BASIS_S = 3.0
+"""The time left is told once this much time has been measured."""
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(bar_width=30),
+    TextColumn("{task.percentage:>3.0f} %"),
+    TextColumn("{task.fields[left]}"),
+    TextColumn("{task.fields[details]}"),
+)
+"""Of the bar."""
 
 Fact = str | float | int
 
@@ -46,23 +54,22 @@ class Progress:
         self._facts: dict[str, Fact] = {}
         self._stream = stream or sys.stdout
         self._started_s = self._shown_s = time.monotonic()
-        self._bar = _Bar(self) if self._stream.isatty() else None
+        self._bar = RichProgress(*COLUMNS, console=Console(file=self._stream)) if self._stream.isatty() else None
+        self._task = self._bar.add_task(label, total=total, left="", details="") if self._bar else TaskID(0)
 
     def __enter__(self) -> Self:
         self._started_s = self._shown_s = time.monotonic()
         if self._bar:
             self._bar.start()
-            self._bar.show(self)
+            self._show()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._show("done" if kind is None else "stopped")
         if self._bar:
-            self._bar.show(self)
             self._bar.stop()
-        else:
-            self._write_line("done" if kind is None else "stopped")
 
     def advance(self, amount: float = 1, **facts: Fact) -> None:
         """Adds to what is done and remembers facts worth showing, such as a loss; cheap enough for inner loops."""
@@ -74,10 +81,7 @@ class Progress:
         if now_s - self._shown_s < (BAR_PERIOD_S if self._bar else LINE_PERIOD_S):
             return
         self._shown_s = now_s
-        if self._bar:
-            self._bar.show(self)
-        else:
-            self._write_line(self.time_left())
+        self._show(self.time_left())
 
     def skip(self, amount: float) -> None:
         """Adds to what is done what an earlier start of the work did, which says nothing of the pace of this one."""
@@ -99,63 +103,29 @@ class Progress:
             return ""
         since_s, done_then = self._basis
         measured_s, measured = time.monotonic() - since_s, self.done - done_then
-        is_enough = measured_s >= BASIS_S and measured >= BASIS_SHARE * (self.total - done_then)
-        if measured <= 0 or not (is_enough or measured_s >= LONG_BASIS_S):
+        if measured <= 0 or measured_s < BASIS_S:
             return ""
-        return time_left(measured / measured_s, self.total, self.done)
+        left_s = max(0.0, self.total - self.done) * measured_s / measured
+        minutes, seconds = divmod(round(left_s), 60)
+        return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
 
     def details(self) -> str:
         """Returns the rate and the facts in words."""
         facts = [f"{name} {_number(value)}" for name, value in self._facts.items()]
         return ", ".join([f"{_number(self.rate)} {self.unit}/s", *facts])
 
-    def _write_line(self, ending: str) -> None:
+    def _show(self, ending: str = "") -> None:
+        """Shows how far it is, in the bar or as a line."""
+        if self._bar:
+            left, details = self.time_left(), self.details()
+            self._bar.update(self._task, completed=self.done, total=self.total, left=left, details=details)
+            return
         about = "~" if self.is_estimate and self.total != self.done else ""
         of_total = f"/{about}{_number(self.total)}" if self.total is not None else ""
         percent = f" ({min(100.0, 100.0 * self.done / self.total):.0f} %)" if self.total else ""
         parts = [f"{self.label}: {_number(self.done)}{of_total} {self.unit}{percent}", self.details(), ending]
         self._stream.write(", ".join(part for part in parts if part) + "\n")
         self._stream.flush()
-
-
-class _Bar:
-    """The bar on a terminal."""
-
-    def __init__(self, progress: Progress) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[details]}"),
-        )
-        self._rich = RichProgress(*columns, console=Console(file=progress._stream))
-        self._task: TaskID = self._rich.add_task(progress.label, total=progress.total, left="", details="")
-
-    def start(self) -> None:
-        self._rich.start()
-
-    def stop(self) -> None:
-        self._rich.stop()
-
-    def show(self, progress: Progress) -> None:
-        done, left, details = progress.done, progress.time_left(), progress.details()
-        self._rich.update(self._task, completed=done, total=progress.total, left=left, details=details)
-
-
-def time_left(rate: float, total: float | None, done: float) -> str:
-    """Returns the time left in words, or an empty text when it cannot be known.
-
-    Args:
-        rate: units a second.
-        total: units in all, or None.
-        done: units done.
-    """
-    if total is None or rate <= 0:
-        return ""
-    left_s = max(0.0, total - done) / rate
-    minutes, seconds = divmod(round(left_s), 60)
-    return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
 
 
 def _number(value: Fact) -> str:

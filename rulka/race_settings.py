@@ -34,14 +34,14 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     """
 
     simulator: SimulatorParams = Field(description="physics and camera")
-    observation: ObservationParams | None = Field(description="what is seen; null where nobody looks")
-    rewards: RewardParams | None = Field(description="weights of the reward; null where nobody is paid")
+    observation: ObservationParams | None = Field(None, description="what is seen; null where nobody looks")
+    rewards: RewardParams | None = Field(None, description="weights of the reward; null where nobody is paid")
     ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
-    actions_per_decision: Count = Field(description="actions that share a decision's ticks, one after another")
-    continuous: bool = Field(description="actions are steer, gas and brake instead of an index")
-    action_repeat: Count = Field(description="times each decision is taken in a row before the next is asked for")
-    randomisation: RandomisationParams = Field(description="how much races differ in friction, camera, light and noise")
-    races_per_start: Several = Field(description="races of as many cars side by side that begin alike; 1 for none")
+    actions_per_decision: Count = Field(1, description="actions that share a decision's ticks, one after another")
+    continuous: bool = Field(False, description="actions are steer, gas and brake instead of an index")
+    action_repeat: Count = Field(1, description="times each decision is taken in a row before the next is asked for")
+    randomisation: RandomisationParams = Field(ALIKE, description="how races differ in friction, camera, light, noise")
+    races_per_start: Several = Field(1, description="races of as many cars side by side that begin alike; 1 for none")
 
     def _impossible(self) -> Iterator[str]:
         yield from super()._impossible()
@@ -73,15 +73,8 @@ class RaceSettings(RaceEndParams, RaceStartParams):
             rewards=rewards,
             ticks_per_action=actions.ticks_per_action,
             actions_per_decision=actions_per_decision,
-            continuous=False,
-            action_repeat=1,
-            start_anywhere=train.start_anywhere,
-            start_speed_mps=train.start_speed_mps,
-            start_from_earlier=train.start_from_earlier,
-            start_lateral_m=train.start_lateral_m,
-            start_heading_deg=train.start_heading_deg,
             randomisation=train.randomisation,
-            races_per_start=1,
+            **{name: getattr(train, name) for name in RaceStartParams.model_fields},
         )
 
     @classmethod
@@ -92,19 +85,11 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         return cls(
             **dict(race_end),
             simulator=simulator,
-            observation=None,
-            rewards=None,
             ticks_per_action=actions.ticks_per_action,
-            actions_per_decision=1,
-            continuous=False,
-            action_repeat=1,
             start_anywhere=0.0,
             start_lateral_m=1.0,
             start_heading_deg=0.0,
             start_speed_mps=0.0,
-            start_from_earlier=0.0,
-            randomisation=ALIKE,
-            races_per_start=1,
         )
 
     @classmethod

@@ -44,7 +44,6 @@ except ImportError:  # Windows, which also cannot open folders
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
 WATCH_PERIOD_S = 1.0
-CHANGES_PERIOD_S = 10.0
 REPEATED_SIGNAL_S = 5.0
 STARTED_BY_DVC = "DVC_STAGE"
 """Environment variable that DVC sets for the commands it runs."""
@@ -265,7 +264,8 @@ def run_stage(main: Callable[[], None], after_interrupt: str = "") -> NoReturn:
 def _run(main: Callable[[], None]) -> int:
     """Does the work, says what went wrong, and returns the exit code."""
     try:
-        watch = _Watch(_note_start())
+        _note_start()
+        watch = _Watch()
         watch.start()
         main()
     except UserError as error:
@@ -281,7 +281,7 @@ def _run(main: Callable[[], None]) -> int:
     return 0
 
 
-def _note_start() -> _StageRun | None:
+def _note_start() -> None:
     """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
 
     Raises:
@@ -291,14 +291,13 @@ def _note_start() -> _StageRun | None:
     spec = sys.modules["__main__"].__spec__
     stage = stage_of_module(spec.name) if spec else None
     if stage is None:
-        return None
+        return
     entry = read_graph()[stage]
     run = _StageRun(stage, entry, note_inputs(entry))
     _RUN.set(run)
     _check_has_commit()
     for out in run.outs:  # before the work, not after it
         check_can_hold(out.parent)
-    return run
 
 
 def _check_has_commit() -> None:
@@ -389,36 +388,21 @@ def interrupt_on_signals() -> None:
 
 
 class _Watch(threading.Thread):
-    """Looks after this process: how much memory it takes, who still waits for it, what changes under it."""
+    """Looks after this process: how much memory it takes, and who still waits for it."""
 
-    def __init__(self, stage_run: _StageRun | None) -> None:
+    def __init__(self) -> None:
         super().__init__(daemon=True, name="watch")
         self._started_s = time.monotonic()
         self._parent = os.getppid()
         self._starters = [int(pid) for pid in os.environ.get(STARTED_BY, "").split()]
         self._peak_rss_bytes = 0
-        self._stage_run = stage_run
-        self._looked_s = self._started_s
 
     def run(self) -> None:
         """Interrupts the stage when whoever started it was ended alone; otherwise nobody would ever stop it."""
         while not self._is_orphaned():
             self._peak_rss_bytes = max(self._peak_rss_bytes, _rss_bytes())
-            self._warn_of_changes()
             time.sleep(WATCH_PERIOD_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-
-    def _warn_of_changes(self) -> None:
-        """Says once, while it can still be undone, what will keep the output from its place."""
-        if self._stage_run is None or time.monotonic() - self._looked_s < CHANGES_PERIOD_S:
-            return
-        self._looked_s = time.monotonic()
-        if changes := self._stage_run.changes():
-            run, self._stage_run = self._stage_run, None
-            _say(
-                f"warning: changed while `{run.stage}` runs: {changes}\n"
-                f"  If it stays so, the output will be set aside in {SET_ASIDE_FOLDER / run.stage} when it is done.\n"
-            )
 
     def write_duration(self) -> None:
         """Appends the line of `STAGE_DURATIONS`; memory counts child processes, and shared pages once in each.

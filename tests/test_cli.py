@@ -58,7 +58,7 @@ def test_an_unknown_command_is_called_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
 ) -> None:
     assert call(monkeypatch, typed, "--json") == 2
-    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, up, cluster")
+    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, up, dashboard")
 
 
 def test_a_command_that_went_names_what_takes_its_place(
@@ -203,19 +203,7 @@ def test_calibrate_writes_where_it_is_told(monkeypatch: pytest.MonkeyPatch, caps
     assert "--out" in capsys.readouterr().err
 
 
-def test_benchmarks_are_known_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "speed.py").write_text("import sys; print(sys.argv[1:])")
-    monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "bench", "speed", "--json") == 0
-    assert capfd.readouterr().out == "['--json']\n"
-    assert call(monkeypatch, "bench", "sped") == 1
-    assert "error: no benchmark is called sped; benchmarks/ holds speed" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["bench"], ["preset", "list"], ["up"]])
+@pytest.mark.parametrize("command", [["preset", "list"], ["up"]])
 def test_outside_the_project_commands_say_where_to_run(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_folder_that_may_not_be_written_to_is_named(
     "arguments",
     [
         ["track", "show", "copper-oval", "--out", "none/a.png"],
-        ["track", "show", "--campaign", "--out", "none/a.png"],
+        ["track", "list", "--out", "none/a.png"],
         ["watch", "copper-oval", "--out", "none/a.mp4"],
         ["reference", "copper-oval", "--out", "none/a.txt"],
         ["export", "recording-1", "none/a.txt"],

@@ -11,7 +11,7 @@ import pytest
 from models.encoders.config import ImpalaConfig
 from rulka.folders import PRESETS_LOG
 from rulka.outputs import OutputError
-from rulka.params import ALGORITHM_NAMES, ImpalaParams, Params, ParamsError, read_params, read_sections
+from rulka.params import ALGORITHM_NAMES, Params, ParamsError, read_params, read_sections
 from rulka.presets import PresetError, apply_preset, environment_params, known_presets, preset_names, undo_preset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,30 +88,18 @@ def test_a_preset_brings_the_section_of_its_algorithm(name: str, params_file: Pa
     assert params_file.read_text() == before
 
 
-def test_what_was_turned_of_a_section_that_a_preset_brought_stays(params_file: Path):
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_was_changed_since_is_not_lost(params_file: Path, is_known: bool):
+    """Nor is a preset undone that was laid over the parameters elsewhere."""
     apply_preset("impala", params_file, ROOT / "presets")
-    params_file.write_text(params_file.read_text().replace("forced_lag: 0 ", "forced_lag: 3 "))
-    undo_preset(params_file)
-    params = read_params(params_file)
-    assert (params.train.algorithm, params.impala) == ("ppo", ImpalaParams(forced_lag=3))
-
-
-def test_what_was_changed_since_stays(params_file: Path, tmp_path: Path):
-    apply_preset("mine", params_file, write(tmp_path, "iqn: {n_steps: 5, kappa: 0.02}\n"))
-    text = params_file.read_text()
-    params_file.write_text(text.replace("n_steps: 5", "n_steps: 7"))
-    undone = undo_preset(params_file)
-    assert undone.changes == ["iqn.kappa: 0.02 -> 0.005"]
-    assert undone.remarks == ["iqn.n_steps was 2, and is left at 7"]
-    assert read_params(params_file).iqn.n_steps == 7
-
-
-def test_a_preset_of_elsewhere_is_not_undone(params_file: Path):
-    apply_preset("btr", params_file, ROOT / "presets")
-    (params_file.parent / PRESETS_LOG).unlink()
+    if is_known:
+        params_file.write_text(params_file.read_text().replace("forced_lag: 0 ", "forced_lag: 3 "))
+    else:
+        (params_file.parent / PRESETS_LOG).unlink()
     before = params_file.read_bytes()
-    with pytest.raises(PresetError, match=r"what preset btr changed was not noted down in runs/presets.jsonl"):
+    with pytest.raises(PresetError, match=r"params.yaml is not as preset impala left it here") as refused:
         undo_preset(params_file)
+    assert "git diff params.yaml" in refused.value.hint
     assert params_file.read_bytes() == before
 
 

@@ -255,25 +255,6 @@ def test_what_changes_while_a_stage_runs_sets_its_output_aside(
     assert not project.is_recorded
 
 
-def test_a_change_is_told_while_it_can_be_undone(project: Project) -> None:
-    lock = project.lock
-    # A folder of its own with a stage that looks every moment, so that nothing waits.
-    project.write("tasks/toy.py", "import rulka.stage\nrulka.stage.CHANGES_PERIOD_S = 0.0\n" + STAGE)
-    process = project.held("working", "repro", "--force")
-    edit_code(project)
-    assert process.stdout is not None
-    said = ""
-    while "warning: changed" not in said:
-        said = process.stdout.readline()
-        assert said
-    assert said == "warning: changed while `toy` runs: rulka/code/part.py\n"
-    project.write("rulka/code/part.py", "x = 1\n")
-    code, _ = project.release(process)
-    assert code == 0
-    assert project.lock != lock
-    assert project.is_recorded
-
-
 @pytest.mark.slow
 def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> None:
     project.write("params.yaml", PARAMS.format(2))

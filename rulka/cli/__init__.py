@@ -7,26 +7,12 @@ import sys
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.metadata import version
+from inspect import isfunction
 from typing import NoReturn
 
 import tyro
 
-from rulka.cli.agents import agents, compare, night, promote
-from rulka.cli.environments import evaluate_env, train_env
-from rulka.cli.game import game_check, serve_game
-from rulka.cli.pipeline import (
-    bench,
-    dashboard,
-    doctor,
-    experiment,
-    new,
-    params,
-    population,
-    preset,
-    up,
-)
-from rulka.cli.races import agent, evaluate, reference, track, watch
-from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
+from rulka.cli import agents, environments, game, pipeline, races, recordings
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -36,40 +22,18 @@ EXIT_USAGE = 2
 """What the parser exits with where it does not understand the command line."""
 
 COMMANDS = {
-    "new": new,
-    "up": up,
-    "dashboard": dashboard,
-    "inspect": inspect,
-    "quarantine": quarantine,
-    "fetch": fetch,
-    "export": export,
-    "evaluate": evaluate,
-    "agents": agents,
-    "compare": compare,
-    "promote": promote,
-    "night": night,
-    "agent": agent,
-    "watch": watch,
-    "track": track,
-    "frames": frames,
-    "calibrate": calibrate,
-    "reference": reference,
-    "doctor": doctor,
-    "bench": bench,
-    "serve-game": serve_game,
-    "game-check": game_check,
-    "preset": preset,
-    "params": params,
-    "experiment": experiment,
-    "population": population,
-    "train-env": train_env,
-    "evaluate-env": evaluate_env,
+    name.replace("_", "-"): function
+    for module in (pipeline, recordings, agents, races, game, environments)
+    for name, function in vars(module).items()
+    if getattr(function, "__module__", "") == module.__name__ and isfunction(function) and not name.startswith("_")
 }
+"""Every public function of these modules, by its name."""
 GONE = {
     "run": "`dvc repro` runs stages, and `prefect deployment run rulka/full-pipeline` does in the worker of `rulka up`",
     "down": "Ctrl-C, or `systemctl --user stop rulka`, ends `rulka up`",
     "status": "`prefect flow-run ls` lists runs, `dvc status` says what has changed",
     "cluster": "`ray start`, `ray status` and `ray stop` make, show and end a cluster",
+    "bench": "`python -m benchmarks.iqn` and the like run a benchmark",
     "recordings": "`dvc add data/recordings` puts recordings under DVC",
     "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
     "push": "`dvc push` sends data to the remote",

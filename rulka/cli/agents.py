@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulka.cli.options import AsJson, DeviceName, OneName, TrackNames, say, say_json
+from rulka.cli.options import AsJson, DeviceName, OneName, TrackNames, report, say
 from rulka.errors import UserError
 from rulka.folders import KEPT_AGENTS, NIGHTS
 from rulka.outputs import check_folder, filled_folder
@@ -36,10 +36,7 @@ def agents(as_json: AsJson = False) -> None:
     from rulka.registry.kept import format_agents, known_agents
 
     found = known_agents()
-    if as_json:
-        say_json([asdict(entry) for entry in found])
-    else:
-        say(format_agents(found))
+    report([asdict(entry) for entry in found], lambda: format_agents(found), as_json)
 
 
 def compare(
@@ -79,11 +76,8 @@ def compare(
         with filled_folder(out) as folder:
             (folder / PLOT_FILE).write_bytes(leads_png(comparison))
             shown = write_side_by_side(folder / VIDEO_FILE, comparison, read_params(), sys.stderr)
-    if as_json:
-        say_json(found)
-        return
-    say(format_comparison(found))
-    if out is not None:
+    report(found, lambda: format_comparison(found), as_json)
+    if out is not None and not as_json:
         say(f"plot   {(out / PLOT_FILE).as_posix()}\nvideo  {(out / VIDEO_FILE).as_posix()}: {shown}")
 
 
@@ -113,10 +107,7 @@ def promote(
 
     folder = find_agent(name)
     promotion = promote_winner(folder, lambda before: _compared(folder.as_posix(), before, tracks, races, seed, device))
-    if as_json:
-        say_json(asdict(promotion))
-    else:
-        say(describe(promotion))
+    report(asdict(promotion), lambda: describe(promotion), as_json)
     _keep_by_dvc([KEPT_AGENTS], f"{promotion.name} is promoted")
 
 
@@ -162,10 +153,7 @@ def night(
 
     which = _date_of(date)
     found = race_night(which, read_params(), tracks, num_races=races, device=use_device(device), stream=sys.stderr)
-    if as_json:
-        say_json(found.to_json())
-    else:
-        say(found.describe())
+    report(found.to_json(), found.describe, as_json)
     _keep_by_dvc([NIGHTS, KEPT_AGENTS], f"the night of {which} is noted")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 import yaml
 
-from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, lines_aside, say, say_json
+from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, lines_aside, report
 from rulka.errors import UserError
 from rulka.outputs import check_folder, filled_folder
 
@@ -55,7 +56,7 @@ def train_env(
     facts = read_facts(environment)
     options = {"algorithm": algorithm, "max_env_steps": steps, "seed": seed}
     given = {"train": {name: value for name, value in options.items() if value is not None}}
-    params = environment_params(facts.environment, _merged(given, settings))
+    params = environment_params(facts.environment, given, *map(_overlay, settings))
     with lines_aside(as_json):
         folder, agent = train_in_environment(facts, params, device=use_device(device))
     if out is not None:
@@ -100,26 +101,19 @@ def _import_from_here() -> None:
         sys.path.insert(0, here)
 
 
-def _merged(given: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Returns the sections of options, and those of settings KEY=VALUE beside them."""
-    for setting in settings:
-        key, sign, text = setting.partition("=")
-        inner, *names = given, *key.split(".")
-        if not sign or not all(names):
-            message = f"{setting!r} sets nothing"
-            raise UserError(message, hint="Write KEY=VALUE, such as ppo.clip=0.1; keys are those of params.yaml.")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            message = f"the value of {key} is not valid YAML: {text!r}"
-            raise UserError(message) from error
-        for count, name in enumerate(names[:-1], 1):
-            inner = inner.setdefault(name, {})
-            if not isinstance(inner, dict):
-                message = f"{'.'.join(names[:count])} is set to {inner!r}, and has no key {names[count]}"
-                raise UserError(message)
-        inner[names[-1]] = value
-    return given
+def _overlay(setting: str) -> dict[str, Any]:
+    """Returns the section that KEY=VALUE sets, with that key alone."""
+    key, sign, text = setting.partition("=")
+    names = key.split(".")
+    if not sign or not all(names):
+        message = f"{setting!r} sets nothing"
+        raise UserError(message, hint="Write KEY=VALUE, such as ppo.clip=0.1; keys are those of params.yaml.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        message = f"the value of {key} is not valid YAML: {text!r}"
+        raise UserError(message) from error
+    return reduce(lambda inner, name: {name: inner}, reversed(names), value)
 
 
 def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json: bool) -> None:
@@ -140,8 +134,5 @@ def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json:
         **{name: training[name] for name in ("env_steps", "weights_of_env_steps", "minutes", "cpu_minutes")},
         "folder": folder.as_posix(),
     }
-    if as_json:
-        say_json(found)
-        return
-    for name, value in found.items():
-        say(f"{name:22}{f'{value:.2f}' if isinstance(value, float) else value}")
+    lines = [f"{name:22}{f'{value:.2f}' if isinstance(value, float) else value}" for name, value in found.items()]
+    report(found, lambda: "\n".join(lines), as_json)

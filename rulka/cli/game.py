@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from rulka.cli.options import AsJson, Flag, TrackName, say, say_json
+from rulka.cli.options import AsJson, Flag, TrackName, report, say
 from rulka.stage import EXIT_USER_ERROR
 
 
@@ -62,10 +62,7 @@ def game_check(
     from rulka.game.check import check_game
 
     limit = 60.0 + 0.2 * decisions if limit_s is None else limit_s
-    report = check_game(port, host, decisions, speed, map, limit)
-    if as_json:
-        say_json(report.to_json())
-    else:
-        say(report.to_text())
-    if not report.conforms:
+    found = check_game(port, host, decisions, speed, map, limit)
+    report(found.to_json(), found.to_text, as_json)
+    if not found.conforms:
         sys.exit(EXIT_USER_ERROR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +37,11 @@ def say(line: str) -> None:
 def say_json(value: Any) -> None:
     """Prints one JSON value on one line."""
     say(json.dumps(value, ensure_ascii=False))
+
+
+def report(found: Any, text: Callable[[], str], as_json: bool) -> None:
+    """Prints what a command found: as one JSON value, or as text for people, which is made only then."""
+    say_json(found) if as_json else say(text())
 
 
 @contextmanager

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, lines_aside, say, say_json
+from rulka.cli.options import AsJson, Flag, Names, OneName, OnePath, lines_aside, report, say
 from rulka.errors import UserError
 from rulka.outputs import check_file, new_file
 from rulka.ports import DASHBOARD_PORT
 from rulka.stage import EXIT_USER_ERROR
-
-BENCHMARKS_DIR = Path("benchmarks")
 
 
 def new(folder: OnePath, /, as_json: AsJson = False) -> None:
@@ -29,11 +26,8 @@ def new(folder: OnePath, /, as_json: AsJson = False) -> None:
     from rulka.cli.projects import make_project
 
     written = make_project(folder)
-    if as_json:
-        say_json({"folder": folder.as_posix(), "written": written})
-        return
-    say(f"{folder}: {', '.join(written) if written else 'nothing is missing'}")
-    say(f"now: cd {folder} && dvc repro")
+    text = f"{folder}: {', '.join(written) if written else 'nothing is missing'}\nnow: cd {folder} && dvc repro"
+    report({"folder": folder.as_posix(), "written": written}, lambda: text, as_json)
 
 
 def up() -> None:
@@ -60,30 +54,11 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
     Args:
         port: to listen on; 0 takes any free one.
     """
+    from rulka.dashboard.app import serve
     from rulka.graph import read_graph
 
     read_graph()
-    serve_pages(port, "")
-
-
-def serve_pages(port: int, address: str, runs: Path | None = None) -> None:
-    """Serves the dashboard until Ctrl-C.
-
-    Args:
-        port: to listen on; 0 takes any free one.
-        address: of the page to name.
-        runs: folder of the trainings to show; those of this project when left out.
-
-    Raises:
-        UserError: if the port is taken, or a package is missing.
-    """
-    from rulka.dashboard.app import HOST, make_server, open_port
-    from rulka.dashboard.runs import Runs
-
-    with open_port(port) as door:
-        server = make_server(None if runs is None else Runs(runs, with_agents=False))
-        say(f"http://{HOST}:{door.getsockname()[1]}/{address}  (Ctrl-C ends)")
-        server.run([door])
+    serve(port, "", say)
 
 
 def preset(name: OneName, /, as_json: AsJson = False) -> None:
@@ -91,24 +66,20 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
 
     Args:
         name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, reference, scratch, or that of
-            another file of presets/; `list` shows all, and `undo` takes back what the last one changed and nobody has
-            changed since.
+            another file of presets/; `list` shows all, and `undo` takes back the last one, as long as nobody has
+            changed the file since.
         as_json: print one JSON object: what changed, or each preset with what it is.
     """
     from rulka.presets import apply_preset, known_presets, undo_preset
 
     if name == "list":
         known = known_presets()
-        say_json(known) if as_json else say("\n".join(f"{each:12}{known[each]}".rstrip() for each in known))
+        report(known, lambda: "\n".join(f"{each:12}{known[each]}".rstrip() for each in known), as_json)
         return
     done = undo_preset() if name == "undo" else apply_preset(name)
-    if as_json:
-        say_json(done._asdict())
-        return
-    unchanged = (
-        [] if name == "undo" or done.remarks else [f"params.yaml holds all of {name} already: nothing is changed"]
-    )
-    say("\n".join([*(done.changes or unchanged), *(f"note: {remark}" for remark in done.remarks)]))
+    lines = [*done.changes, *(f"note: {remark}" for remark in done.remarks)]
+    unchanged = f"params.yaml holds all of {name} already: nothing is changed"
+    report(done._asdict(), lambda: "\n".join(lines) or unchanged, as_json)
 
 
 def params(
@@ -144,10 +115,7 @@ def params(
     found = parameters_below(key, read_sections(PARAMS_FILE))
     if changed:
         found = [parameter for parameter in found if parameter.value not in (None, parameter.default)]
-    if as_json:
-        say_json([parameter._asdict() for parameter in found])
-    else:
-        say("\n".join(str(parameter) for parameter in found))
+    report([parameter._asdict() for parameter in found], lambda: "\n".join(map(str, found)), as_json)
 
 
 def experiment(
@@ -166,7 +134,7 @@ def experiment(
 
     with lines_aside(as_json):
         table = run_experiment(file, cells, processes, page, say)
-    say_json(table.rows) if as_json else say(table.text)
+    report(table.rows, lambda: table.text, as_json)
 
 
 def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False, as_json: AsJson = False) -> None:
@@ -186,7 +154,7 @@ def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False
 
     with lines_aside(as_json):
         ended = run_population(file, page, say, on_cluster=cluster)
-    say_json([each.to_json() for each in ended]) if as_json else say(format_standings(ended))
+    report([each.to_json() for each in ended], lambda: format_standings(ended), as_json)
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -200,36 +168,10 @@ def doctor(as_json: AsJson = False) -> None:
     from rulka.doctor import State, examine
 
     findings = examine()
-    if as_json:
-        say_json({finding.name: finding.to_json() for finding in findings})
-    else:
-        say("\n".join(finding.describe() for finding in findings))
+    found = {finding.name: finding.to_json() for finding in findings}
+    report(found, lambda: "\n".join(finding.describe() for finding in findings), as_json)
     if any(finding.state is State.WRONG for finding in findings):
         sys.exit(EXIT_USER_ERROR)
-
-
-def bench(names: Names = (), /, as_json: AsJson = False, device: DeviceName = None) -> None:
-    """Run benchmarks, each of which prints a table.
-
-    Args:
-        names: names of modules in benchmarks/; all of them when left out.
-        as_json: let each print one JSON object instead.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
-    """
-    _pass_on(device)
-    modules = [path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_")]
-    known = sorted([*modules, *(path.parent.name for path in BENCHMARKS_DIR.glob("*/__main__.py"))])
-    if not known:
-        message = f"there are no benchmarks in {BENCHMARKS_DIR.absolute()}"
-        raise UserError(message, hint="Run this from the root of the project.")
-    if unknown := sorted(set(names) - set(known)):
-        message = f"no benchmark is called {', '.join(unknown)}; {BENCHMARKS_DIR}/ holds {', '.join(known)}"
-        raise UserError(message)
-    for name in names or known:
-        command = [sys.executable, "-m", f"{BENCHMARKS_DIR}.{name}", *(["--json"] if as_json else [])]
-        if subprocess.run(command, check=False).returncode != 0:
-            message = f"benchmark {name} failed"
-            raise UserError(message)
 
 
 def _pass_on(device: str | None) -> None:

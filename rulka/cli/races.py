@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -16,6 +16,7 @@ from rulka.cli.options import (
     Paths,
     TrackName,
     lines_aside,
+    report,
     say,
     say_json,
 )
@@ -51,10 +52,7 @@ def evaluate(
 
     params, where = read_params(), use_device(device)
     result = evaluate_agent(find_agent(agent), track=track, num_races=races, seed=seed, params=params, device=where)
-    if as_json:
-        say_json(result)
-    else:
-        say(format_evaluation(result))
+    report(result, lambda: format_evaluation(result), as_json)
 
 
 def agent(
@@ -80,11 +78,9 @@ def agent(
     written = check_folder(folder if action == "export" else Path(agent))
     artifact = export_agent(find_agent(agent), folder) if action == "export" else import_agent(folder, written)
     algorithm, num_tensors = artifact.config.get("algorithm", CLONING), len(artifact.tensors)
-    if as_json:
-        facts = {"folder": written.as_posix(), "kind": artifact.kind, "algorithm": algorithm}
-        say_json(facts | {"num_tensors": num_tensors})
-    else:
-        say(f"{written.as_posix()}: {artifact.kind} ({label_of(algorithm)}), {num_tensors} tensors")
+    facts = {"folder": written.as_posix(), "kind": artifact.kind, "algorithm": algorithm, "num_tensors": num_tensors}
+    text = f"{written.as_posix()}: {artifact.kind} ({label_of(algorithm)}), {num_tensors} tensors"
+    report(facts, lambda: text, as_json)
 
 
 def watch(
@@ -111,9 +107,9 @@ def watch(
     """
     named = sources or (TRAINING_RUNS,)
     if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
-        from rulka.cli.pipeline import serve_pages
+        from rulka.dashboard.app import serve
 
-        serve_pages(port, "live", named[0])
+        serve(port, "live", say, named[0])
         return
     from rulka.cli.watching import show_races
     from rulka.params import read_params
@@ -140,39 +136,26 @@ def track(
     action: Annotated[Literal["show", "list"], tyro.conf.Positional],
     name: OneTrack = None,
     /,
-    campaign: Flag = False,
     out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a track and tell its facts, or list the tracks of the campaign.
 
     Args:
-        action: show one track, or the campaign; or list the campaign.
+        action: show one track, or list the campaign.
         name: with show: a slug of the campaign, or a track file.
-        campaign: with show: all tracks of the campaign.
-        out: with show: draw it into this PNG file.
+        out: draw it, or the whole campaign, into this PNG file.
         as_json: print JSON: one object, or a list of them for the campaign.
     """
-    from rulka.cli.tracks import format_campaign, show_campaign, show_track
+    from rulka.cli.tracks import list_campaign, show_track
 
+    if (name is None) != (action == "list"):
+        message = "`rulka track show` needs a track, `rulka track list` tells all of the campaign"
+        raise UserError(message)
     if out is not None:
         check_file(out, ".png")
-    if action == "list" or campaign:
-        if name is not None or (action == "list" and out is not None):
-            message = "the whole campaign is asked for: leave out the name, and draw it with `rulka track show`"
-            raise UserError(message)
-        facts: Any = show_campaign(out)
-        text = format_campaign()
-    elif name is None:
-        message = "no track is named; `rulka track list` shows those of the campaign"
-        raise UserError(message)
-    else:
-        facts = show_track(name, out)
-        text = "\n".join(f"{key:14}{'' if value is None else value}" for key, value in facts.items())
-    if as_json:
-        say_json(facts)
-    else:
-        say(text)
+    facts, text = list_campaign(out) if name is None else show_track(name, out)
+    report(facts, lambda: text, as_json)
 
 
 def reference(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, Flag, OnePath, Paths, lines_aside, say, say_json
+from rulka.cli.options import AsJson, Flag, OnePath, Paths, lines_aside, report, say, say_json
 from rulka.errors import UserError
 from rulka.folders import FRAMES, RACES, RECORDINGS
 from rulka.outputs import check_file, check_folder
@@ -39,10 +39,10 @@ def inspect(paths: Paths, /, as_json: AsJson = False) -> None:
         raise UserError(message)
     summaries = [inspect_file(file) for file in files]
     is_one_file = tuple(files) == paths and len(files) == 1
-    if as_json:
-        say_json(summaries[0] if is_one_file else summaries)
+    if is_one_file:
+        report(summaries[0], lambda: _lines(summaries[0]), as_json)
     else:
-        say(_lines(summaries[0]) if is_one_file else "\n".join(map(_line, summaries)))
+        report(summaries, lambda: "\n".join(map(_line, summaries)), as_json)
     if all(summary["error"] for summary in summaries):
         sys.exit(EXIT_USER_ERROR)
 
@@ -151,10 +151,8 @@ def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False
     check_file(out, ".txt")
     written = export_race(races, race, out)
     facts = {"file": out.as_posix(), "race_id": written.race_id, "map_uid": written.map_uid}
-    if as_json:
-        say_json(facts | {"duration_ms": written.duration_ms})
-    else:
-        say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
+    text = f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}"
+    report(facts | {"duration_ms": written.duration_ms}, lambda: text, as_json)
 
 
 def frames(
@@ -212,10 +210,7 @@ def calibrate(
     from rulka.calibration.command import calibrate as run_calibration
 
     found = run_calibration(folder, holdout=holdout, out=check_folder(out), write=write)
-    if as_json:
-        say_json(found.to_json())
-    else:
-        say(found.describe())
+    report(found.to_json(), found.describe, as_json)
 
 
 def _line(summary: dict[str, Any]) -> str:

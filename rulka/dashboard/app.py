@@ -80,6 +80,24 @@ def make_server(runs: Runs | None = None) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+def serve(port: int, address: str, say: Callable[[str], None], runs: Path | None = None) -> None:
+    """Serves the dashboard until Ctrl-C.
+
+    Args:
+        port: to listen on; 0 takes any free one.
+        address: of the page to name.
+        say: is told where it is.
+        runs: folder of the trainings to show; those of this project when left out.
+
+    Raises:
+        UserError: if the port is taken, or a package is missing.
+    """
+    with open_port(port) as door:
+        server = make_server(None if runs is None else Runs(runs, with_agents=False))
+        say(f"http://{HOST}:{door.getsockname()[1]}/{address}  (Ctrl-C ends)")
+        server.run([door])
+
+
 def make_app(runs: Runs | None = None) -> Starlette:
     """Returns the application.
 

@@ -130,14 +130,19 @@ class RuntimeParams(Section):
         for name in ("num_collectors", *(("policy_workers",) if self.inference == "central" else ())):
             if getattr(self, name) % self.learners:
                 yield f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
-        if self.cluster != "none":
-            elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
-            if self.num_collectors == 0:
-                yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
-            if self.inference == "central":
-                yield f"{elsewhere}, and policy workers act beside the learner"
-            if self.learners > 1:
-                yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
+        yield from self._impossible_in_cluster()
+
+    def _impossible_in_cluster(self) -> Iterator[str]:
+        """Yields what collectors on other nodes cannot do."""
+        if self.cluster == "none":
+            return
+        elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
+        if self.num_collectors == 0:
+            yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
+        if self.inference == "central":
+            yield f"{elsewhere}, and policy workers act beside the learner"
+        if self.learners > 1:
+            yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
 
     @property
     def num_batches(self) -> int:

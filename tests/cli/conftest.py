@@ -71,7 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
     """What every project begins as; each test works on a copy."""
     made = tmp_path_factory.mktemp("made")
     (made / "data" / "races").mkdir(parents=True)
-    for folder in ("out", "benchmarks", "runs/train/a"):
+    for folder in ("out", "runs/train/a"):
         (made / folder).mkdir(parents=True)
     params = yaml.safe_load((TESTS.parent / "params.yaml").read_text(encoding="utf-8"))
     params["evaluate"] |= SMALL_VIDEO
@@ -84,13 +84,12 @@ def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
         EVALUATION.save_driver(made / "data" / "agent", "agent", "ppo", FORWARD)
     write_synthetic_frames(made / "data" / "frames", num_races=3, num_frames=10)
     (made / "runs" / "train" / "a" / "metrics.jsonl").write_text(json.dumps({"env_steps": 1}) + "\n")
-    (made / "benchmarks" / "speed.py").write_text("print('10 per s')")
     return made
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path, site) -> Path:
-    """The current folder: parameters, presets, recordings, races, frames, an agent, a training run, a benchmark."""
+    """The current folder: parameters, presets, recordings, races, frames, an agent, a training run."""
     project = shutil.copytree(made, tmp_path / "project")
     site.add_map(7, EXCHANGE.MAP_UID)
     site.add_replay(7, 1, 1)

@@ -33,7 +33,10 @@ def call(arguments: str) -> int:
         ("train-env CartPole-v1 --set ppo.clip", "'ppo.clip' sets nothing"),
         ("train-env CartPole-v1 --set ppo.clip=[", "the value of ppo.clip is not valid YAML: '['"),
         ("train-env CartPole-v1 --set ppo=1", "the parameters for CartPole-v1 are wrong"),
-        ("train-env CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1", "ppo.clip is set to 0.1, and has no key a"),
+        (
+            "train-env CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1",
+            "are wrong:\n  ppo.clip",
+        ),
         ("train-env CartPole-v1 --out none/run", "there is no folder none"),
         (
             "evaluate-env nowhere",

@@ -139,7 +139,7 @@ ROWS = (
     Row("watch", "watch data/agent data/races --out {place}/race.mp4", is_video, "{place}/race.mp4"),
     Row("watch", "watch latest --out {place}/one.mp4", is_video, "{place}/one.mp4"),
     Row("track show", "track show tiny --out {place}/a.png", lambda text, _: "tiny" in text, "{place}/a.png"),
-    Row("track show", "track show --campaign --json", lambda text, _: len(json.loads(text)) == 10),
+    Row("track list", "track list --json", lambda text, _: len(json.loads(text)) == 10),
     Row("track list", "track list", lambda text, _: "copper-oval" in text),
     Row("frames export", "frames export {place}/hub", lambda _, path: (path / "index.json").is_file(), "{place}/hub"),
     Row(
@@ -191,7 +191,6 @@ ROWS = (
         lambda text, _: json.loads(text)["episodes"] == 3,
         before=f"train-env CartPole-v1 --out trained {BRIEF}",
     ),
-    Row("bench", "bench speed", lambda text, _: "10 per s" in text),
     Row("params list", "params list ppo.gamma", lambda text, _: "number or schedule, 0 to 1" in text),
     Row("params list", "params list --json", lambda text, _: len(json.loads(text)) > 300),
     Row(

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from rulka import cli
-from rulka.cli.tracks import format_campaign, show_campaign, show_track
-from rulka.errors import UserError
+from rulka.cli.tracks import list_campaign
 from rulka.report.theme import LIGHT, STYLE
 from rulka.report.track_plot import SURFACES, track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
@@ -100,23 +99,24 @@ def test_wrong_requests_are_one_message(
     assert rulka(monkeypatch, "track", "show", "nope") == 1
     assert "there is no track 'nope'" in capsys.readouterr().err
     assert rulka(monkeypatch, "track", "show") == 1
-    assert "no track is named" in capsys.readouterr().err
-    assert rulka(monkeypatch, "track", "show", "copper-oval", "--campaign") == 1
-    assert "leave out the name" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"must end in \.png"):
-        show_track("copper-oval", tmp_path / "a.jpg")
+    assert "`rulka track show` needs a track" in capsys.readouterr().err
+    assert rulka(monkeypatch, "track", "list", "copper-oval") == 1
+    assert "`rulka track list` tells all of the campaign" in capsys.readouterr().err
+    assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(tmp_path / "a.jpg")) == 1
+    assert "must end in .png" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        show_track("copper-oval", tmp_path / "file" / "a.png")
+    assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(tmp_path / "file" / "a.png")) == 1
+    assert "cannot be written" in capsys.readouterr().err
     assert rulka(monkeypatch, "track", "show", str(ROOT / "params.yaml")) == 1
     assert "params.yaml is not a readable track file: another kind of file" in capsys.readouterr().err
 
 
 def test_the_page_lists_what_the_command_lists() -> None:
     page = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
-    for entry, facts in zip(CAMPAIGN, show_campaign(None), strict=True):
+    found, listed = list_campaign(None)
+    for entry, facts in zip(CAMPAIGN, found, strict=True):
         facts_of = f"{entry.style.name} | {entry.length_m:,.0f} m | {facts['climb_m']:.0f} m"
         row = f"| {entry.name} | `{entry.slug}` | {facts_of} |"
         assert f"{row} {entry.features} |" in page
-        assert entry.slug in format_campaign()
+        assert entry.slug in listed
     assert (ROOT / "docs" / "images" / "campaign.png").stat().st_size < 400_000
