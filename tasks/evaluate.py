@@ -2,7 +2,7 @@
 
 Reads  data/agent/          the agent, its training log, and compared/<algorithm>/ with further ones
        data/races/          track and demonstrations
-       data/policy/         the cloned policy and its pictures
+       data/policy/         the cloned policy and its metrics
        data/agent_init/, data/encoder/    their metadata, to say what was used
 Writes data/evaluation/
          report.html        one page that opens offline
@@ -55,7 +55,7 @@ from rulka.params import (
     read_params,
 )
 from rulka.race_settings import RaceSettings
-from rulka.report.figures import draw_figures, earlier_figures
+from rulka.report.figures import draw_figures, encoder_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report
 from rulka.stage import output_folder, require, run_stage
@@ -131,7 +131,9 @@ def evaluate(
         export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
-        figures = draw_figures(evaluation, _training_logs(inputs.agent))
+        figures = draw_figures(
+            evaluation, _training_logs(inputs.agent), _read_json(inputs.policy / METRICS_FILE).get("confusion", [])
+        )
         (folder / PLOTS).mkdir()
         for name, figure in figures.items():
             (folder / PLOTS / f"{name}.png").write_bytes(figure.png)
@@ -144,7 +146,7 @@ def evaluate(
             demonstrations=demonstrations,
             origins=origins,
             parameters=origins.parameters | own,
-            plots=[*figures.values(), *earlier_figures(inputs.encoder, inputs.policy)],
+            plots=[*figures.values(), *encoder_figures(inputs.encoder)],
             video=folder / VIDEO_FILE,
             video_caption=caption,
         )

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.evaluation.results import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
+from rulka.evaluation.results import FINISHED, NO_SEED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
 from rulka.observation import num_floats
 from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
 from rulka.race_settings import RaceSettings
@@ -231,23 +231,8 @@ def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult |
 
 
 def reference_race(reference: Reference, races: EvaluationRaces) -> RaceResult:
-    """Drives a reference lap, sampled like any other race."""
-    table = races.settings.table
-    cars = Simulator(races.track, 1, races.settings.simulator, table)
-    rows, times, along = [cars.cars[0].copy()], [0], [0.0]
-    for action in reference.actions:
-        cars.step(np.array([action]))
-        rows.append(cars.cars[0].copy())
-        times.append(int(cars.time_ms[0]))
-        along.append(float(cars.along_m[0]))
-    controls = table.analog()[reference.actions]
-    return RaceResult(
-        track=races.track,
-        end=FINISHED,
-        time_ms=reference.time_ms,
-        gate_times_ms=cars.gate_time_ms[0].copy(),
-        sample_ms=np.array(times, np.int64),
-        cars=np.array(rows, np.float32),
-        along_m=np.array(along),
-        controls=np.concatenate([controls, controls[-1:]]),
-    )
+    """Drives a reference lap from the middle of the start line, by the rules of the other races."""
+    straight = races.settings.model_copy(update={"start_lateral_m": 0.0, "start_heading_deg": 0.0})
+    actions = iter(reference.actions)
+    (result,) = race(lambda *_: np.array([next(actions)]), replace(races, settings=straight, seeds=range(1)))
+    return replace(result, seed=NO_SEED)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from rulka.evaluation.results import Evaluation
-from rulka.folders import EMBEDDING_PICTURE, LOSS_CURVE, NEIGHBOURS_PICTURE, PREVIEWS_PICTURE, PROBES_PICTURE
-from rulka.report.learning_plots import TrainingLog, training_plot
+from rulka.folders import LOSS_CURVE, PREVIEWS_PICTURE, PROBES_PICTURE
+from rulka.report.learning_plots import TrainingLog, confusion_plot, training_plot
 from rulka.report.race_plots import map_plot, speed_plot, split_chart, time_plot
 from rulka.report.theme import LIGHT, to_png
 
@@ -23,34 +25,8 @@ ENCODER_PICTURES = {
         "Level 0: what it was shown",
         "Frames, and below them what was rebuilt of them from their features, or two views that were compared.",
     ),
-    NEIGHBOURS_PICTURE: (
-        "Level 0: nearest frames",
-        "On the left a frame, beside it the frames of other held-out races whose features are nearest (cosine), "
-        "with place and speed. Where places and speeds are alike, features tell them.",
-    ),
-    EMBEDDING_PICTURE: (
-        "Level 0: features in a plane",
-        "Two principal components, of frames from held-out races, by speed and by the place along the track.",
-    ),
 }
-POLICY_PICTURES = {
-    "confusion.png": (
-        "What the cloned policy mixes up",
-        "Each row is an action of the demonstrators, each column what the cloned policy chose instead, as a share of "
-        "the row. Many confusions are a matter of a twentieth of a second.",
-    ),
-    "timelines.png": (
-        "When the cloned policy holds which key",
-        "Along demonstrations that it did not learn from, below what their drivers held; it sees its own previous "
-        "actions, as when it drives, but goes where they went.",
-    ),
-    "calibration.png": (
-        "How sure the cloned policy is",
-        "A dot is a fifteenth of the frames: how likely it found the action that it would take, and how often "
-        "that was done. The error is the mean distance from the dashed line.",
-    ),
-}
-"""Title and caption of the pictures that earlier stages leave beside their artifacts."""
+"""Title and caption of the pictures that `pretrain` leaves beside the encoder."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +46,15 @@ class Plot:
     is_small: bool = False
 
 
-def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> dict[str, Plot]:
+def draw_figures(
+    evaluation: Evaluation, logs: Sequence[TrainingLog], confusion: Sequence[Sequence[int]]
+) -> dict[str, Plot]:
     """Draws everything there is something to show for.
 
     Args:
         evaluation: all races.
         logs: training logs, the agent's first; may be empty.
+        confusion: of the cloned policy, see `confusion_plot`; may be empty.
 
     Returns:
         Figures by file name without extension, in the order of the page.
@@ -110,20 +89,25 @@ def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> dict[st
             "on the track: share that finished, best time from the start line so far, mean return. Dots are "
             "greedy checks from the start line during training: share that finished, and their mean time.",
         ),
+        "cloning": (
+            lambda _, theme: confusion_plot(np.array(confusion, np.float64), theme) if confusion else None,
+            "What the cloned policy mixes up",
+            "Each row is an action of the demonstrators, each column what the cloned policy chose instead, in percent "
+            "of the row. Many confusions are a matter of a twentieth of a second.",
+        ),
     }
     figures = {}
     for name, (draw, title, caption) in wanted.items():
         png = to_png(lambda theme, draw=draw: draw(evaluation, theme), LIGHT)
         if png is not None:
-            figures[name] = Plot(title, caption, png)
+            figures[name] = Plot(title, caption, png, is_small=name == "cloning")
     return figures
 
 
-def earlier_figures(encoder_dir: Path, policy_dir: Path) -> list[Plot]:
-    """Returns the pictures that lie beside the encoder and the cloned policy."""
+def encoder_figures(folder: Path) -> list[Plot]:
+    """Returns the pictures that lie beside the encoder."""
     return [
         Plot(title, caption, (folder / name).read_bytes(), is_small=True)
-        for folder, pictures in ((encoder_dir, ENCODER_PICTURES), (policy_dir, POLICY_PICTURES))
-        for name, (title, caption) in pictures.items()
+        for name, (title, caption) in ENCODER_PICTURES.items()
         if (folder / name).exists()
     ]

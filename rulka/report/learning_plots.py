@@ -1,4 +1,4 @@
-"""How learning went: the log of a training run and its curves."""
+"""How learning went: the log of a training run, its curves, and what the cloned policy mixes up."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from rulka.actions import CONTROLS, Controls
 from rulka.errors import UserError
 
 if TYPE_CHECKING:
@@ -134,3 +135,37 @@ def _mark_demonstrations(axes: Axes, evaluation: Evaluation, theme: Theme) -> No
 
 def _thousands(value: float, _position: int) -> str:
     return f"{value / 1000:,.0f} k" if value else "0"
+
+
+def confusion_plot(confusion: NDArray[np.float64], theme: Theme) -> Figure | None:
+    """Draws which action the cloned policy takes where the demonstrations took which.
+
+    Args:
+        confusion: [A, A] counts; rows are the demonstrated action, columns the policy's.
+        theme: colours.
+    """
+    totals = confusion.sum(axis=1)
+    used = np.flatnonzero((totals > 0) | (confusion.sum(axis=0) > 0))
+    if not len(used):
+        return None
+    shares = confusion[np.ix_(used, used)] / np.maximum(totals[used, None], 1)
+    side_in = min(6.8, 2.6 + 0.5 * len(used))
+    figure, axes = plt.subplots(figsize=(side_in + 1.2, side_in), layout="constrained")
+    image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    for (row, column), share in np.ndenumerate(shares):
+        if share >= 0.005:
+            colour = "white" if share > 0.55 else theme.ink
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8.5, color=colour)
+    labels = [action_name(CONTROLS[index]) for index in used]
+    axes.set_xticks(range(len(used)), labels, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(used)), [f"{n}  ({t:,.0f})" for n, t in zip(labels, totals[used], strict=True)])
+    axes.grid(visible=False)
+    axes.set(xlabel="action of the cloned policy", ylabel="demonstrated action (frames)")
+    figure.colorbar(image, ax=axes, label="share of the demonstrated action", format=PercentFormatter(1.0), shrink=0.8)
+    return figure
+
+
+def action_name(controls: Controls) -> str:
+    """Returns the keys of an action in words."""
+    names = [name for name in ("accelerate", "brake", "left", "right") if getattr(controls, name)]
+    return " + ".join(names).replace("accelerate", "gas") or "nothing"

@@ -23,7 +23,8 @@ from rulka.evaluation.results import (
     speed_at_distance_mps,
     time_at_distance_s,
 )
-from rulka.report.theme import SPEED_COLOURS, draw_scale
+from rulka.report.theme import SPEED_COLOURS
+from rulka.report.track_plot import draw_top
 from rulka.tracks.top_view import TopView, road_edges, top_view
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     fastest_kmh = max(float(race.speed_mps.max()) for _, races in panels for race in races) * MPS_TO_KMH
     speed_scale = Normalize(0.0, fastest_kmh)
     for axes, (title, races) in zip(places.flat, panels, strict=True):
-        _draw_road(axes, evaluation.track, view, edges, theme)
+        draw_top(axes, evaluation.track, view, theme)
         _draw_races(axes, races, view, speed_scale, theme)
         axes.set_title(title)
     lines = plt.cm.ScalarMappable(norm=speed_scale, cmap=SPEED_COLOURS)
@@ -83,40 +84,22 @@ def _title(label: str, races: list[RaceResult]) -> str:
     return f"{label}: {len(races)} races, the best ({best.time_s:.2f} s) in colour"
 
 
-def _draw_road(axes: Axes, track: Track, view: TopView, edges: NDArray[np.float64], theme: Theme) -> None:
-    outline = np.concatenate([edges[0], edges[1][::-1]])
-    axes.fill(outline[:, 0], outline[:, 1], color=theme.road, linewidth=0)
-    for edge in edges:
-        axes.plot(edge[:, 0], edge[:, 1], color=theme.edge, linewidth=0.8)
-    zone_m = np.linspace(0.0, track.length_m, track.num_zones)
-    gates = np.searchsorted(zone_m, track.gate_m).clip(0, track.num_zones - 1)
-    for zone, name in [(0, "start"), *((int(g), "") for g in gates[:-1]), (int(gates[-1]), "finish")]:
-        ends = edges[:, zone]
-        axes.plot(ends[:, 0], ends[:, 1], color=theme.ink if name else theme.muted, linewidth=2.2 if name else 1.0)
-        if name:
-            outward = ends[0] - view(track.centre_m[zone])
-            at = ends[0] + outward / np.linalg.norm(outward) * 9.0
-            axes.text(at[0], at[1], name, ha="center", va="center", fontsize=9, color=theme.ink)
-    draw_scale(axes, edges, theme)
-    axes.set_aspect("equal")
-    axes.set_axis_off()
-    axes.margins(0.02, 0.08)
-
-
 def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale: Normalize, theme: Theme) -> None:
     best = best_race(races)
     for race in races:
         path = view(race.position_m)
         if race is not best:
-            axes.plot(path[:, 0], path[:, 1], color=theme.muted, linewidth=0.7, alpha=0.45)
+            axes.plot(path[:, 0], path[:, 1], color=theme.muted, linewidth=0.7, alpha=0.6, zorder=4)
         if not race.is_finished:
-            axes.plot(path[-1, 0], path[-1, 1], "x", color=theme.orange, markersize=6, markeredgewidth=1.6)
+            axes.plot(path[-1, 0], path[-1, 1], "x", color=theme.orange, markersize=6, markeredgewidth=1.6, zorder=4)
     if best is None:
         return
     path, speed_kmh = view(best.position_m), best.speed_mps * MPS_TO_KMH
     segments = np.stack([path[:-1], path[1:]], axis=1)
-    axes.plot(path[:, 0], path[:, 1], color=theme.ink, linewidth=3.8, alpha=0.55, solid_capstyle="round")
-    line = LineCollection(list(segments), cmap=SPEED_COLOURS, norm=speed_scale, linewidths=2.6, capstyle="round")
+    axes.plot(path[:, 0], path[:, 1], color=theme.ink, linewidth=3.8, alpha=0.55, solid_capstyle="round", zorder=4)
+    line = LineCollection(
+        list(segments), cmap=SPEED_COLOURS, norm=speed_scale, linewidths=2.6, capstyle="round", zorder=4
+    )
     line.set_array((speed_kmh[:-1] + speed_kmh[1:]) / 2.0)
     axes.add_collection(line)
 

@@ -35,10 +35,7 @@ SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
 """Names of the groups in `rulka.observation.MATERIAL_GROUP`; a material of no group is the last."""
 SURFACE_COLOURS = ("#aeb5c0", "#8cbf6f", "#c88d52", "#f0b400", "#cfc6e3")
 EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
-LABEL_AWAY, LABEL_AWAY_ON_SHEET = 0.03, 0.06
-"""Labels are this far from their gates, in parts of the track's extent."""
-LABEL_SHAPE = np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
-"""A label takes these places, in parts of that distance."""
+LABEL_AWAY_PT = 11.0
 
 
 def track_plot(track: Track, theme: Theme) -> Figure:
@@ -49,7 +46,7 @@ def track_plot(track: Track, theme: Theme) -> Figure:
     top_in = float(np.clip(WIDTH_IN * (high[1] - low[1]) / (high[0] - low[0]), 2.2, 7.5)) + MARGIN_IN
     figure = plt.figure(figsize=(WIDTH_IN, top_in + 3.6), layout="constrained")
     top, profile, bank = figure.subplots(3, 1, height_ratios=(top_in, 1.5, 0.8))
-    _draw_top(top, track, view, theme, gate_labels=True)
+    draw_top(top, track, view, theme, gate_labels=True)
     top.legend(handles=_legend(track, theme), loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=8)
     _draw_profile(profile, track, theme)
     profile.set_ylabel("height (m)")
@@ -71,7 +68,7 @@ def track_sheet(tracks: Sequence[Track], theme: Theme) -> Figure:
     places = figure.subfigures(rows, SHEET_COLUMNS, wspace=0.03, hspace=0.03, squeeze=False)
     for number, (place, track) in enumerate(zip(places.flat, tracks, strict=False), start=1):
         top, profile = place.subplots(2, 1, height_ratios=(5.0, 0.8))
-        _draw_top(top, track, top_view(track), theme, gate_labels=False)
+        draw_top(top, track, top_view(track), theme, gate_labels=False)
         _draw_profile(profile, track, theme)
         profile.tick_params(labelsize=7.5)
         profile.locator_params(axis="y", nbins=2)
@@ -99,7 +96,8 @@ def _groups(track: Track) -> NDArray[np.int64]:
     return MATERIAL_GROUP[track.material] % len(SURFACES)
 
 
-def _draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_labels: bool) -> None:
+def draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_labels: bool = False) -> None:
+    """Draws a track from above, in zorder 2 to 3, with its gates above that, which may be labelled, and a scale."""
     edges = road_edges(track, view)
     left, right = edges
     quads = np.stack([left[:-1], left[1:], right[1:], right[:-1]], axis=1)
@@ -127,50 +125,29 @@ def _draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_lab
 
 
 def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: Theme, *, gate_labels: bool) -> None:
-    taken = edges.reshape(-1, 2)[::8]
-    away_m = (LABEL_AWAY if gate_labels else LABEL_AWAY_ON_SHEET) * float(np.ptp(taken, axis=0).max())
-    for zone, name in _gates(track, gate_labels=gate_labels):
-        ends = edges[:, zone]
-        is_end = zone in (0, track.num_zones - 1)
-        colour = {0: theme.green, track.num_zones - 1: theme.pink}.get(zone, theme.ink)
-        over = ends.mean(axis=0) + (ends - ends.mean(axis=0)) * (1.7 if is_end else 1.25)
-        axes.plot(over[:, 0], over[:, 1], color=colour, linewidth=3.0 if is_end else 1.3, zorder=5)
-        if not name:
-            continue
-        at = _label_place(ends, {0: -1.0, track.num_zones - 1: 1.0}.get(zone), away_m, taken)
-        taken = np.concatenate([taken, at + LABEL_SHAPE * away_m])
-        axes.text(
-            at[0], at[1], name, ha="center", va="center", fontsize=8.5, zorder=6,
-            color=colour if is_end else theme.ink, fontweight="bold" if is_end else "normal",
-        )  # fmt: skip
-
-
-def _label_place(
-    ends: NDArray[np.float64], outward: float | None, away_m: float, taken: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Returns the place for a gate's label with most room around it.
-
-    Args:
-        ends: [2, 2] left and right end of the gate on the page.
-        outward: whether the label may also lie behind (-1) or beyond (1) the gate; None where the road goes on.
-        away_m: distance of a label from the gate.
-        taken: [P, 2] places that are taken by the road or by other labels.
-    """
-    left = (ends[0] - ends[1]) / np.linalg.norm(ends[0] - ends[1])
-    ahead = np.array([left[1], -left[0]])
-    # Text is wide: what lies to its side needs to be further off than what lies above or below.
-    places = [ends[0] + left * away_m * (1.0 + abs(left[0])), ends[1] - left * away_m * (1.0 + abs(left[0]))]
-    if outward is not None:
-        places.append(ends.mean(axis=0) + outward * ahead * away_m * (1.0 + abs(ahead[0])))
-    room = [np.min(np.linalg.norm((taken - place) * [0.6, 1.0], axis=1)) for place in places]
-    return places[int(np.argmax(room))]
-
-
-def _gates(track: Track, *, gate_labels: bool) -> list[tuple[int, str]]:
-    """Returns zone and label of the start, each gate and the finish."""
-    zones = np.round(track.gate_m / ZONE_SPACING_M).astype(int).clip(0, track.num_zones - 1)
-    between = [(int(zone), f"{at:,.0f} m" if gate_labels else "") for zone, at in zip(zones, track.gate_m, strict=True)]
-    return [(0, "start"), *between[:-1], (track.num_zones - 1, "finish")]
+    last = track.num_zones - 1
+    zones = np.round(track.gate_m / ZONE_SPACING_M).astype(int).clip(0, last)
+    names = [f"{at_m:,.0f} m" if gate_labels else "" for at_m in track.gate_m[:-1]]
+    colours = {0: theme.green, last: theme.pink}
+    for zone, name in zip((0, *zones[:-1], last), ("start", *names, "finish"), strict=True):
+        is_end, middle, ends = zone in colours, edges[:, zone].mean(axis=0), edges[:, zone]
+        over = middle + (ends - middle) * (1.7 if is_end else 1.25)
+        left = (ends[0] - middle) / np.linalg.norm(ends[0] - middle)
+        colour = colours.get(zone, theme.ink)
+        axes.plot(over[:, 0], over[:, 1], color=colour, linewidth=3.0 if is_end else 1.3, zorder=3.5)
+        axes.annotate(
+            name,
+            over[0],
+            left * LABEL_AWAY_PT * (1.0 + abs(left[0])),  # text is wide
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color=colour,
+            fontweight="bold" if is_end else "normal",
+            zorder=6,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.7, "linewidth": 0.0},
+        )
 
 
 def _draw_profile(axes: Axes, track: Track, theme: Theme) -> None:

@@ -17,7 +17,7 @@ from rulka.evaluation.metrics import entries_by_track, metrics_of
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.params import read_params
-from rulka.report.figures import Plot, draw_figures, earlier_figures
+from rulka.report.figures import Plot, draw_figures, encoder_figures
 from rulka.report.page import MAX_VIDEO_BYTES, Origins, Report, headline, render_report
 from rulka.tracks.track import Track
 from tests.report.test_inputs import race_of
@@ -107,16 +107,12 @@ def test_page_is_whole_and_asks_no_server(track: Track, make_race: MakeRace, tmp
     assert page.count("data:video/mp4") == 1
 
 
-def test_pictures_of_earlier_stages_are_shown_where_they_are(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
-    encoder, policy = tmp_path / "encoder", tmp_path / "policy"
-    assert earlier_figures(encoder, policy) == []
-    for folder, names in ((encoder, ("loss_curve.png", "neighbours.png", "other.png")), (policy, ("confusion.png",))):
-        folder.mkdir()
-        for name in names:
-            (folder / name).write_bytes(name.encode())
-    plots = earlier_figures(encoder, policy)
-    titles = ["Level 0: loss", "Level 0: nearest frames", "What the cloned policy mixes up"]
-    assert [plot.title for plot in plots] == titles
+def test_pictures_of_level_0_are_shown_where_they_are(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
+    assert encoder_figures(tmp_path) == []
+    for name in ("loss_curve.png", "previews.png", "other.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    plots = encoder_figures(tmp_path)
+    assert [plot.title for plot in plots] == ["Level 0: loss", "Level 0: what it was shown"]
     page = render_report(make_report(make_evaluation(track, make_race), plots=plots))
     parser = Balance()
     parser.feed(page)
@@ -161,7 +157,7 @@ def test_table_holds_every_contestant_the_demonstrations_and_the_reference(track
 def test_page_and_figures_when_nobody_finishes(track: Track, make_race: MakeRace, has_demonstrations: bool) -> None:
     races = [make_race(10, stop_m=40), make_race(10, stop_m=20)]
     evaluation = Evaluation(track, [Contestant("agent", "Agent", races)], races if has_demonstrations else [])
-    figures = draw_figures(evaluation, [])
+    figures = draw_figures(evaluation, [], [])
     assert set(figures) == {"driven_lines", "speed"}  # no times, and nothing to split against
     assert figures["speed"].png.startswith(b"\x89PNG")
     assert "The agent finished none of 2 races;" in render_report(make_report(evaluation))

@@ -106,7 +106,7 @@ def write_inputs(tmp_path: Path) -> Inputs:
     save_driver(tmp_path / "policy", "policy", "", 1)
     log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "record_s": None, "mean_return": -1.0}
     (tmp_path / "agent" / "training.jsonl").write_text(json.dumps(log) + "\n")
-    (tmp_path / "policy" / "confusion.png").write_bytes(b"picture")
+    (tmp_path / "policy" / "metrics.json").write_text(json.dumps({"confusion": (np.eye(12) * 3).tolist()}))
     (tmp_path / "races").mkdir()
     races = tuple(demonstration(number, speed) for number, speed in enumerate((6.0, 8.0, 10.0)))
     write_races(tmp_path / "races", RaceDataset(races, short_track(), ()))
@@ -160,7 +160,7 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bf16", "mixes up"):
         assert text in page
     plots = {path.name for path in (out_dir / "plots").iterdir()}
-    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "speed", "times", "training")}
+    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "speed", "times", "training", "cloning")}
     with av.open(str(out_dir / "race.mp4")) as video:
         assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
     assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))
