@@ -1,6 +1,6 @@
 """Experience that waits, on the device, until a policy learns from it: whole blocks, or groups of whole races.
 
-Environments deal their starts so that G races of a group of G cars begin alike (`rulka.envs.equal_starts`). A group is
+Environments deal their starts so that G races of a group of G cars begin alike (`rulka.envs.starts`). A group is
 whole when all G have ended, in whatever block. Blocks are kept as long as a race in them is: no more of them than the
 cars fill in twice the longest race there can be, beside what waits for the next update.
 Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, G races of a group, K groups,

@@ -17,10 +17,10 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from rulka.envs.earlier_states import EarlierStates
-from rulka.envs.equal_starts import EqualStarts
 from rulka.envs.randomising import NUM_DRAWS, Randomiser
 from rulka.envs.scoring import Scores
+from rulka.envs.settings import SettingsError
+from rulka.envs.starts import EarlierStates, EqualStarts
 from rulka.race_settings import RaceSettings
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_earlier
@@ -47,11 +47,11 @@ class SavedRaces:
     Attributes:
         cars: [N, K] float64 rows of `Simulator.save`.
         counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
-        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; [N, 0] without that.
+        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.starts`; [N, 0] without that.
         frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; [N, 0] where one frame is all.
         chance: N states of the generators, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
-        starts: how the starts of races are dealt, see `rulka.envs.equal_starts`.
+        starts: how the starts of races are dealt, see `rulka.envs.starts`.
     """
 
     cars: NDArray[np.float64]
@@ -117,7 +117,7 @@ class RaceBatch:
         which: NDArray[np.bool_] | None = None,
         places: Mapping[str, NDArray[np.floating]] | None = None,
     ) -> None:
-        """Starts races anew, each from its own generator, which later resets go on using.
+        """Starts races anew, each from its own generator.
 
         Args:
             generators: one for each car.
@@ -136,22 +136,6 @@ class RaceBatch:
             self._starts.begin_anew()
         self._begin(np.ones(self.num_cars, np.bool_) if which is None else which, places or {})
         self.scores.set_over(np.zeros(self.num_cars, np.bool_) if which is None else self.scores.is_over & ~which)
-
-    def restart(
-        self, which: NDArray[np.bool_] | None = None, places: Mapping[str, NDArray[np.floating]] | None = None
-    ) -> None:
-        """Starts races anew, going on with the generators of the last `reset`; see there."""
-        self.reset(self.generators, which, places)
-
-    def restart_over(self) -> None:
-        """Starts anew every race that is over."""
-        if self.scores.num_over:
-            self.restart(self.scores.is_over)
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether `reset` has been called."""
-        return bool(self.generators)
 
     def advance(self, actions: NDArray) -> None:
         """Takes one decision for every car; where a race has ended, begins the next one instead.
@@ -224,9 +208,13 @@ class RaceBatch:
 
         Raises:
             ClosedEnvironmentError: after `close`.
+            SettingsError: if it is anything else.
             SimulatorError: if it is of another track or number of cars, or of other settings.
         """
         self.check_open()
+        if not isinstance(saved, SavedRaces):
+            message = f"the reset option 'state' is what RaceBatch.save returned, got {type(saved).__name__}"
+            raise SettingsError(message)
         for name, values in self._kept.items():
             if getattr(saved, name).shape != values.shape or len(saved.chance) not in (0, self.num_cars):
                 message = f"the saved races do not fit this environment: they have another {SETTING_OF[name]}"

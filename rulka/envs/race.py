@@ -11,12 +11,11 @@ import numpy as np
 from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, SavedRaces
+from rulka.envs.batch import RaceBatch
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
     STATE,
-    SettingsError,
     action_space,
     check_options,
     observation_space,
@@ -158,9 +157,6 @@ class RaceEnv(gymnasium.Env[Any, Any]):
             raise InvalidAction(message) from error
 
     def _restore(self, state: Any, *, is_seeded: bool) -> None:
-        if not isinstance(state, SavedRaces):
-            message = f"the reset option {STATE!r} is what RaceBatch.save returned, got {type(state).__name__}"
-            raise SettingsError(message)
         self.batch.restore(state)
         if is_seeded or not self.batch.generators:
             self.batch.generators = [self.np_random]

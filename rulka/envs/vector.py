@@ -117,7 +117,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
         if STATE in given:
             self._restore(given[STATE], seeds)
-        elif mask is not None and not self.batch.is_seeded:
+        elif mask is not None and not self.batch.generators:
             message = f"the first reset is of all cars; {MASK!r} comes later"
             raise SettingsError(message)
         else:
@@ -214,16 +214,13 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         ]
 
     def _restore(self, state: Any, seeds: list[int | None]) -> None:
-        if not isinstance(state, SavedRaces):
-            message = f"the reset option {STATE!r} is what RaceBatch.save returned, got {type(state).__name__}"
-            raise SettingsError(message)
         self.batch.restore(state)
         self.batch.generators = self._generators(seeds, None)
 
     def _begin_next(self, last: Observation, last_info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         """Begins the next races where they are over; returns what is seen then, with the last of the old ones."""
         is_over = self.batch.scores.is_over
-        self.batch.restart_over()
+        self.batch.reset(self.batch.generators, is_over)
         observation, potential = self._observe()
         final_obs, final_info = np.full(self.num_envs, None, object), {}
         for k in np.flatnonzero(is_over):

@@ -44,6 +44,8 @@ EXTENSION_M = 20.0
 """Straight line added at both ends before smoothing, so that the ends stay where they are."""
 EDGE_MARGIN_M = 4.0
 """Least distance from a recorded path to the edge of the road."""
+DEFAULT_WIDTH_M = 16.0
+"""Full width of the road where the drives do not need more."""
 CAR_HEIGHT_M = 0.36
 """Height of a recorded position above the ground: the StadiumCar at rest is at 9.36 m on ground at 9 m."""
 MIN_GATE_GAP_M = 1.0
@@ -163,13 +165,8 @@ class DensePath:
         return float(np.linalg.norm(np.diff(self.point, axis=0), axis=1).sum())
 
 
-def make_dense(path: DrivenPath, car_height_m: float) -> DensePath:
-    """Interpolates a usable path to a point every `DENSE_MS`, the last exactly at the finish time.
-
-    Args:
-        path: a path without a problem.
-        car_height_m: height of the recorded positions above the ground, along the car's up axis.
-    """
+def make_dense(path: DrivenPath) -> DensePath:
+    """Interpolates a path without a problem to a point every `DENSE_MS`, the last exactly at the finish time."""
     finish_ms = max(path.checkpoint_times_ms)
     times = np.append(np.arange(int(path.time_ms[0]), finish_ms, DENSE_MS), finish_ms).astype(np.float64)
     position = _hermite(path, times)
@@ -177,7 +174,7 @@ def make_dense(path: DrivenPath, car_height_m: float) -> DensePath:
     up /= np.maximum(np.linalg.norm(up, axis=1, keepdims=True), 1e-9)
     left = np.cross(up, np.gradient(position, axis=0))
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
-    point = position - car_height_m * up
+    point = position - CAR_HEIGHT_M * up
     material, has_roll = _ground(path, times)
     is_moving = np.append(True, np.linalg.norm(np.diff(point, axis=0), axis=1) > MIN_STEP_M)
     return DensePath(
@@ -216,27 +213,19 @@ def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64
     return inside + beyond_s * velocity[-1]
 
 
-def track_from_paths(
-    uid: str,
-    name: str,
-    paths: Sequence[DrivenPath],
-    default_width_m: float = 16.0,
-    car_height_m: float = CAR_HEIGHT_M,
-) -> Track:
+def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath]) -> Track:
     """Builds a track from drives on one map; those that cannot be used are left out.
 
     Args:
         uid: the map's unique name.
         name: for people.
         paths: finished drives of the same map; one is enough, more make the line a mean of them.
-        default_width_m: full width of the road where the drives do not need more.
-        car_height_m: height of the recorded positions above the ground.
 
     Raises:
         TrackError: if not one drive can be used, with the reasons.
     """
     reasons = [problem_of(path) or jump_of(path) for path in paths]
-    dense = [make_dense(path, car_height_m) for path, reason in zip(paths, reasons, strict=True) if reason is None]
+    dense = [make_dense(path) for path, reason in zip(paths, reasons, strict=True) if reason is None]
     if not dense:
         listed = "; ".join(f"drive {index}: {reason}" for index, reason in enumerate(reasons)) or "none is given"
         message = f"track {name!r} cannot be made from {len(paths)} drives: {listed}"
@@ -249,7 +238,7 @@ def track_from_paths(
         uid=uid,
         name=name,
         centre_m=centre,
-        width_m=_width(centre, left, aligned, default_width_m),
+        width_m=_width(centre, left, aligned),
         bank_rad=np.arctan2((left * upright).sum(axis=1), (left * level).sum(axis=1)),  # near pi upside down
         material=_material(aligned, zones),
         edge=np.full(zones, VERGE, np.uint8),
@@ -357,9 +346,7 @@ def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: 
     return left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
 
 
-def _width(
-    centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[DensePath], default_width_m: float
-) -> NDArray[np.float64]:
+def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
     """Returns [Z] a width that holds every path with a margin, and never less than the default."""
     along_m = np.arange(len(centre)) * ZONE_SPACING_M
     aside_m = np.stack([((_at(path, path.point, along_m) - centre) * left).sum(axis=1) for path in paths])
@@ -367,7 +354,7 @@ def _width(
     span = round(3 * SMOOTHING_M / ZONE_SPACING_M)
     padded = np.pad(reach_m, span, mode="edge")
     widest = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1).max(axis=1)
-    return np.maximum(default_width_m, _smooth(2 * (widest + EDGE_MARGIN_M)))
+    return np.maximum(DEFAULT_WIDTH_M, _smooth(2 * (widest + EDGE_MARGIN_M)))
 
 
 def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:

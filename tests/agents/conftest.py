@@ -20,7 +20,7 @@ from rulka.agents.learner import Learner
 from rulka.agents.pql import PqlLearner
 from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.envs.equal_starts import EqualStarts
+from rulka.envs.starts import EqualStarts
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, ByPartParams, IqnNetworkParams, NetworkParams, Params
 from rulka.schedule import Moment, Schedule

@@ -12,7 +12,7 @@ import torch
 from rulka.agents.spec import AgentError
 from rulka.agents.waiting import WaitingRaces, num_decisions_of
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
-from rulka.envs.equal_starts import EqualStarts
+from rulka.envs.starts import EqualStarts
 
 NUM_CARS, SIZE, NUM_STEPS = 4, 2, 5
 

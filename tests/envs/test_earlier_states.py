@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rulka.envs.earlier_states import EVERY_MS, NUM_HELD_BACK
 from rulka.envs.settings import SettingsError, read_settings
+from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK
 from rulka.simulator.car import TIME_MS, VX
 
 NUM_CARS = 3

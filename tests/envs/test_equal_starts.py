@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.envs.equal_starts import EqualStarts
 from rulka.envs.settings import SettingsError, read_settings
+from rulka.envs.starts import EqualStarts
 from rulka.envs.vector import CarsOnTracks
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track

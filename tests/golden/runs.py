@@ -84,7 +84,7 @@ class World:
     """
 
     def __init__(self, spec: Any, seed: int, races_per_start: int) -> None:
-        from rulka.envs.equal_starts import EqualStarts
+        from rulka.envs.starts import EqualStarts
 
         rng = np.random.default_rng(100)  # the same world for all collectors
         self._spec, self._rng = spec, np.random.default_rng(seed)

@@ -1,7 +1,9 @@
-"""States of a car's earlier races, from which later ones may begin: on the agent's own path, at the agent's own speed.
+"""What later races begin from: a start that several share, or a state of an earlier race.
 
-As in TMNF-C, whose agents begin half of their races so, and never in the last two seconds before a failure.
-Dimensions: N cars, K columns of `Simulator.save`.
+Races with equal starts share all that is drawn for them, and are then compared with each other. States of earlier races
+lie on the agent's own path, at its own speed: as in TMNF-C, whose agents begin half of their races so, and never in the
+last two seconds before a failure. Dimensions: N cars, K columns of `Simulator.save`, G races that begin alike, D
+chances that a race is made of.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ EVERY_MS = 500
 """Race time between two states of a race."""
 NUM_HELD_BACK = 4
 """States that wait until their race has got this many further: what is nearer to its end is not kept."""
+NUM_BEGUN = 0
+"""Column of `EqualStarts.rows`, before those of the chances."""
 
 
 class EarlierStates:
@@ -77,3 +81,40 @@ class EarlierStates:
         states = self._kept[cars, place, :-1]
         states[:, self._clocks] = 0.0
         return cars, states
+
+
+class EqualStarts:
+    """Deals starts to the races of a batch: G cars side by side are a group, which drives each start G times.
+
+    Whichever car of the group is next to begin a race takes the group's start, and the race after G of them draws a new
+    one. So no car waits for another, a car with short races drives more of them, and the races from one start began
+    close to each other: while a long one lasts, the group does not get ahead by more than its cars can. With G = 1
+    each car has starts of its own.
+
+    Attributes:
+        rows: [N / G, 1 + D] how many races each group has begun, and the chances of its newest start.
+    """
+
+    def __init__(self, num_cars: int, races_per_start: int, num_chances: int) -> None:
+        """Divides N cars into groups of G, for races of D chances; N is a multiple of G."""
+        self._races_per_start = races_per_start
+        self.rows = np.zeros((num_cars // races_per_start, 1 + num_chances))
+
+    def begin_anew(self) -> None:
+        """Lets every group draw a new start for its next race."""
+        self.rows[:, NUM_BEGUN] = 0.0
+
+    def draw(self, which: NDArray[np.bool_], generators: list[np.random.Generator]) -> NDArray[np.float64]:
+        """Returns the chances [N, D] in [0, 1) of chosen cars [N], dealt by their numbers; 0 for all others.
+
+        A group's starts come from the generator of its first car.
+        """
+        size, rows = self._races_per_start, self.rows
+        chances = np.zeros((len(which), rows.shape[1] - 1))
+        for k in np.flatnonzero(which).tolist():
+            row = rows[k // size]
+            if row[NUM_BEGUN] % size == 0:
+                row[1:] = generators[k - k % size].random(len(row) - 1)
+            chances[k] = row[1:]
+            row[NUM_BEGUN] += 1.0
+        return chances
