@@ -128,7 +128,7 @@ def _keep_by_dvc(folders: Sequence[Path], done: str) -> None:
 
 
 def night(
-    date: str | None = None,
+    date: datetime.date | None = None,
     tracks: TrackNames = ("main", "campaign", "held-out"),
     races: int | None = None,
     device: DeviceName = None,
@@ -151,20 +151,10 @@ def night(
     from rulka.params import read_params
     from rulka.registry.nights import race_night
 
-    which = _date_of(date)
+    which = date or datetime.datetime.now(datetime.UTC).date()
     found = race_night(which, read_params(), tracks, num_races=races, device=use_device(device), stream=sys.stderr)
     report(found.to_json(), found.describe, as_json)
     _keep_by_dvc([NIGHTS, KEPT_AGENTS], f"the night of {which} is noted")
-
-
-def _date_of(text: str | None) -> datetime.date:
-    if text is None:
-        return datetime.datetime.now(datetime.UTC).date()
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError as error:
-        message = f"{text!r} is no date"
-        raise UserError(message, hint="Write it as 2026-11-23.") from error
 
 
 def _compared(
