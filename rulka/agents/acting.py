@@ -123,7 +123,8 @@ class NetworkActor(ABC, Generic[NetworkT]):
 def decision_of(action: Tensor, greedy: Tensor) -> Decision:
     """Returns actions [N, ...] of a policy without probabilities as decisions, beside the greedy ones."""
     taken, best = (column.numpy() for column in on_host(action, greedy))
-    return Decision(taken, np.zeros(len(taken), np.float32), (taken == best).reshape(len(taken), -1).all(axis=1))
+    is_same = taken == best
+    return Decision(taken, np.zeros(len(taken), np.float32), is_same.all(axis=1) if is_same.ndim > 1 else is_same)
 
 
 class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
