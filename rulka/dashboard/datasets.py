@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from rulka.datasets.paths import race_rows
-from rulka.datasets.races import META_FILE, QuarantinedFile, load_quarantine, read_meta, track_path
+from rulka.datasets.races import META_FILE, QuarantinedFile, load_quarantine, race_rows, read_meta, track_path
 from rulka.folders import (
     EMBEDDING_PICTURE,
     ENCODER,
