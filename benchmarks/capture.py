@@ -19,10 +19,9 @@ import numpy as np
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race, cars_at, decision_times, labels
-from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.from_recordings import find_recordings, read_race_dataset
-from rulka.datasets.races import RaceDataset
+from rulka.datasets.races import RaceDataset, race_of_driver
 from rulka.datasets.split import split_races
 from rulka.observation import CAR
 from rulka.params import Params, read_params

@@ -18,7 +18,7 @@ from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.card import write_card
 from rulka.datasets.frames import CapturedRace, FrameWriter
-from rulka.datasets.game_capture import GameCapture, QuarantinedRace, ReplayError, write_quarantine
+from rulka.datasets.game_capture import GameCapture, ReplayError, write_quarantine
 from rulka.datasets.races import Race, RaceDataError, load_races
 from rulka.datasets.split import split_maps
 from rulka.folders import FRAMES, RACES
@@ -101,19 +101,19 @@ def _through_game(
         ReplayError: if no race was the same in the game.
         GameError: if there is no game, or it is lost and does not come back.
     """
-    quarantine = []
+    quarantine: dict[str, str] = {}
     with running_games(read_game_settings(), 1) as link, GameCapture(link, track, settings) as game:
         for race in races:
             try:
                 captured = game.capture(race)
             except ReplayError as error:
-                quarantine.append(QuarantinedRace(race.race_id, str(error)))
+                quarantine[race.race_id] = str(error)
                 _LOGGER.warning("race %s is not used: %s", race.race_id, error)
                 continue
             writer.add(captured)
             bar.advance(len(captured.image))
     if len(quarantine) == len(races):
-        message = f"none of {len(races)} races was the same in the game; the first: {quarantine[0].reason}"
+        message = f"none of {len(races)} races was the same in the game; the first: {quarantine[races[0].race_id]}"
         raise ReplayError(message, hint=f"Is the map {track.uid} open in the game? See docs/game.md.")
     write_quarantine(folder, quarantine)
 

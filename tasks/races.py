@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rulka.actions import action_table
-from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.from_recordings import (
     MissingRecordingsError,
     NoUsableRecordingError,
@@ -20,7 +19,7 @@ from rulka.datasets.from_recordings import (
     read_race_dataset,
     refuse_missing,
 )
-from rulka.datasets.races import RaceDataError, RaceDataset, write_races
+from rulka.datasets.races import RaceDataError, RaceDataset, race_of_driver, write_races
 from rulka.datasets.selection import summary_of
 from rulka.folders import RACES, RECORDINGS, RUNS
 from rulka.params import ActionParams, RaceEndParams, RaceParams, SimulatorParams, TrackParams, read_params

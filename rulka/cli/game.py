@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
 
 from rulka.cli.options import AsJson, Flag, TrackName, report, say
 from rulka.stage import EXIT_USER_ERROR
@@ -13,7 +12,6 @@ def serve_game(
     port: int = 8478,
     track: TrackName = None,
     speed: float = 1.0,
-    frames: Literal["grey", "colour"] = "grey",
     in_menus: Flag = False,
 ) -> None:
     """Serve a simulated race to programs that speak the game's socket protocol; see docs/game.md.
@@ -23,7 +21,6 @@ def serve_game(
         track: a slug, a track file, or the name of one in data/races/tracks; the generated one of params.yaml when
             left out.
         speed: factor of the race clock until a program sets another; 50 or more runs as fast as it can.
-        frames: the agents' grey image, or colour for people.
         in_menus: begin in the menus, without a race, until a program opens a map.
     """
     import logging
@@ -34,7 +31,7 @@ def serve_game(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     params = read_params()
     where = find_track(track, params)
-    server = make_server(where, params, port, speed=speed, frames=frames, is_in_menus=in_menus)
+    server = make_server(where, params, port, speed=speed, is_in_menus=in_menus)
     say(f"{where.name} ({where.uid}), {where.length_m:.0f} m")
     serve_until_stopped(server, say)
 

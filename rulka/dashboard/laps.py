@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from rulka.dashboard.live import track_outline
 from rulka.datasets.from_recordings import plain_text
-from rulka.datasets.paths import Path3D, race_paths, race_rows
-from rulka.datasets.races import META_FILE, read_meta, track_path
+from rulka.datasets.races import META_FILE, Path3D, race_paths, race_rows, read_meta, track_path
 from rulka.errors import UserError
 from rulka.evaluation.dataset import REFERENCE
 from rulka.folders import EVALUATION, LAPS, RACES

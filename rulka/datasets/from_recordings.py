@@ -19,7 +19,6 @@ import numpy as np
 from rulka.actions import TICK_MS
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.selection import (
-    RespawnError,
     UnusableRecordingError,
     quarantined,
     refuse_unwanted,
@@ -46,6 +45,10 @@ _CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
 
 class UnfinishedError(UnusableRecordingError):
     """The race was not driven to its finish."""
+
+
+class RespawnError(UnusableRecordingError):
+    """The player went back to a checkpoint during the race, so that the path jumps."""
 
 
 class NoMapUidError(UnusableRecordingError):
@@ -190,7 +193,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
         raise UnfinishedError(message, hint="Use a recording of a finished race.")
     if ghost.respawns and not with_respawns:
         message = f"the player respawned {ghost.respawns} times"
-        raise RespawnError(message, hint="Use a recording without respawns: its path has no jumps.")
+        raise RespawnError(message, hint="Use a recording without respawns, or set races.select.with_respawns to true.")
     check_times(ghost)
     time_ms, rows = car_rows(ghost)
     num_samples = int(np.searchsorted(time_ms, ghost.race_time_ms)) + 1

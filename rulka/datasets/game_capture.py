@@ -8,8 +8,7 @@ is quarantined with the reason, and never used.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,19 +34,6 @@ START_TOLERANCE_M = 0.01
 
 class ReplayError(UserError):
     """A race cannot be captured through the game, or was another one there; the message says why."""
-
-
-@dataclass(frozen=True)
-class QuarantinedRace:
-    """A race that is not used.
-
-    Attributes:
-        race_id: which.
-        reason: why.
-    """
-
-    race_id: str
-    reason: str
 
 
 class GameCapture:
@@ -154,7 +140,7 @@ def _named(times: Sequence[int]) -> str:
     return ", ".join(map(str, times)) or "no time"
 
 
-def write_quarantine(folder: Path, races: Sequence[QuarantinedRace]) -> None:
-    """Writes `quarantine.json`: the races that are not used, and why; an empty list where all are."""
-    text = json.dumps([asdict(race) for race in races], indent=1)
-    (folder / QUARANTINE_FILE).write_text(text + "\n", encoding="utf-8")
+def write_quarantine(folder: Path, reasons: Mapping[str, str]) -> None:
+    """Writes `quarantine.json`: the races that are not used, by their ids, and why; an empty list where all are."""
+    rows = [{"race_id": race_id, "reason": reason} for race_id, reason in reasons.items()]
+    (folder / QUARANTINE_FILE).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -18,21 +18,23 @@ sorted by race and time.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS
+from rulka.actions import TICK_MS, ActionTable
 from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.simulator.demonstrations import DrivenRace
 from rulka.tracks.track import Track, load_track
 
 SCHEMA_VERSION = 3
@@ -56,21 +58,24 @@ def car_columns() -> list[str]:
 CAR_COLUMNS = car_columns()
 CONTROL_COLUMNS = ("steer", "gas", "brake")
 
+_PLACE = tuple(f"position_{axis}" for axis in range(3))
+_VELOCITY = tuple(f"velocity_{axis}" for axis in range(3))
+_TEXT, _NUMBER = pa.string(), pa.int64()
 _RACES_SCHEMA = pa.schema(
-    [
-        pa.field("race_id", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("file", pa.string(), nullable=False),
-        pa.field("player", pa.string(), nullable=False),
-        pa.field("map_uid", pa.string(), nullable=False),
-        pa.field("race_time_ms", pa.int64()),
-        pa.field("is_finished", pa.bool_(), nullable=False),
-        pa.field("num_ticks", pa.int64(), nullable=False),
-        pa.field("checkpoint_times_ms", pa.list_(pa.int64()), nullable=False),
-        pa.field("seed", pa.int64()),
-    ]
+    {
+        "race_id": _TEXT,
+        "source": _TEXT,
+        "file": _TEXT,
+        "player": _TEXT,
+        "map_uid": _TEXT,
+        "race_time_ms": _NUMBER,
+        "is_finished": pa.bool_(),
+        "num_ticks": _NUMBER,
+        "checkpoint_times_ms": pa.list_(_NUMBER),
+        "seed": _NUMBER,
+    }
 )
-_QUARANTINE_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("file", "error", "hint")])
+_QUARANTINE_SCHEMA = pa.schema(dict.fromkeys(("file", "error", "hint"), _TEXT))
 
 
 class RaceDataError(UserError):
@@ -125,6 +130,31 @@ class Race:
     def duration_ms(self) -> int:
         """Time of the finish, or of the last tick where there was none."""
         return self.race_time_ms if self.race_time_ms is not None else self.num_ticks * TICK_MS
+
+
+def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race:
+    """Returns a race of the built-in driver with its inputs tick by tick and a sample of the car at every decision.
+
+    Args:
+        driven: the race.
+        map_uid: track it was driven on.
+        table: what its actions mean.
+    """
+    num_ticks = math.ceil(int(driven.time_ms[-1]) / TICK_MS)
+    return Race(
+        race_id=f"driver-{driven.seed}-{driven.number:04d}",
+        source="driver",
+        file="",
+        player="",
+        map_uid=map_uid,
+        race_time_ms=driven.race_time_ms,
+        is_finished=driven.is_finished,
+        checkpoint_times_ms=driven.gate_times_ms,
+        seed=driven.seed,
+        controls=np.repeat(table.analog()[driven.actions], table.ticks_per_action, axis=0)[:num_ticks],
+        state_time_ms=driven.time_ms,
+        state=driven.car_rows,
+    )
 
 
 @dataclass(frozen=True)
@@ -191,8 +221,10 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     pq.write_table(_race_table(races), folder / "races.parquet")
     pq.write_table(_tick_table(races), folder / "ticks.parquet")
     pq.write_table(_state_table(races), folder / "states.parquet")
-    rows = [{"file": item.file, "error": item.error, "hint": item.hint} for item in dataset.quarantine]
-    pq.write_table(pa.Table.from_pylist(rows, schema=_QUARANTINE_SCHEMA), folder / "quarantine.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([asdict(item) for item in dataset.quarantine], schema=_QUARANTINE_SCHEMA),
+        folder / "quarantine.parquet",
+    )
     for uid, track in dataset.tracks.items():
         track.save(paths[uid])
     meta = {
@@ -295,6 +327,46 @@ def load_quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
     return _quarantine(folder)
 
 
+def race_rows(folder: Path) -> list[dict[str, Any]]:
+    """Returns the row of every race, as `races.parquet` holds it.
+
+    Raises:
+        RaceDataError: as for `load_races`.
+    """
+    _refuse_damage(folder, read_meta(folder), ("races.parquet",))
+    return _read(folder / "races.parquet").to_pylist()
+
+
+class Path3D(NamedTuple):
+    """Where a car was.
+
+    Attributes:
+        time_ms: [S] rising.
+        position_m: [S, 3] world.
+        speed_mps: [S].
+    """
+
+    time_ms: NDArray[np.int64]
+    position_m: NDArray[np.float64]
+    speed_mps: NDArray[np.float64]
+
+
+def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
+    """Returns the paths of some races by their id; races that there are not are left out.
+
+    Raises:
+        RaceDataError: as for `load_races`.
+    """
+    _refuse_damage(folder, read_meta(folder), ("states.parquet",))
+    columns, chosen = ["race_id", "time_ms", *_PLACE, *_VELOCITY], [("race_id", "in", list(race_ids))]
+    found = _split_by_race(_read(folder / "states.parquet", columns=columns, filters=chosen), (*_PLACE, *_VELOCITY))
+    paths = {race_id: (time_ms, values.astype(np.float64)) for race_id, (time_ms, values) in found.items()}
+    return {
+        race_id: Path3D(time_ms, values[:, :3], np.linalg.norm(values[:, 3:], axis=1))
+        for race_id, (time_ms, values) in paths.items()
+    }
+
+
 def _quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
     return tuple(QuarantinedFile(**row) for row in _read(folder / "quarantine.parquet").to_pylist())
 
@@ -349,9 +421,10 @@ def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
     return {str(race_id): (time_ms[rows], np.ascontiguousarray(values[rows])) for race_id, rows in rows_of.items()}
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Path, **chosen: Any) -> pa.Table:
     try:
-        return pq.read_table(path)
+        # `read_table` imports pandas: the first page that shows races would wait for that.
+        return pq.read_table(path, **chosen) if chosen else pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         message = f"{path.as_posix()} cannot be read: {error}"
         raise RaceDataError(message, hint=HINT) from error

@@ -16,10 +16,6 @@ class UnusableRecordingError(UserError):
     """A recording that can be read, but that nothing can be learned from."""
 
 
-class RespawnError(UnusableRecordingError):
-    """The player went back to a checkpoint during the race."""
-
-
 class OtherDeviceError(UnusableRecordingError):
     """The race was driven with another kind of device than wanted."""
 
@@ -46,9 +42,6 @@ def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) ->
     if select.device not in ("any", device):
         message = f"driven with {device} inputs, {select.device} is wanted"
         raise OtherDeviceError(message, hint="Set races.select.device in params.yaml to any to use both.")
-    if ghost.respawns and not select.with_respawns:
-        message = f"the player respawned {ghost.respawns} times"
-        raise RespawnError(message, hint="Use a recording without respawns, or set races.select.with_respawns to true.")
     wanted = select.environment
     if wanted is not None and recording.environment.casefold() != wanted.casefold():
         message = f"driven in the environment {recording.environment!r}, {wanted!r} is wanted"

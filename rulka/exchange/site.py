@@ -184,8 +184,8 @@ class Site:
                 break
 
         def order(entry: ReplayEntry) -> tuple[float, float, int]:
-            rank_and_time = (float("inf") if value is None else value for value in (entry.rank, entry.time_ms))
-            return *rank_and_time, entry.replay_id
+            rank, time_ms = (float("inf") if value is None else value for value in (entry.rank, entry.time_ms))
+            return rank, time_ms, entry.replay_id
 
         return sorted(found.values(), key=order)[:count]
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rulka.game import protocol
 from rulka.game.connection import Connection, connect
-from rulka.game.errors import GameOrderError
+from rulka.game.errors import GameOrderError, GameProtocolError
 from rulka.game.protocol import CheckpointCount, LapCount, MessageId, OnConnect, RunStep
-from rulka.game.sync import FrameRequest, Sync
+from rulka.game.sync import Sync
 
 
 class Frame(NamedTuple):
@@ -66,7 +66,6 @@ class GameClient:
         self._connection: Connection = self._open()
 
     def _open(self) -> Connection:
-        self._request = FrameRequest()
         return connect(*self._address, self._timeout_s, self._patience_s)
 
     @property
@@ -95,7 +94,7 @@ class GameClient:
         message_id = protocol.sync_id(self._head)
         self.counts[message_id] += 1
         message = self._frame() if message_id == MessageId.FRAME else self._numbered(message_id)
-        self._sync = Sync(self._connection, message_id, message, self._request)
+        self._sync = Sync(self._connection, message_id, message)
         return self._sync
 
     def is_quiet(self, wait_s: float) -> bool:
@@ -136,7 +135,11 @@ class GameClient:
         return _NUMBERS[message_id](*payload.unpack(numbers))
 
     def _frame(self) -> Frame:
-        width, height = self._request.take()
+        if self._connection.frame_size is None:
+            expected = "no frame, since none was requested"
+            raise GameProtocolError(expected, f"message {MessageId.FRAME.value}")
+        width, height = self._connection.frame_size
+        self._connection.frame_size = None
         if self._pixels.shape[:2] != (height, width):
             self._pixels = np.empty((height, width, protocol.NUM_CHANNELS), np.uint8)
         self._connection.fill(self._pixels.data.cast("B"), f"a frame of {width} x {height}")

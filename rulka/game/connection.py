@@ -53,12 +53,15 @@ class Connection:
     Attributes:
         name: host and port, for messages.
         timeout_s: longest wait for all bytes of one `fill`, and for the room to send.
+        frame_size: width and height of the frame that was asked for; the game has one place for that, so a second
+            request takes it.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._socket, self.name = sock, name
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout_s = sock.gettimeout() or 0.0
+        self.frame_size: tuple[int, int] | None = None
 
     def set_timeout(self, timeout_s: float) -> None:
         """Changes the longest wait; it must be positive."""

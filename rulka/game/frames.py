@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.game.protocol import NUM_CHANNELS, MessageId
 from rulka.params import SimulatorParams
-from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
+from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
@@ -41,28 +39,19 @@ def bgra_from_grey(grey: NDArray[np.uint8], out: NDArray[np.uint32]) -> None:
     np.take(_WIDENED, grey.ravel(), out=out, mode="clip")
 
 
-def bgra_from_rgb(rgb: NDArray[np.uint8], out: NDArray[np.uint32]) -> None:
-    """Turns a colour image [H, W, 3] into what the game would send, [H * W] as above."""
-    pixels = out.view(np.uint8).reshape(*rgb.shape[:2], NUM_CHANNELS)
-    pixels[..., :3], pixels[..., 3] = rgb[..., ::-1], 255
-
-
-FrameKind = Literal["grey", "colour"]
-
-
 class GameFrames:
     """Draws what the car of a simulator sees.
+
+    It is the agents' image with three equal colours: a program that turns it to grey has the simulator's own
+    observation, to the bit.
 
     Args:
         track: where it is.
         params: its camera.
-        kind: `grey` is the agents' image with three equal colours: a program that turns it to grey has the simulator's
-            own observation, to the bit. `colour` shows the car and colours, for people; it takes many times longer.
     """
 
-    def __init__(self, track: Track, params: SimulatorParams, kind: FrameKind) -> None:
+    def __init__(self, track: Track, params: SimulatorParams) -> None:
         self._scene, self._camera = bake_scene(track), camera_array(params.camera)
-        self._kind = kind
         self._grey = np.empty((1, 0, 0), np.uint8)
         self._message = np.empty(0, np.uint32)
 
@@ -76,10 +65,6 @@ class GameFrames:
             self._grey = np.empty((1, height, width), np.uint8)
             self._message = np.empty(1 + height * width, "<u4")
             self._message[0] = MessageId.FRAME
-        if self._kind == "grey":
-            FrameRenderer(simulator.cars, simulator.zone_index, self._scene, self._camera).render(self._grey)
-            bgra_from_grey(self._grey[0], self._message[1:])
-        else:
-            pose, zone = simulator.cars[0, :POSE_SIZE], int(simulator.zone_index[0])
-            bgra_from_rgb(render_rgb(self._scene, pose, zone, width, height), self._message[1:])
+        FrameRenderer(simulator.cars, simulator.zone_index, self._scene, self._camera).render(self._grey)
+        bgra_from_grey(self._grey[0], self._message[1:])
         return self._message.data.cast("B")

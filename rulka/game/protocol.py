@@ -108,9 +108,6 @@ COMMAND_PAYLOADS = MappingProxyType(
 )
 """Fixed part of what follows the id of a message to the game."""
 
-SIZED_COMMANDS = frozenset((MessageId.REWIND_TO_STATE, MessageId.EXECUTE_COMMAND))
-"""Messages to the game whose fixed part is the length of the bytes that follow."""
-
 VERSION = 1
 """Version of what Rulka adds to the protocol."""
 VERSION_COMMAND = "rulka_version"
@@ -162,11 +159,6 @@ def pack_sized(message_id: MessageId, content: bytes) -> bytes:
 def pack_sync(message_id: MessageId, *values: int) -> bytes:
     """Returns the bytes of a sync; of a frame, those before the pixels."""
     return INT.pack(message_id) + SYNC_PAYLOADS[message_id].pack(*values)
-
-
-def frame_bytes(width: int, height: int) -> int:
-    """Returns the size of a frame's pixels."""
-    return width * height * NUM_CHANNELS
 
 
 def sync_id(data: bytes | bytearray | memoryview) -> MessageId:

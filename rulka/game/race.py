@@ -6,16 +6,18 @@ where it is; tracks have one lap; there is one map. The clock goes on in either 
 
 from __future__ import annotations
 
+import zlib
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import CONTROLS, TICK_MS, Controls, action_table
+from rulka.errors import UserError
 from rulka.game.errors import StateRefusedError
 from rulka.game.protocol import COUNTDOWN_MS
-from rulka.game.snapshot import Seal, Snapshot
-from rulka.game.state import NOT_PASSED_MS
+from rulka.game.snapshot import MAX_NUMBERS, describe, embed, extract
+from rulka.game.state import EVENT_NAMES, NOT_PASSED_MS, SIMULATION_TIMER, STATE, read_state, write_state
 from rulka.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
@@ -24,6 +26,12 @@ NO_KEYS = Controls(accelerate=False, brake=False, left=False, right=False)
 _KEY_NAMES = Controls(accelerate="up", brake="down", left="left", right="right")  # pyright: ignore[reportArgumentType]
 _ACTION_OF = {controls: np.array([index]) for index, controls in enumerate(CONTROLS)}
 _ONE_CAR = np.ones(1, np.bool_)
+CONSTANTS = {"version": 2, "context_mode": 1, "flags": 0xFF}
+"""Of every block: its version, a run, and all flags."""
+FIRST_TICK_MS = 10
+"""Simulation time of the first tick of the countdown."""
+_VALUE_BITS = 0xFFFFFF
+_KEY_EVENTS = [EVENT_NAMES.index(name) for name in Controls._fields]
 
 
 class Passed(NamedTuple):
@@ -50,11 +58,21 @@ class SimulatedRace:
         tick_time_ms: the same, but it goes on after the finish.
         is_finished: the finish was passed, and nobody prevented that.
         keys: what is pressed.
+
+    Raises:
+        UserError: if the track has too many gates for a block of the game.
     """
 
     def __init__(self, track: Track, params: SimulatorParams) -> None:
         self.simulator = Simulator(track, 1, params, action_table(1))
-        self._seal = Seal(track, self.simulator.save().shape[1])
+        self._num_saved = self.simulator.save().shape[1]
+        if self._num_saved > MAX_NUMBERS:
+            message = f"track {track.name!r} has too many gates: a block of the game has room for {MAX_NUMBERS} numbers"
+            raise UserError(message)
+        self._track_sum = zlib.crc32(track.centre_m.tobytes(), zlib.crc32(track.gate_m.tobytes()))
+        self._fixed = np.zeros(1, STATE)
+        for name, value in CONSTANTS.items():
+            self._fixed[name] = value
         self.keys = NO_KEYS
         self._events: list[KeyEvent] = []
         self.simulator.step(_ACTION_OF[NO_KEYS])  # compiles now, not while a program waits
@@ -119,15 +137,14 @@ class SimulatedRace:
 
     def state(self) -> bytes:
         """Returns the simulation as a block of the game's form, from which `rewind` restores it to the bit."""
-        now = Snapshot(
-            saved=self.simulator.save(),
-            race_time_ms=self.race_time_ms,
-            tick_time_ms=self.tick_time_ms,
-            is_finished=self.is_finished,
-            keys=self.keys,
-            checkpoint_ms=self.checkpoint_ms,
-        )
-        return self._seal.close(now, self.simulator.cars[0])
+        record, checkpoint_ms = self._fixed[0], self.checkpoint_ms
+        describe(record, self.simulator.cars[0])
+        record["race_time_ms"], record["is_finished"] = self.race_time_ms, self.is_finished
+        record["timers"][SIMULATION_TIMER] = self.tick_time_ms + COUNTDOWN_MS + FIRST_TICK_MS
+        record["checkpoint_count"] = np.count_nonzero(checkpoint_ms != NOT_PASSED_MS)
+        record["events"]["value"][_KEY_EVENTS] = self.keys
+        embed(self._fixed.view(np.uint8), self._track_sum, self.simulator.save())
+        return write_state(self._fixed, checkpoint_ms[:-1] != NOT_PASSED_MS, checkpoint_ms)
 
     def rewind(self, block: bytes | memoryview) -> None:
         """Puts the race back to a block that `state` of a race on this track returned.
@@ -137,14 +154,16 @@ class SimulatedRace:
         Raises:
             StateRefusedError: if the block is garbled, or of another game or track; nothing is changed.
         """
-        opened = self._seal.open(block)
-        if len(opened.checkpoint_ms) != self.num_checkpoints:
-            message = f"the state has {len(opened.checkpoint_ms)} checkpoint entries, the track {self.num_checkpoints}"
+        state = read_state(block)
+        numbers = extract(bytes(block[: STATE.itemsize]), self._track_sum, self._num_saved)
+        if len(state.checkpoints) != self.num_checkpoints:
+            message = f"the state has {len(state.checkpoints)} checkpoint entries, the track {self.num_checkpoints}"
             raise StateRefusedError(message)
-        self.simulator.restore(opened.saved)
-        self.race_time_ms, self.tick_time_ms = opened.race_time_ms, opened.tick_time_ms
-        self.is_finished = opened.is_finished and opened.checkpoint_ms[-1] != NOT_PASSED_MS
-        self.keys = opened.keys
+        self.simulator.restore(numbers)
+        self.race_time_ms = state.race_time_ms
+        self.tick_time_ms = state.simulation_time_ms - COUNTDOWN_MS - FIRST_TICK_MS
+        self.is_finished = state.is_finished and bool(state.checkpoints["time_ms"][-1] != NOT_PASSED_MS)
+        self.keys = Controls(*map(bool, state.fixed["events"]["value"][_KEY_EVENTS] & _VALUE_BITS))
         self._events = [event for event in self._events if event.time_ms <= self.race_time_ms]
 
 

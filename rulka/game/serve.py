@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rulka.errors import UserError
 from rulka.folders import TRACKS
-from rulka.game.frames import FrameKind, GameFrames
+from rulka.game.frames import GameFrames
 from rulka.game.protocol import LOOPBACK
 from rulka.game.race import SimulatedRace
 from rulka.game.server import GameServer
@@ -36,9 +36,7 @@ def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS) -> T
     return find(name, tracks_dir)
 
 
-def make_server(
-    track: Track, params: Params, port: int, *, speed: float, frames: FrameKind = "grey", is_in_menus: bool = False
-) -> GameServer:
+def make_server(track: Track, params: Params, port: int, *, speed: float, is_in_menus: bool = False) -> GameServer:
     """Puts a server together; it listens, and serves when told to.
 
     Args:
@@ -46,7 +44,6 @@ def make_server(
         params: for the simulator.
         port: 0 takes a free one.
         speed: factor of the race clock until a program sets another.
-        frames: grey ones for agents, or colour for people.
         is_in_menus: begin without a race.
 
     Raises:
@@ -57,7 +54,7 @@ def make_server(
         message = f"a speed is a number from 0, got {speed}"
         raise UserError(message)
     race = SimulatedRace(track, params.simulator)
-    sent = GameFrames(track, params.simulator, frames)
+    sent = GameFrames(track, params.simulator)
     sent.warm_up(race.simulator)
     return GameServer(SimulatedGame(race, speed=speed, is_in_menus=is_in_menus), sent, port)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -19,7 +20,7 @@ from rulka.actions import TICK_MS
 from rulka.game import state
 from rulka.game.errors import GameError
 from rulka.game.frames import GameFrames
-from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, SIZED_COMMANDS, MessageId, pack_sync
+from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, MessageId, pack_sync
 from rulka.game.simulated import SimulatedGame
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,11 @@ BEHIND_S = 0.02
 ACCEPT_S = 0.01
 """New connections are looked for this often while the race runs as fast as it can."""
 SEND_TIMEOUT_S = 2.0
-_MAX_CONTENT = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
-"""Longest contents that are believed, bytes."""
+SAME_S = 0.01
+"""Waits that differ by less are one, which saves a system call for each message."""
+_PAYLOADS: dict[int, struct.Struct] = dict(COMMAND_PAYLOADS)
+_MAX_CONTENT: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
+"""Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
 
 
 class Lost(Exception):  # noqa: N818
@@ -61,10 +65,11 @@ class _Program:
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._unread = connection, connection.makefile("rb")
+        self._wait_s = 0.0
 
     def send(self, message: bytes | memoryview) -> None:
         """Sends all of a message."""
-        self._socket.settimeout(SEND_TIMEOUT_S)
+        self._set_wait(SEND_TIMEOUT_S)
         try:
             self._socket.sendall(message)
         except OSError as error:
@@ -73,25 +78,31 @@ class _Program:
 
     def receive(self, wait_s: float) -> Message:
         """Returns the next message; an unknown id is a message of four bytes."""
-        self._socket.settimeout(min(max(wait_s, SLICE_S), LONGEST_S))
+        self._set_wait(min(max(wait_s, SLICE_S), LONGEST_S))
         (number,) = INT.unpack(self._take(INT.size))
-        if number not in COMMAND_PAYLOADS:
+        payload = _PAYLOADS.get(number)
+        if payload is None:
             logger.warning("message %d is unknown; its four bytes are skipped", number)
+        if not payload or not payload.size:
             return Message(number, ())
-        payload = COMMAND_PAYLOADS[MessageId(number)]
         values = payload.unpack(self._take(payload.size))
-        if number in SIZED_COMMANDS:
-            if not 0 <= values[0] <= _MAX_CONTENT[MessageId(number)]:
-                reason = f"message {number} claims {values[0]} bytes"
-                raise Lost(reason)
-            values = (self._take(values[0]),)
-        return Message(number, values)
+        if number not in _MAX_CONTENT:
+            return Message(number, values)
+        if not 0 <= values[0] <= _MAX_CONTENT[number]:
+            reason = f"message {number} claims {values[0]} bytes"
+            raise Lost(reason)
+        return Message(number, (self._take(values[0]),))
 
     def close(self) -> None:
         """Closes the connection, which ends a wait in another thread too."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def _set_wait(self, wait_s: float) -> None:
+        if abs(wait_s - self._wait_s) > SAME_S:
+            self._socket.settimeout(wait_s)
+            self._wait_s = wait_s
 
     def _take(self, size: int) -> bytes:
         try:

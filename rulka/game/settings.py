@@ -53,8 +53,8 @@ class GameSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = LOOPBACK
-    port: int = Field(BASE_PORT, ge=LOWEST_PORT, le=HIGHEST_PORT)
-    speed: float = Field(10.0, ge=0.01, le=1000.0)
+    port: Annotated[int, Field(ge=LOWEST_PORT, le=HIGHEST_PORT)] = BASE_PORT
+    speed: Annotated[float, Field(ge=0.01, le=1000.0)] = 10.0
     map: str = ""
     exe: _Program | None = None
     prefix: _Program | None = None

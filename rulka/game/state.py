@@ -149,12 +149,12 @@ def _count(data: bytes | bytearray | memoryview, at: int, what: str) -> int:
     return count
 
 
-def write_state(fixed: NDArray, flags: NDArray[np.int32], checkpoint_ms: NDArray[np.int32]) -> bytes:
+def write_state(fixed: NDArray, flags: NDArray[np.bool_], checkpoint_ms: NDArray[np.int32]) -> bytes:
     """Puts a block together; the opposite of `read_state`.
 
     Args:
         fixed: one record of the dtype `STATE`, as an array of shape [] or [1].
-        flags: [a] one for each checkpoint.
+        flags: [a] one for each checkpoint, true where it was passed.
         checkpoint_ms: [b] race time at each checkpoint entry, `NOT_PASSED_MS` where there is none yet.
     """
     entries = np.zeros(len(checkpoint_ms), CHECKPOINT)

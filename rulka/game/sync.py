@@ -15,25 +15,6 @@ from rulka.game.errors import GameOrderError, GameProtocolError, StateRefusedErr
 from rulka.game.protocol import MessageId, pack, pack_sized
 
 
-class FrameRequest:
-    """The size of the frame that was asked for; the game has one place for that, so a second request takes it."""
-
-    def __init__(self) -> None:
-        self.size: tuple[int, int] | None = None
-
-    def take(self) -> tuple[int, int]:
-        """Returns width and height of the frame that arrives now.
-
-        Raises:
-            GameProtocolError: if none was asked for; its size is unknown then, and the stream lost.
-        """
-        if self.size is None:
-            message = "no frame, since none was requested"
-            raise GameProtocolError(message, f"message {MessageId.FRAME.value}")
-        size, self.size = self.size, None
-        return size
-
-
 class Sync:
     """A message of the game and the way to answer it.
 
@@ -46,8 +27,8 @@ class Sync:
         is_open: whether it has not been echoed.
     """
 
-    def __init__(self, connection: Connection, message_id: MessageId, message: tuple, request: FrameRequest) -> None:
-        self._connection, self._request = connection, request
+    def __init__(self, connection: Connection, message_id: MessageId, message: tuple) -> None:
+        self._connection = connection
         self.message_id, self.message = message_id, message
         self.is_open = True
         self._gathered = bytearray()
@@ -104,16 +85,12 @@ class Sync:
             message = f"a frame has 1 to {protocol.MAX_FRAME_SIDE} pixels each way, got {width} x {height}"
             raise GameOrderError(message)
         self._gather(pack(MessageId.REQUEST_FRAME, width, height))
-        self._request.size = width, height
+        self._connection.frame_size = width, height
 
     def cancel_frame(self) -> None:
         """Takes a request back."""
         self._gather(pack(MessageId.CANCEL_FRAME))
-        self._request.size = None
-
-    def reset_camera(self) -> None:
-        """Puts the camera back behind the car."""
-        self._gather(pack(MessageId.RESET_CAMERA))
+        self._connection.frame_size = None
 
     def set_step_period(self, period_ms: int) -> None:
         """Asks for a run step whenever the race time is a multiple of this."""

@@ -6,6 +6,8 @@ needs their layouts, since nothing in a clip states its size. A kind that is not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rulka.recordings.container import GHOST
 from rulka.recordings.errors import UnsupportedGenerationError
 from rulka.recordings.ghost import read_ghost
@@ -146,7 +148,7 @@ def _no_scene(cursor: Cursor, _: _Found, nodes: Nodes) -> None:
     nodes.reference(cursor, {})
 
 
-_CLIP_CHUNKS: dict[int, ChunkReader[_Found]] = {
+_CLIP_CHUNKS: Mapping[int, ChunkReader[_Found]] = {
     CLIP: _tracks(has_name=False),
     CLIP | 0x1: _tracks(has_name=True),
     CLIP | 0x2: _tracks(has_name=True, num_bytes=4),

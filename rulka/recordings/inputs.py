@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from rulka.recordings.errors import DamagedError
 from rulka.recordings.model import InputEvent, new_event
@@ -21,16 +20,11 @@ _EVENT = struct.Struct("<iBI")
 _NAME_AT = 4
 
 
-@dataclass(frozen=True)
-class StoredInputs:
-    """A list of events and the offset that was taken off their stamps."""
-
-    events: tuple[InputEvent, ...]
-    offset_ms: int
-
-
-def read_events(cursor: Cursor) -> StoredInputs:
+def read_events(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
     """Reads the control names and the events that follow them.
+
+    Returns:
+        The events, and the offset in ms that was taken off their stamps.
 
     Raises:
         DamagedError: if an event names a control that is not listed.
@@ -50,7 +44,7 @@ def read_events(cursor: Cursor) -> StoredInputs:
     except IndexError:
         message = f"an input names control {max(stored[_NAME_AT :: _EVENT.size])}, {num_names} are listed"
         raise DamagedError(message) from None
-    return StoredInputs(tuple(events), offset)
+    return tuple(events), offset
 
 
 def _tool_offset(names: list[str], stored: bytes) -> int:

@@ -146,7 +146,7 @@ def _inputs(cursor: Cursor, target: _Replay, _: Nodes) -> None:
     if cursor.u32() == 0:
         return
     cursor.skip(4)
-    target.events = read_events(cursor).events
+    target.events = read_events(cursor)[0]
 
 
 class _UnreadNode(Exception):  # noqa: N818

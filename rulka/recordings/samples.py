@@ -7,7 +7,6 @@ of the car, which version 8 orders anew and later ones extend at the end.
 from __future__ import annotations
 
 import zlib
-from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,18 +55,6 @@ def inflate(cursor: Cursor) -> bytes:
     return result
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Samples before decoding: the states back to back, where each begins, and when it was taken."""
-
-    version: int
-    period_ms: int
-    states: bytes
-    start: NDArray[np.int64]
-    size_bytes: int
-    time_ms: NDArray[np.int64]
-
-
 def read_compressed_samples(cursor: Cursor) -> Samples | None:
     """Reads the samples of ghosts from 2005 on.
 
@@ -99,7 +86,7 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
     if inner.remaining > MAX_LEFT_BYTES:
         message = f"{inner.remaining} bytes are left over after the samples"
         raise DamagedError(message)
-    return _decode(_Stored(version, period_ms, states, start, size_bytes, times))
+    return _decode(version, period_ms, times, states, start, size_bytes)
 
 
 def read_plain_samples(cursor: Cursor) -> Samples | None:
@@ -115,7 +102,7 @@ def read_plain_samples(cursor: Cursor) -> Samples | None:
         times = np.arange(len(start), dtype=np.int64) * period_ms
     sizes = np.diff(np.append(start, len(states)))
     _check_offsets(start, sizes, len(states))
-    return _decode(_Stored(version, period_ms, states, start, int(sizes.min()), times))
+    return _decode(version, period_ms, times, states, start, int(sizes.min()))
 
 
 def _read_integers(cursor: Cursor) -> NDArray[np.int64]:
@@ -151,24 +138,26 @@ def _check_offsets(start: NDArray[np.int64], sizes: NDArray[np.int64], num_bytes
         raise DamagedError(message)
 
 
-def _decode(stored: _Stored) -> Samples:
-    version, size = stored.version, stored.size_bytes
+def _decode(
+    version: int, period_ms: int, time_ms: NDArray[np.int64], states: bytes, start: NDArray[np.int64], size: int
+) -> Samples:
+    """Decodes states that lie back to back, from where each begins; `size` is that of the smallest."""
     needed = SIZES.get(version) or MIN_SIZES.get(version)
     is_known = needed is not None
     if not is_known and version >= FIRST_EXTENDED_VERSION:
         needed = SIZES[9]  # later versions only append; what else they changed is not known
-    if len(stored.start) and (needed is None or size < needed):
+    if len(start) and (needed is None or size < needed):
         message = f"the samples are of version {version} with {size} bytes each, whose layout is not known here"
         raise UnsupportedGenerationError(message)
     width = needed or 0
-    rows = _state_rows(stored, width) if len(stored.start) else np.zeros((0, SIZES[9]), dtype=np.uint8)
+    rows = _state_rows(states, start, size, width) if len(start) else np.zeros((0, SIZES[9]), dtype=np.uint8)
     position, quaternion, velocity, spin = decode_motion(rows)
     return Samples(
         layout="car",
         version=version,
         size_bytes=size,
-        period_ms=stored.period_ms,
-        time_ms=stored.time_ms,
+        period_ms=period_ms,
+        time_ms=time_ms,
         position=position,
         quaternion=quaternion,
         velocity=velocity,
@@ -177,13 +166,12 @@ def _decode(stored: _Stored) -> Samples:
     )
 
 
-def _state_rows(stored: _Stored, width: int) -> NDArray[np.uint8]:
+def _state_rows(states: bytes, start: NDArray[np.int64], size: int, width: int) -> NDArray[np.uint8]:
     """Returns the first `width` bytes of every state, one a row."""
-    states = np.frombuffer(stored.states, dtype=np.uint8)
-    count, first, size = len(stored.start), int(stored.start[0]), stored.size_bytes
-    if int(stored.start[-1]) - first == (count - 1) * size and first + count * size <= len(states):
-        return np.ascontiguousarray(states[first : first + count * size].reshape(count, size)[:, :width])
-    return states[stored.start[:, None] + np.arange(width)]
+    stored, count, first = np.frombuffer(states, dtype=np.uint8), len(start), int(start[0])
+    if int(start[-1]) - first == (count - 1) * size and first + count * size <= len(stored):
+        return np.ascontiguousarray(stored[first : first + count * size].reshape(count, size)[:, :width])
+    return stored[start[:, None] + np.arange(width)]
 
 
 def decode_motion(
@@ -221,33 +209,13 @@ def unit_bytes(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
     return as_float32(rows) / np.float32(255)
 
 
-@dataclass(frozen=True)
-class _VehicleLayout:
-    """Where the state of the car lies in a sample: offsets of bytes, and distances from wheel to wheel.
-
-    `bits` is the offset of two bytes that hold, from bit `first_bit` on, a slide and a contact bit for each wheel.
-    What a layout does not hold lies at `ABSENT`. The kernel takes these in this order.
-    """
-
-    steer: int
-    turbo: int
-    damper: int
-    material: int
-    stride: int
-    bits: int
-    first_bit: int
-    dirt: int
-
-
-_OLD_LAYOUT = _VehicleLayout(
-    steer=50, turbo=ABSENT, damper=34, material=36, stride=3, bits=46, first_bit=1, dirt=ABSENT
-)
-_LAYOUT_8 = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=ABSENT)
-_LAYOUT = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=60)
-
-
-_PLACES = {version: np.array(astuple(layout)) for version, layout in {7: _OLD_LAYOUT, 8: _LAYOUT_8}.items()}
-_LATER_PLACES = np.array(astuple(_LAYOUT))
+# Offsets of steering, turbo, damper, material, from wheel to wheel, of the two bytes with a slide and a contact bit for
+# each wheel, the first of these bits, and the offset of dirt: as `decode_vehicle_into` takes them.
+_PLACES = {
+    7: np.array([50, ABSENT, 34, 36, 3, 46, 1, ABSENT]),
+    8: np.array([40, 47, 49, 50, 2, 58, 6, ABSENT]),
+}
+_LATER_PLACES = np.array([40, 47, 49, 50, 2, 58, 6, 60])
 
 
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:

@@ -18,8 +18,7 @@ from rulka.calibration.fit import FITTED, FitResult, fit, to_physics, to_vector
 from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.report import errors, table
 from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows
-from rulka.datasets.demonstrations import race_of_driver
-from rulka.datasets.races import Race
+from rulka.datasets.races import Race, race_of_driver
 from rulka.params import PARAMS_FILE, PhysicsParams, read_params, read_sections
 from rulka.presets import apply_preset
 from rulka.race_settings import RaceSettings

@@ -16,8 +16,7 @@ import yaml
 
 from rulka.actions import FORWARD, action_table
 from rulka.calibration import command as calibration
-from rulka.datasets.demonstrations import race_of_driver
-from rulka.datasets.races import RaceDataset, write_races
+from rulka.datasets.races import RaceDataset, race_of_driver, write_races
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations

@@ -11,8 +11,7 @@ from starlette.testclient import TestClient
 
 from rulka.dashboard import laps
 from rulka.dashboard.laps import NoLapsError, known_laps, replay, tracks_of
-from rulka.datasets.paths import race_paths, race_rows
-from rulka.datasets.races import Race, RaceDataError, RaceDataset, load_races, write_races
+from rulka.datasets.races import Race, RaceDataError, RaceDataset, load_races, race_paths, race_rows, write_races
 from rulka.folders import EVALUATION, LAPS, RACES
 from rulka.observation import CAR
 from rulka.tracks.track import Track

@@ -20,9 +20,8 @@ from rulka.datasets.capture import (
     mean_controls,
     previous_keys,
 )
-from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.from_recordings import read_race_dataset
-from rulka.datasets.races import Race
+from rulka.datasets.races import Race, race_of_driver
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import read_params
 from rulka.simulator.demonstrations import DrivenRace

@@ -15,6 +15,7 @@ from rulka.datasets import from_recordings
 from rulka.datasets.from_recordings import (
     DamagedSamplesError,
     NoUsableRecordingError,
+    RespawnError,
     UnfinishedError,
     UnreadableFolderError,
     find_recordings,
@@ -23,7 +24,7 @@ from rulka.datasets.from_recordings import (
     read_race_dataset,
 )
 from rulka.datasets.races import RaceDataset
-from rulka.datasets.selection import RespawnError, summary_of
+from rulka.datasets.selection import summary_of
 from rulka.observation import CAR
 from rulka.params import SelectParams
 from rulka.recordings.errors import TruncatedError

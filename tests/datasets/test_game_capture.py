@@ -14,10 +14,9 @@ import pytest
 import tasks.capture as stage
 from rulka.actions import Controls, action_table
 from rulka.datasets.capture import CaptureSettings, capture_race
-from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.frames import FrameDataset
 from rulka.datasets.game_capture import GameCapture, ReplayError, keys_by_tick
-from rulka.datasets.races import Race, RaceDataset, write_races
+from rulka.datasets.races import Race, RaceDataset, race_of_driver, write_races
 from rulka.game.link import GameLink
 from rulka.game.serve import make_server
 from rulka.game.session import Decision

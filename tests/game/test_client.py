@@ -53,7 +53,7 @@ def test_messages_are_typed_and_echoed() -> None:
 
 def test_commands_leave_before_the_echo_in_their_order() -> None:
     expected = i32(6) + f32(80.0) + i32(7, 8356) + STATE + i32(8) + i32(10) + bytes([0, 1, 1, 0]) + i32(11) + i32(12)
-    expected += i32(14, 6) + "map \u00e9".encode() + i32(15, 10_100) + i32(17, 64, 48) + i32(18) + i32(19, 50)
+    expected += i32(14, 6) + "map \u00e9".encode() + i32(15, 10_100) + i32(17, 64, 48) + i32(19, 50)
     expected += i32(20) + i32(21, 0) + i32(1)
 
     def script(wire: Wire) -> None:
@@ -73,7 +73,6 @@ def test_commands_leave_before_the_echo_in_their_order() -> None:
         sync.execute("map \u00e9")
         sync.set_timeout(10_100)
         sync.request_frame(64, 48)
-        sync.reset_camera()
         sync.set_step_period(50)
         sync.cancel_frame()
         sync.show_interface(False)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from rulka.game.frames import bgra_from_grey, bgra_from_rgb, grey_from_bgra
+from rulka.game.frames import bgra_from_grey, grey_from_bgra
 
 
 def test_grey_goes_there_and_back_to_the_bit() -> None:
@@ -18,10 +18,3 @@ def test_colours_count_by_how_bright_they_look() -> None:
     grey = np.empty((1, 4), np.uint8)
     grey_from_bgra(pixels, grey)
     assert grey.tolist() == [[255 * 29 // 256, 255 * 150 // 256, 255 * 77 // 256, 255]]
-
-
-def test_colour_pictures_are_turned_around() -> None:
-    rgb = np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8)
-    pixels = np.empty(2, "<u4")
-    bgra_from_rgb(rgb, pixels)
-    assert pixels.tobytes() == bytes([3, 2, 1, 255, 6, 5, 4, 255])

@@ -53,10 +53,6 @@ def test_what_the_game_never_sends_is_refused(data: bytes) -> None:
         protocol.sync_id(data)
 
 
-def test_frames_have_four_bytes_a_pixel() -> None:
-    assert protocol.frame_bytes(64, 48) == 12288
-
-
 @pytest.mark.parametrize(
     ("inputs", "expected"),
     [
