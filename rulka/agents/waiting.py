@@ -124,9 +124,11 @@ class WaitingBlocks:
             "num_decisions": self.num_decisions,
             "versions": dict(self._versions),
         }
-        columns = {number: on_host(*segment) for number, segment in self._segments.items()}
-        arrays = {number: [column.numpy() for column in each] for number, each in columns.items()}
-        return Experience(state, {n: dict(zip(Segment._fields, each, strict=True)) for n, each in arrays.items()})
+        pieces = {
+            number: dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))
+            for number, segment in self._segments.items()
+        }
+        return Experience(state, pieces)
 
     def load_experience(self, experience: Experience) -> None:
         """Resumes from an `experience`; copies it."""

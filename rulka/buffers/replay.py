@@ -194,27 +194,6 @@ class PrioritisedRows(RandomSampler):
         self.priorities.update(torch.as_tensor(index).numpy(), torch.as_tensor(priority, dtype=torch.float32).numpy())
 
 
-def make_buffer(ring: BlockRing, sampler: RandomSampler, max_steps: int, *, past_exploring: bool) -> ReplayBuffer:
-    """Returns a torchrl buffer that draws `Drawn` from a ring; see `find_transitions` for the last two arguments."""
-
-    def collate(found: Transitions) -> Drawn:
-        seen = FEATURES if FEATURES in ring.seen else "image"
-        count = len(found.num_steps)
-        return Drawn(
-            found,
-            image=ring.gather(seen, found.observation),
-            floats=ring.gather("floats", found.observation),
-            next_image=ring.gather(seen, found.next_observation),
-            next_floats=ring.gather("floats", found.next_observation),
-            next_guide=ring.gather(GUIDE, found.next_observation) if GUIDE in ring.seen else torch.zeros(count, 0),
-            row=torch.empty(0, dtype=torch.int64),
-            weight=torch.ones(count),
-        )
-
-    storage = TransitionStorage(ring, max_steps, past_exploring=past_exploring)
-    return ReplayBuffer(storage=storage, sampler=sampler, writer=ImmutableDatasetWriter(), collate_fn=collate)
-
-
 # The replay of a learner ----------------------------------------------------------------------------------------------
 
 
@@ -418,7 +397,24 @@ class Replay:
         return ring
 
     def _buffer(self, ring: BlockRing, sampler: RandomSampler) -> ReplayBuffer:
-        return make_buffer(ring, sampler, self._max_steps, past_exploring=self._past_exploring)
+        """Returns a torchrl buffer that draws `Drawn` from a ring."""
+
+        def collate(found: Transitions) -> Drawn:
+            seen = FEATURES if FEATURES in ring.seen else "image"
+            count = len(found.num_steps)
+            return Drawn(
+                found,
+                image=ring.gather(seen, found.observation),
+                floats=ring.gather("floats", found.observation),
+                next_image=ring.gather(seen, found.next_observation),
+                next_floats=ring.gather("floats", found.next_observation),
+                next_guide=ring.gather(GUIDE, found.next_observation) if GUIDE in ring.seen else torch.zeros(count, 0),
+                row=torch.empty(0, dtype=torch.int64),
+                weight=torch.ones(count),
+            )
+
+        storage = TransitionStorage(ring, self._max_steps, past_exploring=self._past_exploring)
+        return ReplayBuffer(storage=storage, sampler=sampler, writer=ImmutableDatasetWriter(), collate_fn=collate)
 
     def _rings(self) -> list[BlockRing]:
         return [ring for ring in (self._ring, self._demonstrations) if ring is not None]
