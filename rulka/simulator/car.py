@@ -53,6 +53,7 @@ FORWARD, SIDE, AHEAD, ASIDE, AWAY, NUM_SCRATCH = 0, 3, 6, 7, 8, 9  # both kinds 
 R_POSITION, R_ROTATION, R_VELOCITY, R_SPIN, R_SLIDING, R_CONTACT, R_DAMPER, R_MATERIAL = 0, 3, 12, 15, 18, 22, 26, 30
 R_GEARBOX, R_GEAR, R_RPM, R_COUNTER, R_FREE_WHEELING = 34, 35, 36, 37, 38
 
+# What is under a car, and how it moves along it.
 SEARCH_ZONES = 64
 """Zones walked at most in one tick."""
 GRASS = 2
@@ -204,6 +205,7 @@ def meet_stops(car: Array, c: Array, ground: Array) -> None:
     car[LOAD] -= away * c[TICKS_PER_S]
 
 
+# How a car turns in space: with the road under it, or on its own in the air.
 SPIN_SHARE = 0.15
 """Share of the way that the rates of pitch and roll follow the body in a tick: a bump in the last moment on the ground
 does not make a car tumble through the air."""
@@ -272,6 +274,7 @@ def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, 
     car[UX], car[UY], car[UZ] = ux, uy, uz
 
 
+# A car on its wheels: springs, engine, brake, tyres and steering.
 STANDING_MPS = 0.1
 MAX_HOLDING_SLIP = 0.6
 """Angle of slip in radians beyond which the tyres hold no more."""
@@ -445,6 +448,7 @@ def has_ended(car: Array) -> bool:
     return car[FINISHED] > 0.0 or car[OFF_TRACK] > 0.0
 
 
+# What others read of a car: the `CAR` row of the observation.
 WEIGHT_SHIFT = 0.12
 """Share of an acceleration that shows as more load on one axle or side and less on the other."""
 LIGHT_WHEEL_USE = 1.05
