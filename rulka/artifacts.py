@@ -250,7 +250,7 @@ def load_artifact(
             _refuse(folder, "environment", meta["environment"], environment, hint)
         check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:
-        _check_encoder(folder, meta, encoder)
+        _compare(folder, "encoder", meta["config"].get("encoder"), encoder.model_dump(mode="json"), meta["kind"])
     return artifact_of(meta, _read_weights(folder, meta))
 
 
@@ -300,20 +300,15 @@ def check_contracts(
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
         expected |= observation.model_dump(mode="json")
-    hint = _hint(meta["kind"])
+    _compare(folder, "observation", meta["observation"], expected, meta["kind"])
+    if actions is not None:
+        _compare(folder, "actions", meta["actions"], actions_to_json(actions), meta["kind"])
+
+
+def _compare(folder: Path, what: str, stored: Mapping[str, Any] | None, expected: Mapping[str, Any], kind: str) -> None:
     for name, value in expected.items():
-        if meta["observation"].get(name) != value:
-            _refuse(folder, f"observation.{name}", meta["observation"].get(name), value, hint)
-    for name, value in (actions_to_json(actions) if actions is not None else {}).items():
-        if meta["actions"].get(name) != value:
-            _refuse(folder, f"actions.{name}", meta["actions"].get(name), value, hint)
-
-
-def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -> None:
-    stored, expected = meta["config"].get("encoder") or {}, encoder.model_dump(mode="json")
-    for name, value in expected.items():  # its kind comes first
-        if stored.get(name) != value:
-            _refuse(folder, f"encoder.{name}", stored.get(name), value, _hint(meta["kind"]))
+        if (found := (stored or {}).get(name)) != value:
+            _refuse(folder, f"{what}.{name}", found, value, _hint(kind))
 
 
 def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:

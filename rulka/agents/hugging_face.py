@@ -2,7 +2,6 @@
 
     config.json                what `meta.json` of an artifact holds but its checksums, and the model type
     model.safetensors          the weights, by the same names
-    preprocessor_config.json   with a backbone alone: what is done to its images, for transformers; not read again
 
 What is built from such a folder is what the folder says: encoder, fusion, sizes and normalisation are its own, whatever
 params.yaml asks for. Names that are not known are refused.
@@ -11,14 +10,12 @@ params.yaml asks for. Names that are not known are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
 
-from models.encoders.config import ResolvedBackboneConfig
 from rulka.agents.load import DRIVING_KINDS, driver_of
 from rulka.artifacts import (
     DESCRIBED,
@@ -36,10 +33,7 @@ from rulka.artifacts import (
 from rulka.outputs import filled_folder, not_written
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-PROCESSOR_FILE = "preprocessor_config.json"
 MODEL_TYPE = "rulka"
-_BILINEAR = 2
-"""As Pillow, and so transformers, counts ways to resize."""
 _HINT = "Export it again with `rulka agent export`."
 
 
@@ -84,11 +78,9 @@ def import_agent(folder: Path, agent: Path) -> Artifact:
 
 def save_pretrained(artifact: Artifact, folder: Path) -> None:
     """Writes an artifact into an existing folder, in the layout of Hugging Face."""
-    processor = _processor_of(artifact)
-    if processor is not None:
-        _write_json(folder / PROCESSOR_FILE, processor)
     (folder / WEIGHTS_FILE).write_bytes(weights_file(artifact.tensors, format="pt"))
-    _write_json(folder / CONFIG_FILE, {"model_type": MODEL_TYPE} | described(artifact))
+    config = {"model_type": MODEL_TYPE} | described(artifact)
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def from_pretrained(folder: Path) -> Artifact:
@@ -124,26 +116,6 @@ def from_pretrained(folder: Path) -> Artifact:
     return artifact
 
 
-def _processor_of(artifact: Artifact) -> dict[str, Any] | None:
-    """Returns what transformers calls the image processor of a backbone; None where there is none."""
-    encoder = artifact.encoder
-    if not isinstance(encoder, ResolvedBackboneConfig):
-        return None
-    image = encoder.image
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"height": image.pixels, "width": image.pixels},
-        "resample": _BILINEAR,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(image.mean),
-        "image_std": list(image.std),
-    }
-
-
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
@@ -152,10 +124,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise _unusable(folder, f"{CONFIG_FILE} is no object")
     return content
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _unusable(folder: Path, why: str) -> ArtifactError:

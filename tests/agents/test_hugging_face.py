@@ -8,15 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
 import torch
 
-from models.encoders.backbone import BackboneEncoder, load_transformers
-from models.encoders.base import normalise_image
-from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS
@@ -85,18 +81,6 @@ def test_the_files_are_those_of_the_layout(hub: Path) -> None:
     with safetensors.safe_open(hub / "model.safetensors", "pt") as weights:
         assert weights.metadata() == {"format": "pt"}
         assert "policy_head.weight" in weights.keys()  # noqa: SIM118
-
-
-@torch.no_grad()
-def test_transformers_makes_the_images_that_the_backbone_makes(hub_of_backbone: Path) -> None:
-    """The processor of the folder, on a grey image of the right size, and the encoder's own arithmetic."""
-    processor = load_transformers().AutoImageProcessor.from_pretrained(hub_of_backbone, local_files_only=True)
-    grey = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
-    made = processor(images=[np.stack([grey] * 3, axis=2)], return_tensors="pt")["pixel_values"]
-    encoder = build_encoder(ENCODER_CONFIG.validate_python(BACKBONE), 40, 40)
-    assert isinstance(encoder, BackboneEncoder)
-    image = normalise_image(torch.from_numpy(grey)[None, None], torch.float32)
-    torch.testing.assert_close(image * encoder.scale + encoder.shift, made, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_read_is_what_was_written(hub_of_backbone: Path, tmp_path: Path) -> None:
