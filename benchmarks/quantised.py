@@ -44,6 +44,7 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.schedule import Moment
+from rulka.tracks.track import load_track
 from rulka.training.races import Races
 from rulka.training.run import block_spec
 
@@ -116,7 +117,7 @@ class Agent:
         """Returns blocks that it drives in float32, exploring."""
         actor = LocalActor(self.actor("float32"))
         actor.load(0, self.tensors)
-        cars = Races(self._race, [self._track]).make_cars(CARS_DRIVEN, at_line=False)
+        cars = Races(self._race, [load_track(self._track)]).make_cars(CARS_DRIVEN, at_line=False)
         collector = Collector(0, [CarGroup(cars, actor, 1)], self._block)
         blocks = [new_block(self._block) for _ in range(NUM_BLOCKS)]
         for block in blocks:
@@ -126,7 +127,7 @@ class Agent:
 
     def races(self, actor: Actor, published: Mapping[str, Tensor]) -> tuple[float, float | None]:
         """Returns the share of greedy races that finish, and the median time of those in seconds."""
-        cars = Races(self._race, [self._track]).make_cars(CARS_DRIVEN, at_line=True)
+        cars = Races(self._race, [load_track(self._track)]).make_cars(CARS_DRIVEN, at_line=True)
         check = GreedyCheck(cars, actor, self._block, lambda: None)
         outcomes = check.race(published, RACE_SEED, NUM_RACES)
         check.close()

@@ -53,6 +53,7 @@ from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
 from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
+from rulka.tracks.track import load_track
 from rulka.training.races import Races
 from rulka.training.run import block_spec, share_of_agent
 
@@ -158,7 +159,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
     spec = _block_spec(params)
     block, num_cars = new_block(spec), spec.num_cars
-    cars = Races(race_settings(params), [track]).make_cars(num_cars, at_line=False)
+    cars = Races(race_settings(params), [load_track(track)]).make_cars(num_cars, at_line=False)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
     forward = np.zeros(num_cars, np.int64)
 
@@ -270,7 +271,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm)
     return RunSpec(
-        make_cars=Races(race_settings(params), [track]).make_cars,
+        make_cars=Races(race_settings(params), [load_track(track)]).make_cars,
         make_actor=partial(make_actor, spec),
         build_learner=partial(_learner_of, spec),
         block=_block_spec(params),

@@ -34,6 +34,7 @@ from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
 from rulka.runtime.specs import MakeCars
 from rulka.schedule import Moment
+from rulka.tracks.track import load_track
 from rulka.training.races import Races
 from rulka.training.run import block_spec
 
@@ -91,7 +92,7 @@ def read_setting(data: Path) -> Setting:
     settings = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
-    return Setting(params, initial, Races(settings, [track]).make_cars)
+    return Setting(params, initial, Races(settings, [load_track(track)]).make_cars)
 
 
 def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -39,14 +39,34 @@ RACES = "races"
 
 WEIGHTS_FILE = "weights.safetensors"
 META_FILE = "meta.json"
+
+
+class Files(NamedTuple):
+    """Names of the two files of an artifact."""
+
+    weights: str = WEIGHTS_FILE
+    meta: str = META_FILE
+
+
+OWN_FILES = Files()
+MODEL_TYPE = "rulka"
+"""`model_type` in metadata: by it, transformers knows that it does not know the network."""
 STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
 """Which stage makes artifacts of a kind, for messages."""
 
-DESCRIBED = frozenset(
-    ("kind", "schema_version", "environment", "config", "observation", "actions", "normalisation", "provenance")
-)
-"""What is said of an artifact, whatever the format of its folder."""
-_META_KEYS = DESCRIBED | {"weights_sha256", "meta_sha256"}
+_META_KEYS = {
+    "model_type",
+    "kind",
+    "schema_version",
+    "environment",
+    "config",
+    "observation",
+    "actions",
+    "normalisation",
+    "provenance",
+    "weights_sha256",
+    "meta_sha256",
+}
 _ACTIONS: TypeAdapter[ActionTable | ActionSpace] = TypeAdapter(ActionTable | ActionSpace)
 
 
@@ -164,7 +184,7 @@ def save_artifact(folder: Path, artifact: Artifact) -> None:
         write_artifact(temporary, artifact)
 
 
-def write_artifact(folder: Path, artifact: Artifact) -> None:
+def write_artifact(folder: Path, artifact: Artifact, files: Files = OWN_FILES) -> None:
     """Writes weights and then metadata into an existing folder that its owner renames into place.
 
     For stages whose output holds more than the artifact, such as metrics and plots.
@@ -172,23 +192,19 @@ def write_artifact(folder: Path, artifact: Artifact) -> None:
     if artifact.kind not in STAGE_OF_KIND:
         message = f"artifact kind {artifact.kind!r} is unknown; known are {sorted(STAGE_OF_KIND)}"
         raise ArtifactError(message)
-    weights = weights_file(artifact.tensors)
+    # Cloned: tensors that share memory, or lie in channels-last order, have no place of their own in the file.
+    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artifact.tensors.items()}
+    weights = safetensors.torch.save(own, {"format": "pt"})
     meta = described(artifact) | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
     meta["meta_sha256"] = _meta_hash(meta)
-    _write(folder / WEIGHTS_FILE, weights)
-    _write(folder / META_FILE, json.dumps(meta, indent=1).encode())
-
-
-def weights_file(tensors: Mapping[str, torch.Tensor], **metadata: str) -> bytes:
-    """Returns the content of a safetensors file."""
-    # Cloned: tensors that share memory, or lie in channels-last order, have no place of their own in the file.
-    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    return safetensors.torch.save(own, metadata or None)
+    _write(folder / files.weights, weights)
+    _write(folder / files.meta, json.dumps(meta, indent=1).encode())
 
 
 def described(artifact: Artifact) -> dict[str, Any]:
-    """Returns all of an artifact but its tensors as it is read from JSON; `artifact_of` is the way back."""
+    """Returns all of an artifact but its tensors and checksums as it is read from JSON."""
     content = {
+        "model_type": MODEL_TYPE,
         "kind": artifact.kind,
         "schema_version": SCHEMA_VERSION,
         "environment": artifact.environment,
@@ -201,21 +217,6 @@ def described(artifact: Artifact) -> dict[str, Any]:
     return json.loads(json.dumps(content))  # as it will be read: a checksum must not see tuples or integer keys
 
 
-def artifact_of(description: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> Artifact:
-    """Returns the artifact that `described` tells of; nothing is checked, see `check_contracts`."""
-    sight = description["observation"]
-    return Artifact(
-        kind=description["kind"],
-        tensors=tensors,
-        config=description["config"],
-        observation=SightContract(**sight | {"withheld": tuple(sight["withheld"])}),
-        actions=_ACTIONS.validate_python(description["actions"]),
-        normalisation=Normalisation.from_json(description["normalisation"]),
-        provenance=description["provenance"],
-        environment=description["environment"],
-    )
-
-
 def load_artifact(
     folder: Path,
     kind: str | tuple[str, ...],
@@ -224,6 +225,7 @@ def load_artifact(
     actions: ActionTable | None = None,
     encoder: EncoderConfig | None = None,
     environment: str | None = RACES,
+    files: Files = OWN_FILES,
 ) -> Artifact:
     """Reads an artifact and checks that it is whole and made for what it is going to be used for.
 
@@ -234,12 +236,13 @@ def load_artifact(
         actions: the action table it must have been trained on; None takes any.
         encoder: the encoder it must have; None takes any.
         environment: what it must act in; None takes any, whose contracts the caller compares.
+        files: what its files are called.
 
     Raises:
         ArtifactError: if anything is missing, damaged or different; the message names it.
     """
     kinds = (kind,) if isinstance(kind, str) else kind
-    meta = read_meta(folder, kind=kinds[0])
+    meta = read_meta(folder, kind=kinds[0], file=files.meta)
     if meta["kind"] not in kinds:
         wanted = " or ".join(kinds)
         hint = f"Name a folder that holds one of kind {wanted}, such as data/{kinds[0]}."
@@ -250,25 +253,36 @@ def load_artifact(
             _refuse(folder, "environment", meta["environment"], environment, hint)
         check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:
-        _check_encoder(folder, meta, encoder)
-    return artifact_of(meta, _read_weights(folder, meta))
+        _compare(folder, "encoder", meta["config"].get("encoder"), encoder.model_dump(mode="json"), meta["kind"])
+    sight = meta["observation"]
+    return Artifact(
+        kind=meta["kind"],
+        tensors=_read_weights(folder / files.weights, meta),
+        config=meta["config"],
+        observation=SightContract(**sight | {"withheld": tuple(sight["withheld"])}),
+        actions=_ACTIONS.validate_python(meta["actions"]),
+        normalisation=Normalisation.from_json(meta["normalisation"]),
+        provenance=meta["provenance"],
+        environment=meta["environment"],
+    )
 
 
-def read_meta(folder: Path, *, kind: str = "") -> dict[str, Any]:
-    """Reads and checks `meta.json` without reading the weights.
+def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[str, Any]:
+    """Reads and checks the metadata without reading the weights.
 
     Args:
         folder: where the artifact is.
         kind: what it should be, for the message where nothing tells; empty when anything will do.
+        file: in which they are.
 
     Raises:
         ArtifactError: if it is missing, damaged or of another schema version.
     """
-    path, hint = folder / META_FILE, _hint(kind or folder.name)
+    path, hint = folder / file, _hint(kind or folder.name)
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        message = f"{folder.as_posix()} holds no complete artifact: {META_FILE} is missing"
+        message = f"{folder.as_posix()} holds no complete artifact: {file} is missing"
         raise ArtifactError(message, hint=hint) from error
     except (OSError, ValueError) as error:
         message = f"{path.as_posix()} cannot be read: {error}"
@@ -300,32 +314,26 @@ def check_contracts(
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
         expected |= observation.model_dump(mode="json")
-    hint = _hint(meta["kind"])
+    _compare(folder, "observation", meta["observation"], expected, meta["kind"])
+    if actions is not None:
+        _compare(folder, "actions", meta["actions"], actions_to_json(actions), meta["kind"])
+
+
+def _compare(folder: Path, what: str, stored: Mapping[str, Any] | None, expected: Mapping[str, Any], kind: str) -> None:
     for name, value in expected.items():
-        if meta["observation"].get(name) != value:
-            _refuse(folder, f"observation.{name}", meta["observation"].get(name), value, hint)
-    for name, value in (actions_to_json(actions) if actions is not None else {}).items():
-        if meta["actions"].get(name) != value:
-            _refuse(folder, f"actions.{name}", meta["actions"].get(name), value, hint)
+        if (found := (stored or {}).get(name)) != value:
+            _refuse(folder, f"{what}.{name}", found, value, _hint(kind))
 
 
-def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -> None:
-    stored, expected = meta["config"].get("encoder") or {}, encoder.model_dump(mode="json")
-    for name, value in expected.items():  # its kind comes first
-        if stored.get(name) != value:
-            _refuse(folder, f"encoder.{name}", stored.get(name), value, _hint(meta["kind"]))
-
-
-def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
-    path = folder / WEIGHTS_FILE
-    hint = _damage_hint(folder, meta["kind"])
+def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
+    hint = _damage_hint(path.parent, meta["kind"])
     try:
         weights = path.read_bytes()
     except OSError as error:
         message = f"{path.as_posix()} cannot be read: {error.strerror}"
         raise ArtifactError(message, hint=hint) from error
     if hashlib.sha256(weights).hexdigest() != meta["weights_sha256"]:
-        message = f"{path.as_posix()} is damaged: its SHA-256 is not the weights_sha256 in {META_FILE}"
+        message = f"{path.as_posix()} is damaged: its SHA-256 is not the weights_sha256 in the metadata"
         raise ArtifactError(message, hint=hint)
     try:
         return safetensors.torch.load(weights)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Of libyaml where that is there, six times as fast: an experiment reads `dvc.yaml` once for each of its cells."""
 _GONE = "gone"
 _NUM_NAMED = 3
-"""Of how many changed files a message names before it counts."""
+"""Of how many changes a message names before it counts."""
 
 
 def read_graph(file: Path = GRAPH_FILE) -> dict[str, Any]:
@@ -130,41 +129,26 @@ def _files(paths: Iterable[Path]) -> list[Path]:
 # What decides a result ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StageInputs:
-    """What decides the result of a stage, as it was at one moment.
+def note_inputs(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what decides the result of a stage now, by what messages call it.
 
-    Attributes:
-        params: sections of `params.yaml` that DVC tracks for the stage, by name; empty where the file cannot be read.
-        code: SHA-256 of each file of code by path.
-        data: size, time of change and inode of each file of data by path; contents would take too long to read.
-    """
-
-    params: Mapping[str, Any]
-    code: Mapping[str, str]
-    data: Mapping[str, str]
-
-    def changes_since(self, before: StageInputs) -> list[str]:
-        """Names what is different now, in words for a message; empty when nothing is."""
-        sections = _differing(before.params, self.params)
-        changed = [f"{', '.join(sections)} in {PARAMS_FILE}"] if sections else []
-        for then, now in ((before.code, self.code), (before.data, self.data)):
-            changed += _shortened(_differing(then, now))
-        return changed
-
-
-def note_inputs(entry: Mapping[str, Any]) -> StageInputs:
-    """Returns what decides the result of a stage now.
+    Sections of `params.yaml` by value, code by its SHA-256, data by size, time of change and inode of each file:
+    contents would take too long to read.
 
     Args:
         entry: what `read_graph` says of the stage. DVC reads it once, before the stage; so `dvc.yaml` may change.
     """
     sections = _sections()
-    return StageInputs(
-        params={name: sections.get(name) for name in entry.get("params", ())},
-        code={file.as_posix(): _hash(file) for file in _files(_deps(entry, is_code=True))},
-        data={file.as_posix(): _mark(file) for file in _files(_deps(entry, is_code=False))},
-    )
+    noted = {f"{name} in {PARAMS_FILE}": sections.get(name) for name in entry.get("params", ())}
+    noted |= {file.as_posix(): _hash(file) for file in _files(_deps(entry, is_code=True))}
+    return noted | {file.as_posix(): _mark(file) for file in _files(_deps(entry, is_code=False))}
+
+
+def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names what is different between two answers of `note_inputs`, the first few by name; empty when nothing is."""
+    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    rest = len(names) - _NUM_NAMED
+    return names if rest <= 1 else [*names[:_NUM_NAMED], f"{rest} more"]
 
 
 def _sections() -> dict[str, Any]:
@@ -192,12 +176,3 @@ def _mark(file: Path) -> str:
     except OSError:
         return _GONE
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
-
-
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-
-
-def _shortened(names: list[str]) -> list[str]:
-    rest = len(names) - _NUM_NAMED
-    return names if rest <= 1 else [*names[:_NUM_NAMED], f"{rest} more files"]

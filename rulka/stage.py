@@ -34,7 +34,7 @@ import psutil
 from rulka.disk import check_can_hold, disk_error_of
 from rulka.errors import UserError
 from rulka.folders import RUNS, STAGE_DURATIONS
-from rulka.graph import StageInputs, is_recorded, note_inputs, read_graph, stage_of_module
+from rulka.graph import changes_since, is_recorded, note_inputs, read_graph, stage_of_module
 
 try:
     import fcntl
@@ -192,7 +192,7 @@ class _StageRun:
 
     stage: str
     entry: Mapping[str, Any]
-    inputs: StageInputs
+    inputs: Mapping[str, Any]
     finished: list[Path] = field(default_factory=list)
 
     @property
@@ -200,13 +200,9 @@ class _StageRun:
         """What the stage writes."""
         return [Path(out) for out in self.entry["outs"]]
 
-    def changes(self) -> str:
-        """Names what decides the result and is not as it was at the start; empty when all is."""
-        return "; ".join(note_inputs(self.entry).changes_since(self.inputs))
-
     def check(self, folder: Path, out: Path) -> None:
         """Compares what decides the result with what did at the start; sets `folder` aside where it differs."""
-        changes = self.changes()
+        changes = "; ".join(changes_since(self.inputs, note_inputs(self.entry)))
         if not changes:
             return
         aside = SET_ASIDE_FOLDER / self.stage

@@ -61,8 +61,6 @@ class AlgorithmEntry:
         parts: how the names of the network's tensors begin, for each part that `transfer` knows.
         without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
             comes from.
-        own_code: files that nothing but this algorithm's training runs, or that of others that list them too, as
-            patterns of paths; see `rulka.training.racing`.
         given_pairs: returns what its section of the parameters says of pairs of captured races to learn from, if it
             does.
         needs_demonstrations: whether its section of the parameters has it learn from captured races.
@@ -77,7 +75,6 @@ class AlgorithmEntry:
     greedy_choice: Callable[[Any, Artifact, torch.device], Choose]
     parts: Mapping[str, tuple[str, ...]]
     without_source: tuple[str, ...]
-    own_code: tuple[str, ...]
     given_pairs: Callable[[Any], GivenPairsParams | None] = lambda _section: None
     needs_demonstrations: Callable[[Any], bool] = lambda _section: False
     clone_inside: str = ""
@@ -139,16 +136,6 @@ CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
 CLONED_SHAPES: Mapping[CloneShape, BuildNetwork[Cloned]] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
 """Builders of the network of a cloned policy, with weights from torch's global generator, by its shape."""
 
-REPLAY = (
-    "rulka/agents/off_policy.py",
-    "rulka/buffers/priorities.py",
-    "rulka/buffers/replay.py",
-    "rulka/buffers/ring.py",
-)
-"""Code of IQN and PQL, and of nobody else."""
-PREFERENCES = ("rulka/agents/preferences.py",)
-"""Code of GRPO and DPO, and of nobody else."""
-
 _of_policy = partial(
     AlgorithmEntry,
     build_network=build_actor_critic,
@@ -160,16 +147,8 @@ _of_policy = partial(
 """An entry of what learns a policy."""
 
 ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
-    "ppo": _of_policy(
-        label="PPO",
-        make_learner=PpoLearner,
-        own_code=("rulka/agents/ppo.py",),
-    ),
-    "impala": _of_policy(
-        label="IMPALA",
-        make_learner=ImpalaLearner,
-        own_code=("rulka/agents/impala.py",),
-    ),
+    "ppo": _of_policy(label="PPO", make_learner=PpoLearner),
+    "impala": _of_policy(label="IMPALA", make_learner=ImpalaLearner),
     "iqn": AlgorithmEntry(
         label="IQN",
         build_network=build_iqn,
@@ -178,20 +157,14 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_choice=choose_by_iqn,
         parts=IQN_PARTS,
         without_source=("guide.floor",),
-        own_code=("rulka/agents/iqn*.py", *REPLAY),
         needs_demonstrations=_iqn_needs_demonstrations,
         clone_inside="guide.policy.",
         given_besides=_given_to_iqn,
     ),
-    "grpo": _of_policy(
-        label="GRPO",
-        make_learner=GrpoLearner,
-        own_code=PREFERENCES,
-    ),
+    "grpo": _of_policy(label="GRPO", make_learner=GrpoLearner),
     "dpo": _of_policy(
         label="DPO",
         make_learner=DpoLearner,
-        own_code=PREFERENCES,
         given_pairs=_given_pairs_of_dpo,
         given_besides=_given_to_dpo,
     ),
@@ -203,7 +176,6 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_choice=choose_by_policy,
         parts=POLICY_PARTS,
         without_source=(),
-        own_code=("rulka/agents/pql*.py", *REPLAY),
     ),
 }
 

@@ -1,46 +1,19 @@
-"""Agents and cloned policies in folders as Hugging Face has them, and back: nothing is lost on the way.
+"""Agents and cloned policies in folders as Hugging Face has them, and back.
 
-    config.json                what `meta.json` of an artifact holds but its checksums, and the model type
-    model.safetensors          the weights, by the same names
-    preprocessor_config.json   with a backbone alone: what is done to its images, for transformers; not read again
-
-What is built from such a folder is what the folder says: encoder, fusion, sizes and normalisation are its own, whatever
-params.yaml asks for. Names that are not known are refused.
+Such a folder is an artifact whose files have other names: `config.json` for the metadata, `model.safetensors` for the
+weights. What is built from it is what the folder says: encoder, fusion, sizes and normalisation are its own, whatever
+params.yaml asks for. What is damaged, changed or not known is refused.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import safetensors.torch
-from safetensors import SafetensorError
-
-from models.encoders.config import ResolvedBackboneConfig
 from rulka.agents.load import DRIVING_KINDS, driver_of
-from rulka.artifacts import (
-    DESCRIBED,
-    RACES,
-    SCHEMA_VERSION,
-    Artifact,
-    ArtifactError,
-    artifact_of,
-    check_contracts,
-    described,
-    load_artifact,
-    save_artifact,
-    weights_file,
-)
+from rulka.artifacts import Artifact, ArtifactError, Files, load_artifact, save_artifact, write_artifact
 from rulka.outputs import filled_folder, not_written
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-PROCESSOR_FILE = "preprocessor_config.json"
-MODEL_TYPE = "rulka"
-_BILINEAR = 2
-"""As Pillow, and so transformers, counts ways to resize."""
-_HINT = "Export it again with `rulka agent export`."
+HUB_FILES = Files(weights="model.safetensors", meta="config.json")
 
 
 def export_agent(agent: Path, out: Path) -> Artifact:
@@ -60,7 +33,7 @@ def export_agent(agent: Path, out: Path) -> Artifact:
     artifact = load_artifact(agent, DRIVING_KINDS)
     driver_of(artifact, agent)
     with filled_folder(out) as folder:
-        save_pretrained(artifact, folder)
+        write_artifact(folder, artifact, HUB_FILES)
     return artifact
 
 
@@ -74,89 +47,10 @@ def import_agent(folder: Path, agent: Path) -> Artifact:
     if agent.exists():
         message = f"{agent.as_posix()} is there already and is not written over"
         raise ArtifactError(message, hint="Name another folder with --agent.")
-    artifact = from_pretrained(folder)
+    artifact = load_artifact(folder, DRIVING_KINDS, files=HUB_FILES)
+    driver_of(artifact, folder)
     try:
         save_artifact(agent, artifact)
     except OSError as error:
         raise not_written(agent, error) from error
     return artifact
-
-
-def save_pretrained(artifact: Artifact, folder: Path) -> None:
-    """Writes an artifact into an existing folder, in the layout of Hugging Face."""
-    processor = _processor_of(artifact)
-    if processor is not None:
-        _write_json(folder / PROCESSOR_FILE, processor)
-    (folder / WEIGHTS_FILE).write_bytes(weights_file(artifact.tensors, format="pt"))
-    _write_json(folder / CONFIG_FILE, {"model_type": MODEL_TYPE} | described(artifact))
-
-
-def from_pretrained(folder: Path) -> Artifact:
-    """Reads an artifact that drives from a folder in the layout of Hugging Face.
-
-    Raises:
-        ArtifactError: if a file is missing or damaged, was made for something else, or says what is not known here.
-    """
-    config = _read_config(folder)
-    if config.pop("model_type", None) != MODEL_TYPE:
-        raise _unusable(folder, f"model_type in {CONFIG_FILE} is not {MODEL_TYPE!r}")
-    if differing := sorted(set(config) ^ DESCRIBED):
-        what = "is not known here" if differing[0] in config else "is missing"
-        raise _unusable(folder, f"{differing[0]} in {CONFIG_FILE} {what}")
-    for name, expected in (("kind", DRIVING_KINDS), ("schema_version", (SCHEMA_VERSION,)), ("environment", (RACES,))):
-        if config[name] not in expected:
-            raise _unusable(
-                folder, f"{name} in {CONFIG_FILE} is {config[name]!r}, not {' or '.join(map(str, expected))}"
-            )
-    try:
-        check_contracts(folder, config)
-        artifact = artifact_of(config, safetensors.torch.load_file(folder / WEIGHTS_FILE))
-        _ = artifact.encoder
-    except (OSError, SafetensorError) as error:
-        raise _unusable(folder, f"{WEIGHTS_FILE} cannot be read: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _unusable(folder, f"{CONFIG_FILE} describes no agent: {error!r}") from error
-    read_again = described(artifact)
-    for name, value in config.items():
-        if read_again[name] != value:
-            raise _unusable(folder, f"{name} in {CONFIG_FILE} says what is not known here")
-    driver_of(artifact, folder)
-    return artifact
-
-
-def _processor_of(artifact: Artifact) -> dict[str, Any] | None:
-    """Returns what transformers calls the image processor of a backbone; None where there is none."""
-    encoder = artifact.encoder
-    if not isinstance(encoder, ResolvedBackboneConfig):
-        return None
-    image = encoder.image
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"height": image.pixels, "width": image.pixels},
-        "resample": _BILINEAR,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(image.mean),
-        "image_std": list(image.std),
-    }
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unusable(folder, f"{CONFIG_FILE} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise _unusable(folder, f"{CONFIG_FILE} is no object")
-    return content
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _unusable(folder: Path, why: str) -> ArtifactError:
-    return ArtifactError(f"{folder.as_posix()} cannot be used: {why}", hint=_HINT)

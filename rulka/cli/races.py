@@ -66,7 +66,7 @@ def agent(
 
     Args:
         action: export an agent into the folder, or import one from it.
-        folder: with config.json, model.safetensors and, for a backbone, preprocessor_config.json.
+        folder: with config.json and model.safetensors.
         agent: with export: name of an agent (`rulka agents`), "latest", "promoted", or a folder of an agent or a cloned
             policy; with import: folder to write, which must not exist yet.
         as_json: print one JSON object.

@@ -135,7 +135,7 @@ def read_population(path: Path) -> Population:
     )
     told = {"title", "question", "cost"}  # what is for people alone
     decides = [file.model_dump(mode="json", exclude=told), sections, [cell.jobs[-1].key for cell in cells]]
-    key = hash_json([*decides, code_hash(params.train.algorithm), hash_code(DECIDES)])
+    key = hash_json([*decides, code_hash(), hash_code(DECIDES)])
     return Population(path.stem, file, cells, hand_made, key)
 
 

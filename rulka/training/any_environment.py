@@ -20,7 +20,6 @@ from models.encoders.config import BackboneConfig, ConvConfig
 from rulka.actions import ActionSpace, ActionTable
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.agents.spec import AgentSpec
 from rulka.artifacts import META_FILE, Artifact, ArtifactError, SightContract, load_artifact, write_artifact
 from rulka.buffers.experience import ExperienceBlock
 from rulka.device import CPU
@@ -35,14 +34,22 @@ from rulka.envs.episodes import (
 )
 from rulka.errors import UserError
 from rulka.folders import RUNS
-from rulka.observation import SCHEMA_VERSION, Normalisation
+from rulka.observation import SCHEMA_VERSION
 from rulka.params import ObservationParams, Params, checked_params
 from rulka.provenance import code_version, hash_json, provenance
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.run_lock import locked
 from rulka.training.racing import sections_of
-from rulka.training.run import Environment, block_spec, check_machine, collecting_actor, run_spec, trained_agent
+from rulka.training.run import (
+    Environment,
+    agent_spec,
+    block_spec,
+    check_machine,
+    collecting_actor,
+    run_spec,
+    trained_agent,
+)
 from rulka.training.run_folder import forget_run
 
 ENVIRONMENT_RUNS = RUNS / "environments"
@@ -126,7 +133,8 @@ def train_in_environment(
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     environment = GymnasiumEnvironment(facts, observation)
-    spec = _agent_spec(environment, params, measure_normalisation(facts, params.train.seed))
+    normalisation = measure_normalisation(facts, params.train.seed)
+    spec = agent_spec(params, params.train.algorithm, environment, normalisation)
     check_machine(params.train, device)
     # Refuses what the algorithm or the encoder cannot do, before there is a folder.
     collecting_actor(spec, params.train)(0)
@@ -170,7 +178,7 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
     if (environment.sight, environment.actions) != (agent.observation, agent.actions):
         message = f"{agent.environment} shows or takes something else than when the agent was trained"
         raise UnfitEnvironmentError(message, hint="Use the version of the environment that it was trained in.")
-    spec = _agent_spec(environment, params, agent.normalisation)
+    spec = agent_spec(params, params.train.algorithm, environment, agent.normalisation)
     num_cars = min(num_episodes, params.train.check_races)
     block = block_spec(spec.observation, params.train, spec.actions, len(spec.normalisation.mean))
     cars = environment.make_cars(num_cars, at_line=True)
@@ -217,17 +225,3 @@ def _check(facts: EnvironmentFacts, params: Params) -> None:
         wrong = "encoder.kind is backbone, whose weights stage pretrain reads, and no stage runs here"
     if wrong is not None:
         raise EnvironmentRunError(wrong, hint="Set the parameter with --set, or in a file of presets/environments/.")
-
-
-def _agent_spec(environment: GymnasiumEnvironment, params: Params, normalisation: Normalisation) -> AgentSpec:
-    algorithm = params.train.algorithm
-    return AgentSpec(
-        algorithm=algorithm,
-        observation=environment.observation,
-        encoder=params.encoder,
-        network=params.network,
-        settings=params.algorithms[algorithm],
-        actions=environment.actions,
-        normalisation=normalisation,
-        precision=params.train.precision,
-    )

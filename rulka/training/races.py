@@ -21,7 +21,7 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.specs import MakeCars
 from rulka.stage import require
-from rulka.tracks.track import Track, load_track
+from rulka.tracks.track import Track
 from rulka.training.demonstrations import demonstration_blocks
 from rulka.training.preference_pairs import CapturedRaces, given_pairs
 from rulka.training.run import Environment
@@ -33,14 +33,14 @@ class Races(Environment):
 
     Attributes:
         settings: how training races go; greedy checks only start all of theirs at the line.
-        tracks: that are raced on, or files of them.
-        num_shares: in how many collectors part the tracks, so that each bakes few of them.
+        tracks: that are raced on.
+        num_shares: in how many collectors part the tracks where there are enough, so that each bakes few of them.
         races_dir: the race dataset, for demonstrations.
         frames_dir: the frames captured of it.
     """
 
     settings: RaceSettings
-    tracks: Sequence[Track | Path]
+    tracks: Sequence[Track]
     num_shares: int = 1
     races_dir: Path = Path()
     frames_dir: Path = Path()
@@ -74,7 +74,8 @@ class Races(Environment):
 
     def cars_of_collector(self, collector: int) -> MakeCars:
         """Returns what builds the cars of a collector, on its share of the tracks."""
-        return replace(self, tracks=self.tracks[collector % self.num_shares :: self.num_shares]).make_cars
+        num_shares = min(self.num_shares, len(self.tracks))
+        return replace(self, tracks=self.tracks[collector % num_shares :: num_shares]).make_cars
 
     def demonstrations(self) -> list[ExperienceBlock]:
         """Reads the captured races of the simulator's driver."""
@@ -114,6 +115,4 @@ class Games(Races):
 
     def _car_in(self, game: int, num_cars: int, *, at_line: bool) -> GameRace:
         del num_cars, at_line  # parameters that ask for more than one, or for another start, are refused
-        track = self.tracks[0]
-        track = track if isinstance(track, Track) else load_track(track)
-        return GameRace(track, self.settings, self.link.instance(game))
+        return GameRace(self.tracks[0], self.settings, self.link.instance(game))

@@ -39,16 +39,14 @@ from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import RunSpec
 from rulka.stage import require
 from rulka.tracks.find import chosen_tracks
-from rulka.tracks.track import Track, load_track
+from rulka.tracks.track import load_track
 from rulka.training.preference_pairs import pairs_file
 from rulka.training.races import Games, Races
-from rulka.training.run import check_machine, run_spec, trained_agent
-from rulka.training.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
+from rulka.training.run import agent_spec, check_machine, run_spec, trained_agent
+from rulka.training.run_folder import FINAL_FOLDER, forget_run, is_recorded, note_delivery
 
 SECTIONS = ("observation", "actions", "simulator", "race_end", "encoder", "network", "rewards", "train")
 """Sections of the parameters that training reads, beside those of the algorithms that are trained."""
-TRACKS_FOLDER = "tracks"
-"""The tracks of a run, in its folder: `0.npz` and so on."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -107,7 +105,6 @@ class AgentRun:
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
         self._track = track_path(folders.races, read_races_meta(folders.races)["main_track"])
-        self._tracks: list[Track] = []  # that are raced on, as soon as the run is under way
         self.folder = folders.runs / f"{algorithm}-{self._fingerprint()[:16]}"
         self.final_dir = self.folder / FINAL_FOLDER
 
@@ -122,7 +119,6 @@ class AgentRun:
         if self._is_trained():
             return
         initial = self._initial()
-        self.folder.mkdir(parents=True, exist_ok=True)
         train = self._params.train
         is_game = train.environment == "game"
         with running_games(read_game_settings(), train.num_batches + 1) if is_game else nullcontext() as link:
@@ -134,9 +130,9 @@ class AgentRun:
             "learners": train.learners,
             "num_collectors": train.num_collectors,
             "cars": train.num_cars,
-            "tracks": [track.uid for track in self._tracks],
+            "tracks": [track.uid for track in races.tracks],
         }
-        save_artifact(self.final_dir, trained_agent(races, self._agent_spec(initial), outcome, origin, **facts))
+        save_artifact(self.final_dir, trained_agent(races, self._agent_spec(initial, races), outcome, origin, **facts))
 
     def spec(self) -> RunSpec:
         """Returns the specification of the run, for whoever races its weights.
@@ -166,13 +162,12 @@ class AgentRun:
             _LOGGER.warning("a trained agent is damaged, and is made again from the last checkpoint: %s", error)
             shutil.rmtree(self.final_dir)
             return False
-        state = "delivered again, as DVC has not recorded it" if is_delivered(self.folder) else "not trained again"
-        _LOGGER.warning("%s: trained to its end; it is %s", self.folder.as_posix(), state)
+        _LOGGER.warning("%s: trained to its end; it is delivered again, not trained again", self.folder.as_posix())
         return True
 
     def _fingerprint(self) -> str:
         """Returns a hash of everything that decides how the run goes."""
-        return hash_json([self._algorithm, self._parameters(), self._inputs(), code_hash(self._algorithm)])
+        return hash_json([self._algorithm, self._parameters(), self._inputs(), code_hash()])
 
     def _parameters(self) -> dict[str, Any]:
         """Returns the parameters that the training of this algorithm reads."""
@@ -209,19 +204,6 @@ class AgentRun:
                 raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
         return initial
 
-    def _lay_tracks(self) -> list[Path]:
-        """Writes the tracks that are raced on where the run's processes, and the live page, look for them."""
-        folder = self.folder / TRACKS_FOLDER
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        self._tracks = chosen_tracks(self._params.train.tracks, load_track(self._track))
-        files = [folder / f"{number}.npz" for number in range(len(self._tracks))]
-        for track, file in zip(self._tracks, files, strict=True):
-            track.save(file)
-        if len(files) == 1:  # the page shows cars on the one track that there is
-            shutil.copyfile(files[0], self.folder / TRACK_FILE)
-        return files
-
     def _races(self, link: GameLink | None = None) -> Races:
         """Returns what the agent is trained in: the simulator, or games, the first of which is linked."""
         own, train = self._params, self._params.train
@@ -234,34 +216,24 @@ class AgentRun:
             train,
             self._table.actions_per_decision,
         ).decided_by(self._table)
-        files = self._lay_tracks()
         races = Races(
             settings=settings.with_equal_starts(self._settings.races_per_start),
-            # Other nodes have no files of this run.
-            tracks=self._tracks if train.cluster != "none" else files,
-            num_shares=min(train.num_batches, len(files)),
+            tracks=chosen_tracks(train.tracks, load_track(self._track)),
+            num_shares=train.num_batches,
             races_dir=self._folders.races,
             frames_dir=self._folders.frames,
         )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if races.keeps_record:  # the live page shows cars on the one track that there is
+            races.tracks[0].save(self.folder / TRACK_FILE)
         return races if link is None else Games(**vars(races), link=link, last=train.num_batches)
 
     def _run_spec(self, initial: Artifact, races: Races) -> RunSpec:
-        spec = self._agent_spec(initial)
+        spec = self._agent_spec(initial, races)
         return run_spec(races, spec, self._params.train, self.folder, self._device, self._init_dir)
 
-    def _agent_spec(self, initial: Artifact) -> AgentSpec:
-        params = self._params
-        return AgentSpec(
-            algorithm=self._algorithm,
-            observation=params.observation,
-            encoder=initial.encoder,
-            network=params.network,
-            settings=self._settings,
-            actions=self._table.space,
-            normalisation=initial.normalisation,
-            decision_ms=self._table.duration_ms,
-            precision=params.train.precision,
-        )
+    def _agent_spec(self, initial: Artifact, races: Races) -> AgentSpec:
+        return agent_spec(self._params, self._algorithm, races, initial.normalisation, initial.encoder)
 
 
 def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:
@@ -273,18 +245,6 @@ def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = 
     }
 
 
-def code_of(algorithm: Algorithm) -> list[Path]:
-    """Returns the files of code that decide how the training of an algorithm goes.
-
-    These are all among the `deps` of stage `train` in `dvc.yaml`, less those that the entries of other algorithms list
-    as their own. A file that nobody lists counts for all algorithms: that costs a training at worst, and a file listed
-    wrongly would let old work pass for new.
-    """
-    others = {pattern for entry in ALGORITHMS.values() for pattern in entry.own_code}
-    others -= set(ALGORITHMS[algorithm].own_code)
-    return [file for file in code_files("train") if not any(file.match(pattern) for pattern in others)]
-
-
-def code_hash(algorithm: Algorithm) -> str:
-    """Returns the SHA-256 of the code that decides how the training of an algorithm goes."""
-    return hash_code(code_of(algorithm))
+def code_hash() -> str:
+    """Returns the SHA-256 of the code that decides how a training goes: all that `dvc.yaml` names for the stage."""
+    return hash_code(code_files("train"))

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, ActionTable, Intervals
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.agents.learner import Learner
@@ -24,11 +25,14 @@ from rulka.artifacts import Artifact, SightContract, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
 from rulka.cluster import find_cluster
 from rulka.device import CPU, devices_of_learners
-from rulka.observation import NUM_FLOATS
-from rulka.params import GivenPairsParams, ObservationParams, TrainParams
+from rulka.observation import NUM_FLOATS, Normalisation
+from rulka.params import Algorithm, GivenPairsParams, ObservationParams, Params, TrainParams
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.specs import LearnerShare, MakeActor, MakeCars, RunSpec
+
+STEP_MS = 50
+"""How long a step of an environment counts to last that has no clock."""
 
 
 class Environment(ABC):
@@ -80,6 +84,28 @@ class Environment(ABC):
     def pairs(self, wanted: GivenPairsParams, seed: int) -> PreferencePairs:
         """Reads the preferences that DPO asks for, where there are any."""
         raise NotImplementedError
+
+
+def agent_spec(
+    params: Params,
+    algorithm: Algorithm,
+    environment: Environment,
+    normalisation: Normalisation,
+    encoder: EncoderConfig | None = None,
+) -> AgentSpec:
+    """Returns the specification of an agent in an environment; `encoder` takes the place of the parameters'."""
+    actions = environment.actions
+    return AgentSpec(
+        algorithm=algorithm,
+        observation=environment.sight.params(),
+        encoder=encoder or params.encoder,
+        network=params.network,
+        settings=params.algorithms[algorithm],
+        actions=actions.space,
+        normalisation=normalisation,
+        decision_ms=actions.duration_ms if isinstance(actions, ActionTable) else STEP_MS,
+        precision=params.train.precision,
+    )
 
 
 def run_spec(

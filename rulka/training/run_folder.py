@@ -48,11 +48,6 @@ def note_delivery(folder: Path) -> None:
         file.write(json.dumps({"dvc_record": dvc_record()}).encode())
 
 
-def is_delivered(folder: Path) -> bool:
-    """True if the trained agent of a run has become the stage's output."""
-    return (folder / DELIVERY_FILE).exists()
-
-
 def is_recorded(folder: Path) -> bool:
     """True if DVC has recorded the output that a run became.
 

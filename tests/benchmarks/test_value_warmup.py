@@ -18,6 +18,7 @@ from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.tracks.generate import generate_track
+from rulka.tracks.track import load_track
 from rulka.training.races import Races
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
     settings = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
-    return value_warmup.Setting(params, initial, Races(settings, [track]).make_cars)
+    return value_warmup.Setting(params, initial, Races(settings, [load_track(track)]).make_cars)
 
 
 def test_rows_of_a_run(setting: value_warmup.Setting) -> None:

@@ -145,12 +145,11 @@ class Lab:
 
     def in_a_greedy_check(self, script: Script) -> End:
         params, counted = self.params, []
-        self.track.save(self.folder / "track.npz")
         settings = RaceSettings.for_training(
             params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
         )
         block = BlockSpec(8, 1, 64, 64, 184)
-        cars = Races(settings, [self.folder / "track.npz"]).make_cars(1, at_line=True)
+        cars = Races(settings, [self.track]).make_cars(1, at_line=True)
         actor: Any = Scripted(script)
         result = GreedyCheck(cars, actor, block, lambda: counted.append(1)).run({}, seed=0, num_races=1)
         is_off_track = bool(cars.batch.simulator.is_off_track[0])

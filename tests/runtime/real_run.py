@@ -13,6 +13,7 @@ from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.tracks.track import load_track
 from rulka.training.races import Races
 from rulka.training.run import block_spec, collecting_actor, share_of_agent
 
@@ -40,7 +41,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         precision="float32",
     )
     return RunSpec(
-        make_cars=Races(race, [track]).make_cars,
+        make_cars=Races(race, [load_track(track)]).make_cars,
         make_actor=partial(make_actor, spec),
         make_collecting_actor=collecting_actor(spec, train),
         build_learner=partial(learner_of, spec),

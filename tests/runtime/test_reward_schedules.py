@@ -31,8 +31,7 @@ def rising(value: float) -> RewardParams:
 def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpec:
     params = reference_params()
     train = fake_train(num_collectors=num_collectors, block_steps=BLOCK_STEPS, cars_per_collector=NUM_CARS)
-    track = folder / "track.npz"
-    generate_track(**params.track.model_dump() | {"length_m": 200.0}).save(track)
+    track = generate_track(**params.track.model_dump() | {"length_m": 200.0})
     race = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, rewards, train, 1
     )
