@@ -264,24 +264,6 @@ def staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     return torch.empty(shape, dtype=dtype, pin_memory=has_pinned_copies(device))
 
 
-class Copies:
-    """Knows when the copies that were asked for have left main memory, so that it may be written to again."""
-
-    def __init__(self, device: torch.device) -> None:
-        # Copies from memory that is not pinned are over when the call returns.
-        self._event = torch.cuda.Event() if has_pinned_copies(device) else None
-
-    def note(self) -> None:
-        """Notes that copies have been asked for."""
-        if self._event is not None:
-            self._event.record()
-
-    def wait(self) -> None:
-        """Waits until those have been made that were noted last."""
-        if self._event is not None:
-            self._event.synchronize()
-
-
 def upload_ahead(batches: Iterator[BatchT], device: torch.device) -> Iterator[BatchT]:
     """Yields batches on a device; a thread makes and copies the next one while the last is computed with."""
 

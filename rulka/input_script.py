@@ -1,15 +1,11 @@
-"""Input scripts as TMInterface reads them: the controls of a race, tick by tick, as text.
+"""Input scripts: the controls of a race, tick by tick, as text that TMInterface plays.
 
     # a comment
     0.00-1.25 press up       # pressed at 0.00, let go at 1.25
-    0.50 press left
-    0.80 rel left
-    1.30 steer -12000        # analog, -65536 (full left) to 65536, until the next
-    1.30-1.80 gas -65536     # an axis for the pedals: gas from -19661 down, brake from 19661 up; 0 from 1.80 on
+    0.80 steer -12000        # analog, -65536 (full left) to 65536, until the next
 
-Times are seconds with at most two decimals, or whole milliseconds that end in 0. Lines need not be in order; of two
-that say different things about one control at one time, the later line holds. Grammar: TMInterface's documentation,
-"Script syntax". Console commands and other keys (`enter`, `horn`, `delete`) have no meaning here and are refused.
+Times are seconds with two decimals. What is written here is read here; of TMInterface's grammar (its documentation,
+"Script syntax") nothing else is, and refused.
 """
 
 from __future__ import annotations
@@ -24,17 +20,15 @@ from rulka.errors import UserError
 
 FULL = 65536
 """The largest analog value."""
-PEDAL = 19661 / FULL
-"""Where the axis of the pedals counts as pressed, either way."""
 MAX_TICKS = 360_000
 """An hour; a script that names a later time is refused."""
 KEYS = ("up", "down", "left", "right")
-ANALOG = ("steer", "gas")
 
 Controls = NDArray[np.float32]
 
-_TIME = r"(\d+\.\d{1,2}|\d+)"
-_LINE = re.compile(rf"{_TIME}(?:-{_TIME})?\s+(press|rel|steer|gas)\s+(\S+)", re.ASCII)
+_TIME = r"(\d{1,4}\.\d\d)"
+_PRESS = re.compile(rf"{_TIME}-{_TIME}\s+press\s+({'|'.join(KEYS)})", re.ASCII)
+_STEER = re.compile(rf"{_TIME}\s+steer\s+(-?\d{{1,5}})", re.ASCII)
 
 
 class InputScriptError(UserError):
@@ -87,30 +81,33 @@ def read_script(text: str, num_ticks: int | None = None) -> Controls:
     Raises:
         InputScriptError: for a line that is none, naming it.
     """
-    events = []
+    presses: list[tuple[int, int, int]] = []
+    steers: list[tuple[int, float]] = [(0, 0.0)]
     for number, line in enumerate(text.splitlines(), 1):
         command = line.partition("#")[0].strip()
-        if command:
-            events += [(tick, number, name, value) for tick, name, value in _events(command, number)]
-    last = max((event[0] for event in events), default=0)
-    channels = np.full((last + 1, len(KEYS) + len(ANALOG)), np.nan)
-    channels[0] = 0.0
-    for tick, _, name, value in sorted(events, key=lambda event: event[:2]):
-        channels[tick, (*KEYS, *ANALOG).index(name)] = value
-    up, down, left, right, steer, gas = _held(channels).T
-    sides = np.where((left > 0) | (right > 0), right - left, steer)
-    pedals = np.maximum(up, gas <= -PEDAL), np.maximum(down, gas >= PEDAL)
-    controls = np.stack([sides, *pedals], axis=1).astype(np.float32)
+        if parts := _PRESS.fullmatch(command):
+            first, end = _tick(parts[1], number), _tick(parts[2], number)
+            if end <= first:
+                message = f"line {number}: {command!r} ends before it has begun"
+                raise InputScriptError(message)
+            presses.append((first, end, KEYS.index(parts[3])))
+        elif parts := _STEER.fullmatch(command):
+            if abs(value := int(parts[2])) > FULL:
+                message = f"line {number}: {value} is not a whole number from -{FULL} to {FULL}"
+                raise InputScriptError(message)
+            steers.append((_tick(parts[1], number), value / FULL))
+        elif command:
+            message = f"line {number}: {command!r:.80} is not `TIME-TIME press KEY` or `TIME steer VALUE`"
+            raise InputScriptError(message)
     if num_ticks is None:
-        return controls[:last]
-    beyond = np.repeat(controls[-1:], max(num_ticks - len(controls), 0), axis=0)
-    return np.concatenate([controls, beyond])[:num_ticks]
-
-
-def _held(channels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns values [T, C] with every gap filled by what was there before it."""
-    rows = np.where(np.isnan(channels), 0, np.arange(len(channels))[:, None])
-    return np.take_along_axis(channels, np.maximum.accumulate(rows, axis=0), axis=0)
+        num_ticks = max(*(end for _, end, _ in presses), *(tick for tick, _ in steers), 0)
+    keys, steer = np.zeros((num_ticks, len(KEYS)), np.float32), np.zeros(num_ticks, np.float32)
+    for first, end, key in presses:
+        keys[first:end, key] = 1.0
+    for tick, value in sorted(steers, key=lambda event: event[0]):
+        steer[tick:] = value
+    up, down, left, right = keys.T
+    return np.stack([np.where((left > 0) | (right > 0), right - left, steer), up, down], axis=1)
 
 
 def read_comments(text: str) -> list[str]:
@@ -135,43 +132,9 @@ def _seconds(tick: int) -> str:
     return f"{tick * TICK_MS // 1000}.{tick * TICK_MS % 1000 // 10:02d}"
 
 
-def _events(command: str, number: int) -> list[tuple[int, str, float]]:
-    """Returns tick, control and value of what one line says: its beginning and, where it has one, its end."""
-    parts = _LINE.fullmatch(command)
-    if parts is None:
-        message = f"line {number}: {command!r:.80} is not `TIME press|rel KEY` or `TIME steer|gas VALUE`"
-        raise InputScriptError(message)
-    first, end, verb, what = parts.groups()
-    name, value = _meaning(verb, what, number)
-    begin = _tick(first, number)
-    if end is None:
-        return [(begin, name, value)]
-    until = _tick(end, number)
-    if until <= begin or verb == "rel":
-        message = f"line {number}: {command!r:.80} has an end that is not after its beginning, or that means nothing"
-        raise InputScriptError(message)
-    return [(begin, name, value), (until, name, 0.0)]
-
-
-def _meaning(verb: str, what: str, number: int) -> tuple[str, float]:
-    if verb in ("press", "rel"):
-        if what not in KEYS:
-            message = f"line {number}: the key {what!r:.40} is none of {', '.join(KEYS)}"
-            raise InputScriptError(message)
-        return what, float(verb == "press")
-    if re.fullmatch(r"-?\d{1,5}", what, re.ASCII) is None or abs(int(what)) > FULL:
-        message = f"line {number}: {what!r:.40} is not a whole number from -{FULL} to {FULL}"
-        raise InputScriptError(message)
-    return verb, int(what) / FULL
-
-
 def _tick(time: str, number: int) -> int:
-    whole, _, fraction = time.partition(".")
-    # Python refuses to convert very long numbers, and no race is that long.
-    time_ms = MAX_TICKS * TICK_MS + 1 if len(whole) > 9 else int(whole)
-    if "." in time:
-        time_ms = time_ms * 1000 + int(fraction.ljust(3, "0"))
-    if time_ms % TICK_MS or time_ms > MAX_TICKS * TICK_MS:
-        message = f"line {number}: the time {time!r:.40} is not one of a tick (whole {TICK_MS} ms), up to an hour"
+    tick = round(float(time) * 1000) // TICK_MS
+    if tick > MAX_TICKS:
+        message = f"line {number}: the time {time} is later than an hour"
         raise InputScriptError(message)
-    return time_ms // TICK_MS
+    return tick
