@@ -21,7 +21,7 @@ from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race, cars_at, decision_times, labels
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.from_recordings import find_recordings, read_race_dataset
-from rulka.datasets.races import RaceDataset, race_of_driver
+from rulka.datasets.races import RaceDataset
 from rulka.datasets.split import split_races
 from rulka.observation import CAR
 from rulka.params import Params, read_params
@@ -31,6 +31,7 @@ from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along
+from tasks.races import race_of_driver
 
 TRIES = 7
 NUM_RACES = 6

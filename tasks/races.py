@@ -7,11 +7,14 @@ Writes data/races/          see rulka.datasets.races; tracks/<uid>.reference.txt
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rulka.actions import action_table
+import numpy as np
+
+from rulka.actions import TICK_MS, ActionTable, action_table
 from rulka.datasets.from_recordings import (
     MissingRecordingsError,
     NoUsableRecordingError,
@@ -19,7 +22,7 @@ from rulka.datasets.from_recordings import (
     read_race_dataset,
     refuse_missing,
 )
-from rulka.datasets.races import RaceDataError, RaceDataset, race_of_driver, write_races
+from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
 from rulka.folders import RACES, RECORDINGS, RUNS
 from rulka.params import ActionParams, RaceEndParams, RaceParams, SimulatorParams, TrackParams, read_params
@@ -27,7 +30,7 @@ from rulka.progress import Progress
 from rulka.race_settings import RaceSettings
 from rulka.reference.lap import reference_path, store_reference
 from rulka.reference.search import search_with_progress
-from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
 from rulka.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
@@ -105,6 +108,31 @@ def _demonstrate(
         hint = "Raise races.num_demonstrations or race_end.max_race_s, or take another track.seed, in params.yaml."
         raise RaceDataError(message, hint=hint)
     return RaceDataset(finished, road, ())
+
+
+def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race:
+    """Returns a race of the built-in driver with its inputs tick by tick and a sample of the car at every decision.
+
+    Args:
+        driven: the race.
+        map_uid: track it was driven on.
+        table: what its actions mean.
+    """
+    num_ticks = math.ceil(int(driven.time_ms[-1]) / TICK_MS)
+    return Race(
+        race_id=f"driver-{driven.seed}-{driven.number:04d}",
+        source="driver",
+        file="",
+        player="",
+        map_uid=map_uid,
+        race_time_ms=driven.race_time_ms,
+        is_finished=driven.is_finished,
+        checkpoint_times_ms=driven.gate_times_ms,
+        seed=driven.seed,
+        controls=np.repeat(table.analog()[driven.actions], table.ticks_per_action, axis=0)[:num_ticks],
+        state_time_ms=driven.time_ms,
+        state=driven.car_rows,
+    )
 
 
 def _find_reference(

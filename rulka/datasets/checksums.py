@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rulka.errors import UserError
+
 SEAL = "content_sha256"
 """Key under which a JSON file holds the checksum of everything else in it."""
 
@@ -45,14 +47,51 @@ def find_damage(folder: Path, checksums: Mapping[str, str], names: Iterable[str]
     return None
 
 
+def write_sealed(path: Path, version: int, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object with the version of its schema and its own checksum in it."""
+    text = json.dumps(sealed({"schema_version": version, **content}), indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def read_sealed(
+    path: Path, kind: str, version: int, *, error: type[UserError], hint: str, damage_hint: str
+) -> dict[str, Any]:
+    """Reads what `write_sealed` wrote, without version and checksum.
+
+    Args:
+        path: of the file, which is the last of its folder to be written.
+        kind: what the folder holds, for messages: `race`, `frame`.
+        version: the one that is read here.
+        error: what is raised.
+        hint: what to do where there is no such file, or one of another version.
+        damage_hint: what to do where it was changed.
+
+    Raises:
+        UserError: of the class of `error`, if it is missing, unreadable, damaged, or of another version.
+    """
+    folder = path.parent.as_posix()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as missing:
+        message = f"{folder} holds no complete {kind} dataset: {path.name} is missing"
+        raise error(message, hint=hint) from missing
+    except (OSError, ValueError) as problem:
+        message = f"{path.as_posix()} cannot be read: {problem}"
+        raise error(message, hint=hint) from problem
+    found = content.get("schema_version", 0) if isinstance(content, dict) else 0
+    if found != version:
+        age = "newer" if isinstance(found, int) and found > version else "older"
+        message = f"{folder} has {kind} schema {found}, {age} than the {version} that is read here"
+        raise error(message, hint=hint)
+    if content.get(SEAL) != _seal(content):
+        message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
+        raise error(message, hint=damage_hint)
+    return {name: value for name, value in content.items() if name not in ("schema_version", SEAL)}
+
+
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns plain JSON with its own checksum in it."""
     return {**content, SEAL: _seal(content)}
-
-
-def is_sealed(content: Mapping[str, Any]) -> bool:
-    """Whether the JSON object that was read is the one that `sealed` returned."""
-    return content.get(SEAL) == _seal(content)
 
 
 def _seal(content: Mapping[str, Any]) -> str:

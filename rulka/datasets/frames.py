@@ -23,7 +23,6 @@ Dimensions: N frames, L of them seen at once, H x W pixels, A actions, K ticks o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import FORWARD, ActionTable, action_table, shares_of_ticks
 from rulka.artifacts import ObservationContract, actions_to_json
-from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
+from rulka.datasets.checksums import checksums_of, find_damage, read_sealed, write_sealed
 from rulka.datasets.sharded import ShardedArray
 from rulka.datasets.split import SPLITS, Split
 from rulka.errors import UserError
@@ -367,8 +366,7 @@ def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
 
 def write_index(folder: Path, index: FrameIndex) -> None:
     """Writes `index.json`, sealed."""
-    content = sealed({"schema_version": SCHEMA_VERSION} | asdict(index))
-    (folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_sealed(folder / INDEX_FILE, SCHEMA_VERSION, asdict(index))
 
 
 def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
@@ -377,24 +375,9 @@ def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
     Raises:
         FrameDataError: if it is missing, unreadable, damaged, or of an older or newer version.
     """
-    path = folder / INDEX_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        message = f"{folder.as_posix()} holds no complete frame dataset: {INDEX_FILE} is missing"
-        raise FrameDataError(message, hint=hint) from error
-    except (OSError, ValueError) as error:
-        message = f"{path.as_posix()} cannot be read: {error}"
-        raise FrameDataError(message, hint=hint) from error
-    version = content.pop("schema_version", 0) if isinstance(content, dict) else 0
-    if version != SCHEMA_VERSION:
-        age = "newer" if version > SCHEMA_VERSION else "older"
-        message = f"{folder.as_posix()} has frame schema {version}, {age} than the {SCHEMA_VERSION} that is read here"
-        raise FrameDataError(message, hint=hint)
-    if not is_sealed(content | {"schema_version": version}):
-        message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
-        raise FrameDataError(message, hint=DAMAGE_HINT)
-    del content[SEAL]
+    content = read_sealed(
+        folder / INDEX_FILE, "frame", SCHEMA_VERSION, error=FrameDataError, hint=hint, damage_hint=DAMAGE_HINT
+    )
     content["observation"] = ObservationContract(**content["observation"])
     content["races"] = tuple(FrameRace(**race) for race in content["races"])
     return FrameIndex(**content)

@@ -325,45 +325,33 @@ def _nothing_usable(message: str, hint: str, quarantine: Sequence[QuarantinedFil
 
 
 def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:
-    """Builds the track of a map from its races, without those that are in its way.
+    """Builds the track of a map from its races without respawns, or from all where there are none without.
+
+    Races that are in the way of a track are left out one after another.
 
     Returns:
         The track, None where no race makes one, and by id the races that can no more be used.
     """
     useless: dict[str, UnusablePathError] = {}
     while left := [found for found in races if found.race.race_id not in useless]:
-        track, culprits = _try_track(uid, left)
-        if track is not None:
+        whole = [found for found in left if not found.has_respawns] or left
+        track = _track_or_error(uid, whole)
+        if isinstance(track, Track):
             return track, useless
-        useless |= culprits
+        by_itself = {found.race.race_id: _track_or_error(uid, [found]) for found in whole}
+        alone = {race_id: error for race_id, error in by_itself.items() if isinstance(error, TrackError)}
+        # Where each makes a track by itself, it is not to be known which of them goes another way.
+        culprits = alone or dict.fromkeys(by_itself, track)
+        hint = "Add a recording of the map without respawns, or take this one away."
+        useless |= {race_id: UnusablePathError(str(error), hint=hint) for race_id, error in culprits.items()}
     return None, useless
 
 
-def _try_track(uid: str, chosen: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:
-    """Builds the track from the races without respawns; only where there are none, from all.
-
-    Returns:
-        The track, or the races that are in its way by id, at least one.
-    """
-    whole = [found for found in chosen if not found.has_respawns] or list(chosen)
-    alone: dict[str, TrackError] = {}
+def _track_or_error(uid: str, chosen: Sequence[_Usable]) -> Track | TrackError:
     try:
-        return _track_of(uid, whole), {}
+        return track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])
     except TrackError as error:
-        together = error
-    for found in whole:
-        try:
-            _track_of(uid, [found])
-        except TrackError as error:
-            alone[found.race.race_id] = error
-    # Where each makes a track by itself, it is not to be known which of them goes another way.
-    culprits = alone or {found.race.race_id: together for found in whole}
-    hint = "Add a recording of the map without respawns, or take this one away."
-    return None, {race_id: UnusablePathError(str(error), hint=hint) for race_id, error in culprits.items()}
-
-
-def _track_of(uid: str, chosen: Sequence[_Usable]) -> Track:
-    return track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])
+        return error
 
 
 STAGE = "races"

@@ -17,8 +17,6 @@ sorted by race and time.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,11 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS, ActionTable
-from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
+from rulka.actions import TICK_MS
+from rulka.datasets.checksums import checksums_of, find_damage, read_sealed, write_sealed
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS
-from rulka.simulator.demonstrations import DrivenRace
 from rulka.tracks.track import Track, load_track
 
 SCHEMA_VERSION = 3
@@ -132,31 +129,6 @@ class Race:
         return self.race_time_ms if self.race_time_ms is not None else self.num_ticks * TICK_MS
 
 
-def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race:
-    """Returns a race of the built-in driver with its inputs tick by tick and a sample of the car at every decision.
-
-    Args:
-        driven: the race.
-        map_uid: track it was driven on.
-        table: what its actions mean.
-    """
-    num_ticks = math.ceil(int(driven.time_ms[-1]) / TICK_MS)
-    return Race(
-        race_id=f"driver-{driven.seed}-{driven.number:04d}",
-        source="driver",
-        file="",
-        player="",
-        map_uid=map_uid,
-        race_time_ms=driven.race_time_ms,
-        is_finished=driven.is_finished,
-        checkpoint_times_ms=driven.gate_times_ms,
-        seed=driven.seed,
-        controls=np.repeat(table.analog()[driven.actions], table.ticks_per_action, axis=0)[:num_ticks],
-        state_time_ms=driven.time_ms,
-        state=driven.car_rows,
-    )
-
-
 @dataclass(frozen=True)
 class QuarantinedFile:
     """A file that is not used, or a ghost of one.
@@ -228,7 +200,6 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     for uid, track in dataset.tracks.items():
         track.save(paths[uid])
     meta = {
-        "schema_version": SCHEMA_VERSION,
         "main_track": dataset.main_track.uid,
         "tracks": list(paths),
         "num_races": len(races),
@@ -236,7 +207,7 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
         "num_quarantined": len(dataset.quarantine),
         "checksums": checksums_of(folder, (*TABLES, *(path.relative_to(folder).as_posix() for path in paths.values()))),
     }
-    (folder / META_FILE).write_text(json.dumps(sealed(meta), indent=1) + "\n", encoding="utf-8")
+    write_sealed(folder / META_FILE, SCHEMA_VERSION, meta)
 
 
 def track_path(folder: Path, uid: str) -> Path:
@@ -250,23 +221,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     Raises:
         RaceDataError: if it is missing, unreadable, damaged or of another schema version.
     """
-    path = folder / META_FILE
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        message = f"{folder.as_posix()} holds no complete race dataset: {META_FILE} is missing"
-        raise RaceDataError(message, hint=HINT) from error
-    except (OSError, ValueError) as error:
-        message = f"{path.as_posix()} cannot be read: {error}"
-        raise RaceDataError(message, hint=HINT) from error
-    version = meta.get("schema_version") if isinstance(meta, dict) else None
-    if version != SCHEMA_VERSION:
-        message = f"{folder.as_posix()} has race schema {version}, this version reads {SCHEMA_VERSION}"
-        raise RaceDataError(message, hint=HINT)
-    if not is_sealed(meta):
-        message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
-        raise RaceDataError(message, hint=DAMAGE_HINT)
-    return meta
+    return read_sealed(
+        folder / META_FILE, "race", SCHEMA_VERSION, error=RaceDataError, hint=HINT, damage_hint=DAMAGE_HINT
+    )
 
 
 def load_main_track(folder: Path) -> Track:

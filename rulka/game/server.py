@@ -38,7 +38,7 @@ ACCEPT_S = 0.01
 SEND_TIMEOUT_S = 2.0
 SAME_S = 0.01
 """Waits that differ by less are one, which saves a system call for each message."""
-_PAYLOADS: dict[int, struct.Struct] = dict(COMMAND_PAYLOADS)
+_PAYLOADS: dict[int, struct.Struct] = {int(number): payload for number, payload in COMMAND_PAYLOADS.items()}
 _MAX_CONTENT: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
 """Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
 

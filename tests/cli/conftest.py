@@ -16,11 +16,12 @@ import yaml
 
 from rulka.actions import FORWARD, action_table
 from rulka.calibration import command as calibration
-from rulka.datasets.races import RaceDataset, race_of_driver, write_races
+from rulka.datasets.races import RaceDataset, write_races
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
+from tasks.races import race_of_driver
 from tests.conftest import write_synthetic_frames
 from tests.recordings.race_writer import recording_of_race
 from tests.recordings.writer import write_recording

@@ -21,7 +21,7 @@ from rulka.datasets.capture import (
     previous_keys,
 )
 from rulka.datasets.from_recordings import read_race_dataset
-from rulka.datasets.races import Race, race_of_driver
+from rulka.datasets.races import Race
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import read_params
 from rulka.simulator.demonstrations import DrivenRace
@@ -30,6 +30,7 @@ from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
+from tasks.races import race_of_driver
 
 PARAMS = read_params()
 TABLE = action_table(5)

@@ -16,7 +16,7 @@ from rulka.actions import Controls, action_table
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.frames import FrameDataset
 from rulka.datasets.game_capture import GameCapture, ReplayError, keys_by_tick
-from rulka.datasets.races import Race, RaceDataset, race_of_driver, write_races
+from rulka.datasets.races import Race, RaceDataset, write_races
 from rulka.game.link import GameLink
 from rulka.game.serve import make_server
 from rulka.game.session import Decision
@@ -28,6 +28,7 @@ from rulka.simulator.render import camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
+from tasks.races import race_of_driver
 from tests.waiting import PATIENCE_S
 
 PARAMS = read_params()
