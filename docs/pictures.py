@@ -65,7 +65,7 @@ def frames_picture() -> Image.Image:
     races = EvaluationRaces.of(
         track, params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     )
-    motion = Motion(reference_race(load_reference(path, track, params.simulator, table), races), track)
+    motion = Motion(reference_race(load_reference(path, track, params.simulator, table), races))
     scene, camera, high = bake_scene(track), camera_array(params.simulator.camera), SIDE * 9 // 16
     sheet = Image.new("RGB", (len(SHARES) * (SIDE + 8) - 8, high + SIDE + 44), PAPER)
     pen, font = ImageDraw.Draw(sheet), font_of(14)[0]

@@ -167,7 +167,7 @@ def _film(path: Path, evaluation: Evaluation, settings: RaceSettings, evaluate: 
     assert best is not None
     ghost_text = f"ghost: best demonstration, {ghost.time_s:.2f} s" if ghost and ghost.time_s is not None else ""
     texts = HudTexts(agent.label, f"{evaluation.track.name[:28]}, start {best.seed}", ghost_text)
-    shown = VideoRace(best, (ghost,) if ghost else (), evaluation.track, texts)
+    shown = VideoRace(best, (ghost,) if ghost else (), texts)
     write_video(path, shown, settings.simulator.camera, settings.image, evaluate)
     ending = f"{best.time_s:.2f} s" if best.time_s is not None else f"{best.end} after {best.progress_m:.0f} m"
     beside = " The blue car is the best demonstration, started at the same moment." if ghost else ""

@@ -44,7 +44,7 @@ def show_races(
     if out is None:
         check_screen()  # before minutes of racing
     shown = gather(found, params, track, num_races, device)
-    said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.track.name}, {len(shown.ghosts)} ghosts"
+    said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.race.track.name}, {len(shown.ghosts)} ghosts"
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:
         show_frames(race_frames(*size), params.evaluate.video_fps, said)

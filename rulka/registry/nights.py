@@ -256,7 +256,7 @@ def _film_records(
             continue
         racer: Racer = found.first if any(best is each for each in pairs.first) else found.second
         texts = HudTexts(f"{racer.name[:18]}  {best.time_s:.2f} s", f"{pairs.track.name[:28]}, start {best.seed}", "")
-        shown = VideoRace(best, (), pairs.track, texts)
+        shown = VideoRace(best, (), texts)
         observation = getattr(racer.policy, "observation", params.observation)
         (folder / RECORDS_FOLDER).mkdir(parents=True, exist_ok=True)
         with new_file(folder / RECORDS_FOLDER / f"{uid}.mp4") as beside:

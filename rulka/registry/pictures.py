@@ -96,16 +96,10 @@ def write_side_by_side(path: Path, comparison: Comparison, params: Params, strea
     ours, theirs = pairs.first[number], pairs.second[number]
     fps = params.evaluate.video_fps
     num_frames = len(frame_times_ms(max(ours.duration_ms, theirs.duration_ms), fps))
+    left = _frames(comparison.first, ours, comparison.second, theirs, params)
+    right = _frames(comparison.second, theirs, comparison.first, ours, params)
     with Progress("video", num_frames, "frames", stream=stream) as bar:
-
-        def counted() -> Iterator[NDArray[np.uint8]]:
-            left = _frames(comparison.first, ours, comparison.second, theirs, params)
-            right = _frames(comparison.second, theirs, comparison.first, ours, params)
-            for frame in _beside(left, right):
-                yield frame
-                bar.advance()
-
-        write_mp4(path, counted(), fps)
+        write_mp4(path, _beside(left, right), fps, bar.advance)
     return f"{pairs.track.name}, start {ours.seed}: the pair in the middle of all leads there"
 
 
@@ -117,7 +111,7 @@ def _frames(
         f"{racer.name[:18]}  {ending}", f"{result.track.name[:28]}, start {result.seed}", f"ghost: {other.name}"
     )
     observation = getattr(racer.policy, "observation", params.observation)
-    shown = VideoRace(result, (ghost,), result.track, texts)
+    shown = VideoRace(result, (ghost,), texts)
     return race_frames(shown, params.simulator.camera, observation, params.evaluate)
 
 

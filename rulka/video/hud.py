@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rulka.evaluation.results import MPS_TO_KMH, RaceResult
 from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track
+from rulka.video.motion import Moment
 
 Colour = tuple[int, int, int]
 PANEL: Colour = (14, 17, 22)
@@ -52,27 +53,6 @@ class HudTexts:
     ghost: str
 
 
-@dataclass(frozen=True)
-class HudState:
-    """One moment.
-
-    Attributes:
-        time_ms: race time.
-        speed_mps: speed over ground.
-        controls: steering in [-1, 1], gas and brake in [0, 1].
-        split: text beside the last gate, empty when none is shown.
-        is_ahead: whether the split is faster than the ghost's, None without a ghost's time.
-        view: [h, w] what the agent sees, None to leave it out.
-    """
-
-    time_ms: int
-    speed_mps: float
-    controls: tuple[float, float, float]
-    split: str
-    is_ahead: bool | None
-    view: NDArray[np.uint8] | None
-
-
 def split_at(race: RaceResult, ghost: RaceResult | None, time_ms: int) -> tuple[str, bool | None]:
     """Returns the text of the last gate passed shortly before `time_ms`, and whether it was ahead of the ghost."""
     passed = np.flatnonzero((race.gate_times_ms > 0) & (race.gate_times_ms <= time_ms))
@@ -89,15 +69,29 @@ def split_at(race: RaceResult, ghost: RaceResult | None, time_ms: int) -> tuple[
     return f"{text}  {behind_s:+.2f}".replace("-", "\N{MINUS SIGN}"), behind_s <= 0
 
 
-def draw_hud(image: Image.Image, texts: HudTexts, state: HudState) -> None:
-    """Draws everything but the map over an RGB image, changed in place."""
+def draw_hud(
+    image: Image.Image,
+    texts: HudTexts,
+    moment: Moment,
+    split: tuple[str, bool | None] = ("", None),
+    view: NDArray[np.uint8] | None = None,
+) -> None:
+    """Draws everything but the map over an RGB image, changed in place.
+
+    Args:
+        image: the image.
+        texts: what stays the same.
+        moment: of the car that is followed.
+        split: what `split_at` says.
+        view: [h, w] what the agent sees, None to leave it out.
+    """
     pen = _Pen(image)
     _draw_titles(pen, texts)
-    _draw_clock(pen, state)
-    _draw_speed(pen, state)
-    _draw_controls(pen, state.controls)
-    if state.view is not None:
-        _draw_view(pen, state.view)
+    _draw_clock(pen, moment.time_ms, *split)
+    _draw_speed(pen, moment.speed_mps)
+    _draw_controls(pen, moment.controls)
+    if view is not None:
+        _draw_view(pen, view)
 
 
 class _Pen:
@@ -144,18 +138,18 @@ def _draw_titles(pen: _Pen, texts: HudTexts) -> None:
         pen.text(line, 28, 61 + 20 * number, 13, SOFT)
 
 
-def _draw_clock(pen: _Pen, state: HudState) -> None:
-    pen.box(pen.width - 244, 16, 228, 82 if state.split else 52, PANEL, OPACITY)
-    pen.text(f"{state.time_ms / 1000:.2f} s", pen.width - 30, 52, 30, PAPER, bold=True, anchor="r")
-    if state.split:
-        colour = SOFT if state.is_ahead is None else AHEAD if state.is_ahead else BEHIND
-        pen.text(state.split, pen.width - 30, 84, 15, colour, bold=True, anchor="r")
+def _draw_clock(pen: _Pen, time_ms: int, split: str, is_ahead: bool | None) -> None:
+    pen.box(pen.width - 244, 16, 228, 82 if split else 52, PANEL, OPACITY)
+    pen.text(f"{time_ms / 1000:.2f} s", pen.width - 30, 52, 30, PAPER, bold=True, anchor="r")
+    if split:
+        colour = SOFT if is_ahead is None else AHEAD if is_ahead else BEHIND
+        pen.text(split, pen.width - 30, 84, 15, colour, bold=True, anchor="r")
 
 
-def _draw_speed(pen: _Pen, state: HudState) -> None:
+def _draw_speed(pen: _Pen, speed_mps: float) -> None:
     bottom = pen.height - 16
     pen.box(16, bottom - 72, 176, 72, PANEL, OPACITY)
-    pen.text(f"{state.speed_mps * MPS_TO_KMH:.0f}", 120, bottom - 22, 42, PAPER, bold=True, anchor="r")
+    pen.text(f"{speed_mps * MPS_TO_KMH:.0f}", 120, bottom - 22, 42, PAPER, bold=True, anchor="r")
     pen.text("km/h", 130, bottom - 22, 16, SOFT)
 
 

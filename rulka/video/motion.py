@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR
 from rulka.tracks.progress import progress_along
-from rulka.tracks.track import Track
 
 POSE = slice(CAR["position"].start, CAR["rotation"].stop)
 """Position and rotation, which lie side by side in a `CAR` row."""
@@ -42,12 +41,11 @@ class Motion:
 
     Args:
         race: at least one sample.
-        track: where it was driven.
     """
 
-    def __init__(self, race: RaceResult, track: Track) -> None:
+    def __init__(self, race: RaceResult) -> None:
         self.race = race
-        self.zone_index: NDArray[np.int64] = progress_along(track, race.position_m)[0]
+        self.zone_index: NDArray[np.int64] = progress_along(race.track, race.position_m)[0]
 
     def at(self, time_ms: float) -> Moment:
         """Returns the moment at a race time; before the first and after the last sample the car stands there."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +12,6 @@ from typing import TextIO
 
 import av
 import numpy as np
-from av.codec.codec import UnknownCodecError
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image
@@ -24,11 +22,12 @@ from rulka.params import CameraParams, EvaluateParams, ObservationParams
 from rulka.progress import Progress
 from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
-from rulka.tracks.track import Track
-from rulka.video.hud import HudState, HudTexts, Minimap, draw_hud, split_at
+from rulka.video.hud import HudTexts, Minimap, draw_hud, split_at
 from rulka.video.motion import Moment, Motion
 
 MAX_THREADS = 8
+AHEAD = 4
+"""Pictures that are drawn ahead for each thread."""
 BEFORE_START_S = 0.6
 AFTER_END_S = 1.6
 """The first and the last picture stand still for this long."""
@@ -41,13 +40,11 @@ class VideoRace:
     Attributes:
         race: whose car is followed.
         ghosts: further cars, started at the same moment; splits are compared with the first one's.
-        track: where.
         texts: what stands in the corner.
     """
 
     race: RaceResult
     ghosts: tuple[RaceResult, ...]
-    track: Track
     texts: HudTexts
 
 
@@ -74,13 +71,7 @@ def write_video(
     """
     num_frames = len(frame_times_ms(shown.race.duration_ms, evaluate.video_fps))
     with Progress("video", num_frames, "frames", stream=stream) as bar:
-
-        def counted() -> Iterator[NDArray[np.uint8]]:
-            for frame in race_frames(shown, camera, observation, evaluate):
-                yield frame
-                bar.advance()
-
-        write_mp4(path, counted(), evaluate.video_fps)
+        write_mp4(path, race_frames(shown, camera, observation, evaluate), evaluate.video_fps, bar.advance)
 
 
 def race_frames(
@@ -91,16 +82,8 @@ def race_frames(
     times_ms = frame_times_ms(shown.race.duration_ms, evaluate.video_fps)
     num_threads = min(MAX_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:  # the kernels let go of the interpreter while they draw
-        ahead = deque(pool.submit(renderer.render, time_ms) for time_ms in times_ms[: 2 * num_threads])
-        try:
-            for number in range(1, len(times_ms) + 1):
-                scenery = ahead.popleft().result()
-                if number + len(ahead) < len(times_ms):
-                    ahead.append(pool.submit(renderer.render, times_ms[number + len(ahead)]))
-                yield renderer.finish(scenery)
-        finally:
-            for rest in ahead:
-                rest.cancel()
+        for first in range(0, len(times_ms), AHEAD * num_threads):
+            yield from pool.map(renderer.render, times_ms[first : first + AHEAD * num_threads])
 
 
 def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
@@ -109,41 +92,25 @@ def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
     return np.clip((np.arange(num_frames) / fps - BEFORE_START_S) * 1000.0, 0.0, duration_ms)
 
 
-@dataclass(frozen=True)
-class _Scenery:
-    """What is drawn of a moment before anything is written over it.
-
-    Attributes:
-        frame: [H, W, 3] the picture.
-        moment: of the car that is followed.
-        others_m: [M, 3] where the ghosts are.
-        seen: [h, w] the image on which the driver's current action rests.
-    """
-
-    frame: NDArray[np.uint8]
-    moment: Moment
-    others_m: NDArray[np.float32]
-    seen: NDArray[np.uint8]
-
-
 class _Renderer:
-    """Renders the picture of any moment, in two steps: `render` may be called from several threads at once."""
+    """Renders the picture of any moment, in several threads at once."""
 
     def __init__(
         self, shown: VideoRace, camera: CameraParams, observation: ObservationParams, size: tuple[int, int]
     ) -> None:
-        self.motion = Motion(shown.race, shown.track)
-        self._ghosts = [Motion(ghost, shown.track) for ghost in shown.ghosts]
+        track = shown.race.track
+        self._motion = Motion(shown.race)
+        self._ghosts = [Motion(ghost) for ghost in shown.ghosts]
         self._texts = shown.texts
-        self._scene = bake_scene(shown.track)
+        self._scene = bake_scene(track)
         self._camera = camera_array(camera)
         self._view_size = (1, observation.height, observation.width)
         self._size = size
-        self._minimap = Minimap(shown.track, size[1])
+        self._minimap = Minimap(track, size[1])
 
-    def render(self, time_ms: float) -> _Scenery:
-        """Draws track and cars at a race time."""
-        moment = self.motion.at(time_ms)
+    def render(self, time_ms: float) -> NDArray[np.uint8]:
+        """Returns the picture [H, W, 3] at a race time: track and cars, and what is written over them."""
+        moment = self._motion.at(time_ms)
         others = np.array([ghost.at(time_ms).pose for ghost in self._ghosts], np.float32).reshape(-1, POSE_SIZE)
         width, height = self._size
         frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
@@ -151,32 +118,27 @@ class _Renderer:
             with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
             # Their mean, so that the own car shows through them.
             frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> np.uint8(1))
-        return _Scenery(frame, moment, others[:, :3], self._seen(moment))
-
-    def finish(self, scenery: _Scenery) -> NDArray[np.uint8]:
-        """Returns the picture [H, W, 3] with all that is written over it."""
-        image, moment = Image.fromarray(scenery.frame), scenery.moment
+        image = Image.fromarray(frame)
         rival = self._ghosts[0].race if self._ghosts else None
-        split, is_ahead = split_at(self.motion.race, rival, moment.time_ms)
-        state = HudState(moment.time_ms, moment.speed_mps, moment.controls, split, is_ahead, scenery.seen)
-        draw_hud(image, self._texts, state)
-        self._minimap.draw(image, moment.pose[:3], scenery.others_m)
+        split = split_at(self._motion.race, rival, moment.time_ms)
+        draw_hud(image, self._texts, moment, split, self._seen(moment))
+        self._minimap.draw(image, moment.pose[:3], others[:, :3])
         return np.array(image)
 
     def _seen(self, moment: Moment) -> NDArray[np.uint8]:
         """Returns the image on which the driver's current action rests."""
-        cars = self.motion.race.cars[moment.seen : moment.seen + 1]
-        zone_index = self.motion.zone_index[moment.seen : moment.seen + 1]
+        cars = self._motion.race.cars[moment.seen : moment.seen + 1]
+        zone_index = self._motion.zone_index[moment.seen : moment.seen + 1]
         view = np.zeros(self._view_size, np.uint8)
         FrameRenderer(cars, zone_index, self._scene, self._camera).render(view)
         return view[0]
 
 
-ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("libx264", {"crf": "24", "preset": "veryfast", "threads": "2"}),
-    ("libopenh264", {"b": "2500000"}),
-    ("libvpx-vp9", {"crf": "36", "b": "0", "deadline": "realtime", "cpu-used": "6"}),
-)
+ENCODERS: dict[str, dict[str, str]] = {
+    "libx264": {"crf": "24", "preset": "veryfast", "threads": "2"},
+    "libopenh264": {"b": "2500000"},
+    "libvpx-vp9": {"crf": "36", "b": "0", "deadline": "realtime", "cpu-used": "6"},
+}
 """Encoders by preference, with their settings; every current browser plays what they write."""
 
 
@@ -184,23 +146,26 @@ class VideoError(UserError):
     """A video cannot be written here; the message says why."""
 
 
-def write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]], fps: int) -> str:
+def write_mp4(
+    path: Path, frames: Iterable[NDArray[np.uint8]], fps: int, on_frame: Callable[[], None] = lambda: None
+) -> None:
     """Writes a video.
 
     Args:
         path: file to write.
         frames: images [H, W, 3], all of one size, H and W even.
         fps: frames a second.
-
-    Returns:
-        Name of the encoder used.
+        on_frame: called after each frame.
 
     Raises:
         VideoError: if no encoder is there or no frame came.
     """
-    name, options = _encoder()
+    name = next((name for name in ENCODERS if name in av.codecs_available), None)
+    if name is None:
+        message = f"the installed package av has none of the encoders {', '.join(ENCODERS)}"
+        raise VideoError(message, hint="Install a build of av that has libx264.")
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
-        stream = file.add_stream(name, rate=fps, options=options)
+        stream = file.add_stream(name, rate=fps, options=ENCODERS[name])
         assert isinstance(stream, VideoStream)
         stream.pix_fmt, stream.time_base = "yuv420p", Fraction(1, fps)
         num_frames = 0
@@ -209,19 +174,8 @@ def write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]], fps: int) -> str:
                 stream.height, stream.width = image.shape[:2]
             file.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")))
             num_frames += 1
+            on_frame()
         if num_frames == 0:
             message = "a video needs at least one frame"
             raise VideoError(message)
         file.mux(stream.encode(None))
-    return name
-
-
-def _encoder() -> tuple[str, dict[str, str]]:
-    for name, options in ENCODERS:
-        try:
-            av.Codec(name, "w")
-        except UnknownCodecError:
-            continue
-        return name, options
-    message = f"the installed package av has none of the encoders {', '.join(name for name, _ in ENCODERS)}"
-    raise VideoError(message, hint="Install a build of av that has libx264.")

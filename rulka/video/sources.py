@@ -166,7 +166,7 @@ def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:
     texts = HudTexts(
         f"{LEFT_TO_RIGHT}{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else ""
     )
-    return VideoRace(followed, tuple(result for _, result in others), where, texts)
+    return VideoRace(followed, tuple(result for _, result in others), texts)
 
 
 def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceResult]]]:

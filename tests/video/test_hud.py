@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from PIL import Image
 
 from rulka.evaluation.results import RaceResult
 from rulka.tracks.track import Track
-from rulka.video.hud import CAR, GAS, GHOST, PANEL, HudState, HudTexts, Minimap, draw_hud, font_of, split_at
+from rulka.video.hud import CAR, GAS, GHOST, PANEL, HudTexts, Minimap, draw_hud, font_of, split_at
+from rulka.video.motion import Moment
 from rulka.video.race_video import frame_times_ms
 
 MakeRace = Callable[..., RaceResult]
@@ -34,10 +36,14 @@ def test_split_disappears_after_three_seconds_but_the_finish_stays(make_race: Ma
     assert split_at(race, None, 60_000)[0] == "finish  20.00"
 
 
-def drawn(size: tuple[int, int], texts: HudTexts, state: HudState, shade: int = 0) -> np.ndarray:
+def moment(time_ms: int = 0, speed_mps: float = 0.0, controls: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Moment:
+    return Moment(time_ms, np.zeros(12, np.float32), 0, 0, speed_mps, controls)
+
+
+def drawn(size: tuple[int, int], texts: HudTexts, now: Moment, *more: Any, shade: int = 0) -> np.ndarray:
     """Returns a picture [H, W, 3] of one shade with everything written over it."""
     image = Image.new("RGB", size[::-1], (shade,) * 3)
-    draw_hud(image, texts, state)
+    draw_hud(image, texts, now, *more)
     return np.array(image)
 
 
@@ -46,10 +52,7 @@ def coloured(frame: np.ndarray, colour: tuple[int, int, int]) -> int:
 
 
 def test_gas_bar_grows_with_the_gas() -> None:
-    counts = [
-        coloured(drawn((540, 960), TEXTS, HudState(0, 0.0, (0.0, gas, 0.0), "", None, None)), GAS)
-        for gas in (0.0, 0.5, 1.0)
-    ]
+    counts = [coloured(drawn((540, 960), TEXTS, moment(controls=(0.0, gas, 0.0))), GAS) for gas in (0.0, 0.5, 1.0)]
     assert counts[0] == 0
     assert counts[2] == 2 * counts[1] == 156 * 10
 
@@ -57,14 +60,14 @@ def test_gas_bar_grows_with_the_gas() -> None:
 @pytest.mark.parametrize("size", [(22, 40), (120, 160), (270, 480), (1080, 1920)])
 def test_agents_view_is_shown_at_every_size(size: tuple[int, int]) -> None:
     view = np.full((64, 64), 251, np.uint8)
-    frame = drawn(size, TEXTS, HudState(1234, 30.0, (-1.0, 1.0, 1.0), "gate 1  1.00", True, view), shade=99)
+    frame = drawn(size, TEXTS, moment(1234, 30.0, (-1.0, 1.0, 1.0)), ("gate 1  1.00", True), view, shade=99)
     factor = max(1, round(180 * size[0] / 540 / 64))
     assert size == (22, 40) or coloured(frame, (251, 251, 251)) >= (64 * factor) ** 2 * 0.9
 
 
 def test_panels_let_the_picture_through() -> None:
     """0.72 of the panel's 14, 17, 22 and 0.28 of a shade of 100: 38, 40, 44."""
-    frame = drawn((540, 960), TEXTS, HudState(0, 0.0, (0.0, 0.0, 0.0), "", None, None), shade=100)
+    frame = drawn((540, 960), TEXTS, moment(), shade=100)
     expected = 0.72 * np.array(PANEL) + 0.28 * 100
     np.testing.assert_allclose(frame[20, 300], expected, atol=1.0)
     np.testing.assert_array_equal(frame[5, 5], [100, 100, 100])
@@ -73,7 +76,7 @@ def test_panels_let_the_picture_through() -> None:
 def test_the_clock_ends_where_its_box_does() -> None:
     """Its digits grow to the left: the box ends 16 pixels from the right, the text 30."""
     for time_ms in (1230, 119_870):
-        frame = drawn((540, 960), TEXTS, HudState(time_ms, 0.0, (0.0, 0.0, 0.0), "", None, None))
+        frame = drawn((540, 960), TEXTS, moment(time_ms))
         columns = np.flatnonzero((frame[20:66, 700:] > 150).any(axis=(0, 2)))
         assert 700 + columns[-1] == pytest.approx(928, abs=4)
 
@@ -82,9 +85,9 @@ def test_letters_that_the_font_lacks_leave_no_box() -> None:
     letters = font_of(18, True)[1]
     assert ord("é") in letters
     assert 0x4E2D not in letters
-    state = HudState(0, 0.0, (0.0, 0.0, 0.0), "", None, None)
-    with_missing = drawn((540, 960), HudTexts("\u4e2dAgent", "", ""), state)
-    np.testing.assert_array_equal(with_missing, drawn((540, 960), HudTexts("Agent", "", ""), state))
+    now = moment()
+    with_missing = drawn((540, 960), HudTexts("\u4e2dAgent", "", ""), now)
+    np.testing.assert_array_equal(with_missing, drawn((540, 960), HudTexts("Agent", "", ""), now))
 
 
 def test_minimap_shows_the_cars_where_they_are(track: Track) -> None:

@@ -15,12 +15,11 @@ from rulka.video.race_video import VideoError, write_mp4
 def test_video_holds_its_frames_in_order_at_its_rate(tmp_path: Path) -> None:
     greys = (20, 90, 160, 230)
     path = tmp_path / "video.mp4"
-    encoder = write_mp4(path, (np.full((48, 64, 3), grey, np.uint8) for grey in greys), fps=25)
+    write_mp4(path, (np.full((48, 64, 3), grey, np.uint8) for grey in greys), fps=25)
     with av.open(str(path)) as file:
         stream = file.streams.video[0]
         assert (stream.codec_context.name, stream.average_rate) == ("h264", 25)
         means = [float(frame.to_ndarray(format="rgb24").mean()) for frame in file.decode(stream)]
-    assert encoder == "libx264"
     assert stream.codec_context.pix_fmt == "yuv420p"  # the only format that every browser plays
     np.testing.assert_allclose(means, greys, atol=4)
 
@@ -38,6 +37,6 @@ def test_no_frames_is_an_error(tmp_path: Path) -> None:
 
 
 def test_missing_encoders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_video, "ENCODERS", (("no_such_encoder", {}),))
+    monkeypatch.setattr(race_video, "ENCODERS", {"no_such_encoder": {}})
     with pytest.raises(VideoError, match="no_such_encoder"):
         write_mp4(tmp_path / "video.mp4", [np.zeros((48, 64, 3), np.uint8)], fps=25)

@@ -17,7 +17,6 @@ from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference
 from rulka.tracks.campaign import campaign_track
-from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, race_frames
 from rulka.video.sources import (
@@ -44,16 +43,14 @@ def small() -> Params:
     return params.model_copy(update={"evaluate": params.evaluate.model_copy(update=video)})
 
 
-def test_ghosts_are_seen_and_the_own_car_through_them(
-    make_race: Callable[..., RaceResult], track: Track, small: Params
-) -> None:
+def test_ghosts_are_seen_and_the_own_car_through_them(make_race: Callable[..., RaceResult], small: Params) -> None:
     """A ghost at the very place of the own car changes the picture there, but less than if it hid the car."""
     own = make_race(20)
     settings = (small.simulator.camera, small.observation, small.evaluate)
-    alone = next(race_frames(VideoRace(own, (), track, HudTexts("", "", "")), *settings)).astype(int)
+    alone = next(race_frames(VideoRace(own, (), HudTexts("", "", "")), *settings)).astype(int)
     beside = make_race(20)
     beside.cars[:, 0] += 2.5
-    together = next(race_frames(VideoRace(own, (beside,), track, HudTexts("", "", "")), *settings)).astype(int)
+    together = next(race_frames(VideoRace(own, (beside,), HudTexts("", "", "")), *settings)).astype(int)
     changed = np.abs(together - alone).max(axis=2) > 8
     assert 50 < changed.sum() < 0.2 * changed.size
 
@@ -97,7 +94,7 @@ def test_the_lap_that_comes_with_a_campaign_track(
     store_reference(replace(lap, time_ms=time_ms), table, tmp_path / "copper-oval.txt")
     monkeypatch.setattr("rulka.video.sources.LAPS_DIR", tmp_path)
     shown = gather(sort_sources([Path("copper-oval")]), small, None, 1)
-    assert shown.track.name == "Copper Oval"
+    assert shown.race.track.name == "Copper Oval"
     assert shown.race.is_finished
     assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
 
