@@ -67,7 +67,7 @@ def test_a_command_that_went_names_what_takes_its_place(
     for name, instead in GONE.items():
         assert call(monkeypatch, name, "x", "--json") == 2
         said = capsys.readouterr().err
-        assert said == f"error: there is no command {name!r} any more: {instead}, see docs/versions.md\n"
+        assert said == f"error: there is no command {name!r} any more: {instead}\n"
 
 
 def test_no_command_ends_like_an_unknown_one(

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference, request_bytes
-from rulka.runtime.messages import BlockFilled, Fill, InferenceTimes
+from rulka.runtime.messages import BlockFilled, Fill
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import (
     SharedBlocks,
@@ -33,8 +34,8 @@ from rulka.runtime.shared import (
     memory_bytes,
 )
 from rulka.runtime.specs import CollectorSpec, RunSpec
-from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
-from rulka.runtime.worker import WorkerSpec, run_worker
+from rulka.runtime.supervisor import SILENCE_LIMIT_S, MakeWork, Supervisor
+from rulka.runtime.worker import CollectorWork
 from rulka.schedule import Moment
 
 SLOTS_PER_COLLECTOR = 3
@@ -105,10 +106,6 @@ class Collectors(ABC):
         """Returns how many bytes of weights were moved to collectors since the last call."""
         taken, self._weight_bytes = self._weight_bytes, 0
         return taken
-
-    def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns the times of central inference since the last call; nothing without it."""
-        return []
 
     def state_dict(self) -> dict[str, Any] | None:
         """Returns all that the next blocks depend on; None if races begin anew when the run resumes.
@@ -323,7 +320,7 @@ class CollectorProcesses(PermittedCollectors):
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
             self._beside.append(self._inference)
-        self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
+        self._supervisor = Supervisor("collector", self._make_work, self._forget, silence_limit_s)
 
     def start(self) -> None:
         """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
@@ -349,10 +346,6 @@ class CollectorProcesses(PermittedCollectors):
         """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
         self._blocks[delivery.collector].poison(delivery.facts.slot)
         super().release(delivery)
-
-    def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns the times of central inference since the last call."""
-        return [] if self._inference is None else self._inference.take_times()
 
     def stop(self) -> None:
         """Ends the processes, and lets go of the shared memory."""
@@ -382,13 +375,10 @@ class CollectorProcesses(PermittedCollectors):
         if self._inference is not None:
             self._inference.forget_collector(index)
 
-    def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
-        return WorkerSpec(
-            collector=collector_spec(self._spec, index, self._num_starts, num_restarts),
-            blocks=self._blocks[index],
-            weights=self._weights,
-            inference=None if self._inference is None else self._inference.places_of(index, num_restarts),
-        )
+    def _make_work(self, index: int, num_restarts: int) -> MakeWork:
+        part = collector_spec(self._spec, index, self._num_starts, num_restarts)
+        clients = [] if self._inference is None else self._inference.clients_of(index, num_restarts)
+        return partial(CollectorWork, part, self._blocks[index], self._weights, clients)
 
 
 def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBlock:

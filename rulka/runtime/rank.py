@@ -9,8 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from rulka.device import weights_on_host
 from rulka.errors import UserError
 from rulka.runtime.collectors import Collectors
 from rulka.runtime.experience_files import ExperienceFiles
-from rulka.runtime.messages import BlockFilled, InferenceTimes
+from rulka.runtime.messages import BlockFilled
 from rulka.runtime.metrics import Activity, Spent
 from rulka.runtime.specs import RunSpec
 
@@ -30,25 +29,7 @@ class DivergedError(UserError):
     """Weights are not numbers any more."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One turn of a learner: how much it may take in, and permit its collectors.
-
-    Attributes:
-        most_env_steps: as many its collectors may have begun in all, however many more it would allow.
-        wait_s: longest wait for a block.
-        budget_share: of the run that is used.
-        env_steps_elsewhere: that the other learners have taken in.
-    """
-
-    most_env_steps: int
-    wait_s: float
-    budget_share: float
-    env_steps_elsewhere: int
-
-
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """How far a learner is.
 
     Attributes:
@@ -66,36 +47,19 @@ class Standing:
     num_restarts: int
 
 
-@dataclass(frozen=True)
-class TakenBlock:
-    """A block that a learner has taken in.
+class Taken(NamedTuple):
+    """What a learner has taken in.
 
     Attributes:
-        collector: who filled it, by its number in all of the run.
-        facts: of the block.
-        version: of the learner's weights when it came.
-    """
-
-    collector: int
-    facts: BlockFilled
-    version: int
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Result of a turn.
-
-    Attributes:
-        blocks: that it has taken in.
+        blocks: of each, who filled it, by its number in all of the run; its facts; and the version of the learner's
+            weights when it came.
         standing: how far it is now.
-        inference: what central inference said of its time.
         spent_s: seconds that a further learner spent since its last turn, by activity.
     """
 
-    blocks: tuple[TakenBlock, ...]
+    blocks: list[tuple[int, BlockFilled, int]]
     standing: Standing
-    inference: tuple[InferenceTimes, ...] = ()
-    spent_s: Mapping[str, float] = field(default_factory=dict)
+    spent_s: Mapping[str, float]
 
 
 class Rank:
@@ -123,11 +87,18 @@ class Rank:
         self._spent = Spent()
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
-    def take(self, turn: Turn) -> Taken:
-        """Inserts all blocks that are there, waiting a moment for one, and gives permission for further ones."""
-        allowed = min(self.learner.num_allowed_env_steps(), turn.most_env_steps)
+    def take(self, most_env_steps: int, wait_s: float, budget_share: float, env_steps_elsewhere: int) -> Taken:
+        """Inserts all blocks that are there, waiting a moment for one, and gives permission for further ones.
+
+        Args:
+            most_env_steps: as many its collectors may have begun in all, however many more it would allow.
+            wait_s: longest wait for a block.
+            budget_share: of the run that is used.
+            env_steps_elsewhere: that the other learners have taken in.
+        """
+        allowed = min(self.learner.num_allowed_env_steps(), most_env_steps)
         with self.spending("waiting"):
-            deliveries = self.collectors.collect(allowed, turn.wait_s, turn.budget_share, turn.env_steps_elsewhere)
+            deliveries = self.collectors.collect(allowed, wait_s, budget_share, env_steps_elsewhere)
         blocks = []
         for delivery in deliveries:
             with self.spending("inserting"):
@@ -135,9 +106,8 @@ class Rank:
                 self.quantiser.observe(delivery.block)
                 self.collectors.release(delivery)
             collector = self._spec.first_collector + delivery.collector
-            blocks.append(TakenBlock(collector, delivery.facts, self.learner.version))
-        inference = tuple(self.collectors.take_inference_times())
-        return Taken(tuple(blocks), self.standing(), inference, self._spent.take())
+            blocks.append((collector, delivery.facts, self.learner.version))
+        return Taken(blocks, self.standing(), self._spent.take())
 
     def learn(self, budget_share: float, env_steps_elsewhere: int) -> dict[str, float] | None:
         """Makes an update, together with all other ranks if there are any, and publishes it.

@@ -140,29 +140,6 @@ class _Refused:
     hint: str
 
 
-@dataclass(frozen=True)
-class _Start:
-    """Arguments of the process of a further rank; picklable.
-
-    Attributes:
-        runs: what each further rank has of the run, that of rank 1 first.
-        build: builds it.
-        meeting: the file where all ranks find each other.
-        checkpoint: that the run goes on from; None begins anew.
-        num_starts: how often the run was started before.
-        num_threads: with which the learner computes, as the first one does.
-        pipes: to the first rank, of each further one.
-    """
-
-    runs: Sequence[RunSpec]
-    build: BuildRank
-    meeting: Path
-    checkpoint: Path | None
-    num_starts: int
-    num_threads: int
-    pipes: Sequence[Connection]
-
-
 class RankProcesses:
     """All learners but the first, in processes of their own that torch starts."""
 
@@ -186,9 +163,9 @@ class RankProcesses:
         pairs = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in runs]
         self._pipes = [ours for ours, _ in pairs]
         theirs = [end for _, end in pairs]
-        start = _Start(runs, build, self._meeting, checkpoint, num_starts, torch.get_num_threads(), theirs)
+        arguments = (runs, theirs, build, self._meeting, checkpoint, num_starts, torch.get_num_threads())
         with environment(ONE_THREAD), interrupts_blocked():
-            processes = start_processes(run_rank, (start,), len(runs), join=False)
+            processes = start_processes(run_rank, arguments, len(runs), join=False)
         assert processes is not None, "torch waits for their end only if it is asked to"
         self._processes = processes
         for end in theirs:  # or a pipe would stay open when its process is gone
@@ -310,11 +287,30 @@ class _SilentRankError(RanksApartError):
     """A rank has said nothing for too long, and was ended."""
 
 
-def run_rank(index: int, start: _Start) -> None:
+def run_rank(
+    index: int,
+    runs: Sequence[RunSpec],
+    pipes: Sequence[Connection],
+    build: BuildRank,
+    meeting: Path,
+    checkpoint: Path | None,
+    num_starts: int,
+    num_threads: int,
+) -> None:
     """Does the work of the process of a further learner, to its end.
 
     It builds its learner and starts its own collectors, which end with it as it does with its parent. It leaves Ctrl-C,
     SIGTERM and a closed terminal to its parent, which has to save a checkpoint first.
+
+    Args:
+        index: which of the further ranks it is.
+        runs: what each of them has of the run.
+        pipes: to the first rank, of each.
+        build: builds a rank.
+        meeting: the file where all ranks find each other.
+        checkpoint: that the run goes on from; None begins anew.
+        num_starts: how often the run was started before.
+        num_threads: with which the learner computes, as the first one does.
     """
     end_with_parent()
     for name in ("SIGTERM", "SIGHUP"):
@@ -323,22 +319,22 @@ def run_rank(index: int, start: _Start) -> None:
             # A handler of Python's, not SIG_IGN, which collectors would inherit: their learner ends them by SIGTERM.
             signal.signal(number, lambda _number, _frame: None)
     raise_malloc_thresholds()
-    torch.set_num_threads(start.num_threads)
-    spec, pipe = start.runs[index], start.pipes[index]
-    for other in start.pipes:
+    torch.set_num_threads(num_threads)
+    spec, pipe = runs[index], pipes[index]
+    for other in pipes:
         if other is not pipe:
             other.close()
     try:
         with ExitStack() as stack:
             if spec.device.type == "cuda":
                 choose_device(str(spec.device))  # what it sets is of a process
-            state = None if start.checkpoint is None else load_checkpoint(start.checkpoint)
+            state = None if checkpoint is None else load_checkpoint(checkpoint)
             ranks = ConnectedRanks(spec.rank, spec.num_ranks, spec.device)
-            rank = start.build(spec, state, start.num_starts, stack, ranks)
+            rank = build(spec, state, num_starts, stack, ranks)
             rank.publish()
             pipe.send(None)
             pipe.recv()  # all are built
-            stack.enter_context(meet(start.meeting, spec.rank, spec.num_ranks, spec.device))
+            stack.enter_context(meet(meeting, spec.rank, spec.num_ranks, spec.device))
             while True:
                 method, arguments = pipe.recv()
                 pipe.send(method(rank, *arguments))

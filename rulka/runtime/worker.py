@@ -6,35 +6,19 @@ It builds its own environment and network, ignores Ctrl-C (its parent ends it), 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import numpy as np
 
 from rulka.agents.spec import Actor
-from rulka.runtime.central import InferenceClient, InferencePlace
+from rulka.runtime.central import InferenceClient, MakeClient
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
-from rulka.runtime.messages import Fill, Heartbeat, Stop
+from rulka.runtime.messages import Fill, Stop
 from rulka.runtime.shared import SharedBlocks, SharedWeights
 from rulka.runtime.specs import CollectorSpec
-from rulka.runtime.supervisor import HEARTBEAT_S, work_for_learner
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """All that the process needs; picklable.
-
-    Attributes:
-        collector: what to build.
-        blocks: its slots.
-        weights: that the learner publishes.
-        inference: the way to central inference of each group of cars; None lets the process choose actions itself.
-    """
-
-    collector: CollectorSpec
-    blocks: SharedBlocks
-    weights: SharedWeights
-    inference: tuple[InferencePlace, ...] | None = None
+from rulka.runtime.supervisor import HEARTBEAT_S, Work
 
 
 class SyncedActor(LocalActor):
@@ -50,31 +34,33 @@ class SyncedActor(LocalActor):
             self.load(*self._weights.read())
 
 
-def run_worker(spec: WorkerSpec, connection: Connection) -> None:
-    """Does the work of a collector process, to its end.
-
-    Args:
-        spec: what to build and where its memory is.
-        connection: to the learner; when it breaks, the learner is gone and this process ends.
-    """
-    work_for_learner(connection, lambda: _Worker(spec, connection))
-
-
-class _Worker:
+class CollectorWork(Work):
     """The loop of the process, with its connection and shared memory."""
 
-    def __init__(self, spec: WorkerSpec, connection: Connection) -> None:
-        self._connection = connection
-        self._beat_s = time.monotonic()
-        self._beat("building its environment and network")
-        part = spec.collector
-        self._blocks = spec.blocks
+    def __init__(
+        self,
+        part: CollectorSpec,
+        blocks: SharedBlocks,
+        weights: SharedWeights,
+        inference: Sequence[MakeClient],
+        connection: Connection,
+    ) -> None:
+        """Builds the collector.
+
+        Args:
+            part: what to build.
+            blocks: its slots.
+            weights: that the learner publishes.
+            inference: the way to central inference of each group of cars; none lets the process choose actions itself.
+            connection: to the learner.
+        """
+        super().__init__(connection, "building its environment and network")
+        self._blocks = blocks
         self._policies: list[SyncedActor | InferenceClient]
-        if spec.inference is None:
-            actor = part.make_actor(part.seed)
-            self._policies = [SyncedActor(actor, spec.weights)]
+        if inference:
+            self._policies = [make(self._wait_for_decision) for make in inference]
         else:
-            self._policies = [InferenceClient(place, self._wait_for_decision) for place in spec.inference]
+            self._policies = [SyncedActor(part.make_actor(part.seed), weights)]
         size = part.block.num_cars // len(self._policies)
         seeds = np.random.SeedSequence(part.seed).generate_state(len(self._policies)).tolist()
         groups = [
@@ -94,7 +80,7 @@ class _Worker:
             for policy in self._policies:
                 policy.begin_block()
             loaded_s = time.monotonic()
-            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._beat_when_due)
+            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
             waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
             spent = replace(filled.spent, waiting_s=waiting_s, loading_s=loading_s)
             self._connection.send(replace(filled, slot=message.slot, spent=spent))
@@ -110,10 +96,5 @@ class _Worker:
     def _wait_for_decision(self) -> None:
         self._beat("waiting for a decision by central inference")
 
-    def _beat_when_due(self) -> None:
-        if time.monotonic() - self._beat_s > HEARTBEAT_S:
-            self._beat("filling a block")
-
-    def _beat(self, activity: str) -> None:
-        self._beat_s = time.monotonic()
-        self._connection.send(Heartbeat(activity))
+    def _step(self) -> None:
+        self._beat_when_due("filling a block")

@@ -64,9 +64,9 @@ from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.connect import train_run
+from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
-from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
 from rulka.stage import require
 from rulka.tracks.chosen import chosen_tracks
