@@ -10,19 +10,23 @@ therefore also a limit on how old experience can be, however much slower one col
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from rulka.agents.spec import Actor
 from rulka.buffers.experience import ExperienceBlock, new_block
-from rulka.runtime.central import CentralInference, request_bytes
-from rulka.runtime.messages import BlockFilled, Fill
+from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.messages import BlockFilled, Fill, Stop
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import (
     SharedBlocks,
@@ -34,8 +38,7 @@ from rulka.runtime.shared import (
     memory_bytes,
 )
 from rulka.runtime.specs import CollectorSpec, RunSpec
-from rulka.runtime.supervisor import SILENCE_LIMIT_S, MakeWork, Supervisor
-from rulka.runtime.worker import CollectorWork
+from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
 
 SLOTS_PER_COLLECTOR = 3
@@ -283,6 +286,85 @@ class PermittedCollectors(Collectors):
         self._env_steps -= len(unfilled) * self._spec.block.num_env_steps
         self._free[index] |= set(slots)
         return slots
+
+
+class SyncedActor(LocalActor):
+    """An actor that takes over the newest published weights before each block."""
+
+    def __init__(self, actor: Actor, weights: SharedWeights) -> None:
+        super().__init__(actor)
+        self._weights = weights
+
+    def begin_block(self) -> None:
+        """Loads the newest weights."""
+        if self._weights.version != self.version:
+            self.load(*self._weights.read())
+
+
+class CollectorWork(Work):
+    """The process of one collector: waits for permission, loads weights, fills a block, says so."""
+
+    def __init__(
+        self,
+        part: CollectorSpec,
+        blocks: SharedBlocks,
+        weights: SharedWeights,
+        inference: Sequence[MakeClient],
+        connection: Connection,
+    ) -> None:
+        """Builds the collector.
+
+        Args:
+            part: what to build.
+            blocks: its slots.
+            weights: that the learner publishes.
+            inference: the way to central inference of each group of cars; none lets the process choose actions itself.
+            connection: to the learner.
+        """
+        super().__init__(connection, "building its environment and network")
+        self._blocks = blocks
+        self._policies: list[SyncedActor | InferenceClient]
+        if inference:
+            self._policies = [make(self._wait_for_decision) for make in inference]
+        else:
+            self._policies = [SyncedActor(part.make_actor(part.seed), weights)]
+        size = part.block.num_cars // len(self._policies)
+        seeds = np.random.SeedSequence(part.seed).generate_state(len(self._policies)).tolist()
+        groups = [
+            CarGroup(part.make_cars(size, at_line=False), policy, seed if len(seeds) > 1 else part.seed)
+            for policy, seed in zip(self._policies, seeds, strict=True)
+        ]
+        self._collector = Collector(part.index, groups, part.block)
+
+    def run(self) -> None:
+        """Fills blocks until told to stop."""
+        while True:
+            started_s = time.monotonic()
+            message = self._receive()
+            if isinstance(message, Stop):
+                break
+            permitted_s = time.monotonic()
+            for policy in self._policies:
+                policy.begin_block()
+            loaded_s = time.monotonic()
+            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
+            waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
+            spent = replace(filled.spent, waiting_s=waiting_s, loading_s=loading_s)
+            self._connection.send(replace(filled, slot=message.slot, spent=spent))
+        self._collector.close()
+
+    def _receive(self) -> Fill | Stop:
+        """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""
+        while not self._connection.poll(HEARTBEAT_S):
+            self._beat("waiting for permission to fill a block")
+        message: Fill | Stop = self._connection.recv()
+        return message
+
+    def _wait_for_decision(self) -> None:
+        self._beat("waiting for a decision by central inference")
+
+    def _step(self) -> None:
+        self._beat_when_due("filling a block")
 
 
 class CollectorProcesses(PermittedCollectors):

@@ -54,8 +54,7 @@ from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.rank import Rank
-from rulka.runtime.ranks import ConnectedRanks, RankProcesses, RanksApartError
+from rulka.runtime.ranks import ConnectedRanks, Rank, RankProcesses, RanksApartError
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals

@@ -17,8 +17,7 @@ from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, Gree
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
 from rulka.runtime.metrics_log import LEARNED, MetricsLog
-from rulka.runtime.rank import Rank, Standing, Taken, permitted
-from rulka.runtime.ranks import RankProcesses
+from rulka.runtime.ranks import Rank, RankProcesses, Standing, Taken, permitted
 from rulka.runtime.ray_collectors import CollectorsLostError
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals

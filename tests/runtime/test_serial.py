@@ -32,7 +32,7 @@ from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.rank import DivergedError
+from rulka.runtime.ranks import DivergedError
 from rulka.runtime.stop import StopSignals
 from rulka.schedule import Moment
 
