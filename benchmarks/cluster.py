@@ -5,9 +5,8 @@
 Two collectors drive without a learner, with a new version of the weights after every update's worth of blocks; each
 block is copied as a learner would. Both ways are there all the time and take turns of some blocks, the other standing
 still. On the cluster, which this process starts, each of two nodes has one of the collectors. Counted are environment
-steps per CPU second of all processes of Rulka's, the hosts (processes of Ray's that run its code) and this one among
-them, from the first permission of a turn to its last block; what Ray's own daemons take, as a share of that, is a
-column of its own.
+steps per CPU second of the collectors and of this process, from the first permission of a turn to its last block; what
+Ray's own daemons take, as a share of that, is a column of its own.
 """
 
 from __future__ import annotations
@@ -28,44 +27,41 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.ray_nodes import pretended_cluster
 from benchmarks.runtime import run_spec
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import new_block
-from rulka.cluster.local import pretended_cluster
-from rulka.cluster.ray_cluster import RayCluster
+from rulka.cluster import RayCluster
 from rulka.device import weights_on_host
 from rulka.params import Algorithm, Params, read_params
 from rulka.runtime.collectors import CollectorProcesses
-from rulka.runtime.hosts import HostCollectors
+from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
 
 NUM_NODES = 2
 STORE_MB = 400
-PARTS = ("learner", "hosts", "collectors", "daemons")
+PARTS = ("learner", "collectors", "daemons")
 PLAIN = {"precision": "float32"}
 LIMIT_S = 300.0
-_HOST_TITLE = "ray::Host"
+_TITLE = "ray::RemoteCollector"
 
 
 def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
-    """Returns the CPU seconds so far of this process, of hosts, of collectors and of Ray's daemons.
+    """Returns the CPU seconds so far of this process, of collectors and of Ray's daemons.
 
     Args:
         plain: process ids of the plain collectors.
-        on_cluster: whether those of hosts are meant; then this process's own are with all that Ray does in it.
+        on_cluster: whether Ray's are meant; then this process's own are with all that Ray does in it.
     """
-    me, hosts = psutil.Process(), set[int]()
+    me = psutil.Process()
     spent_s: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     spent_s["learner"] = time.process_time() if on_cluster else time.thread_time()
     for process in me.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             times, title = process.cpu_times(), " ".join(process.cmdline())
             part = "daemons"
-            if title.startswith(_HOST_TITLE):
-                part = "hosts"
-                hosts.add(process.pid)
-            elif process.ppid() in hosts or process.pid in plain:
+            if title.startswith(_TITLE) or process.pid in plain:
                 part = "collectors"
             elif "multiprocessing" in title:  # what tracks the memory of plain collectors, and does nothing
                 continue
@@ -77,7 +73,7 @@ def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
 class Way:
     """Collectors, of either kind, that drive for as many blocks as they are let."""
 
-    def __init__(self, spec: RunSpec, collectors: CollectorProcesses | HostCollectors, per_version: int) -> None:
+    def __init__(self, spec: RunSpec, collectors: CollectorProcesses | RayCollectors, per_version: int) -> None:
         self._spec, self._collectors, self._per_version = spec, collectors, per_version
         self._tensors = weights_on_host(spec.make_learner().network)
         self._ring, self._version, self._count = new_block(spec.block), 0, 0
@@ -123,9 +119,9 @@ def measure(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             spec = run_spec(params.model_copy(update={"train": train}), track, algorithm, folder)
             tensors = weights_on_host(spec.make_learner().network)
-            collectors: CollectorProcesses | HostCollectors
+            collectors: CollectorProcesses | RayCollectors
             if cluster == "ray":
-                collectors = HostCollectors(spec, tensors, 0, 0, RayCluster(address))
+                collectors = RayCollectors(spec, tensors, 0, 0, RayCluster(address))
             else:
                 collectors = CollectorProcesses(spec, tensors, 0, 0)
             stack.callback(collectors.stop)

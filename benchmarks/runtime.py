@@ -41,7 +41,7 @@ from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weight
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.central import Inference, InferenceSpec
+from rulka.runtime.central import Inference
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.collectors import CollectorProcesses
@@ -134,9 +134,9 @@ def _central_rate(
         for each in slots:  # which are poisoned until something is seen
             each[0].image[:], each[0].floats[:] = 0, reference_normalisation().mean
         ends = tuple(end for _, end in pipes)
-        make = partial(make_actor, spec)
-        place = InferenceSpec(make, 0, device, tuple(slots), shared, ends)
-        inference, requests = Inference(place, theirs), {index: Request(0, Moment(0)) for index in range(len(slots))}
+        make = partial(make_actor, spec, 0, device)
+        inference = Inference(make, device, slots, shared, ends, theirs)
+        requests = {index: Request(0, Moment(0)) for index in range(len(slots))}
 
         def answer() -> None:
             inference.respond(requests)

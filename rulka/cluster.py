@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -189,7 +189,13 @@ class RayCluster:
 
     def nodes(self) -> Sequence[Node]:
         """Returns the nodes that are there now, always in the same order."""
-        found = [_node(each, self._own) for each in self._ray.nodes() if each["Alive"]]
+        found = []
+        for each in self._ray.nodes():
+            if each["Alive"]:
+                key, resources = each["NodeID"], each["Resources"]
+                name = f"{each['NodeManagerAddress']} ({key[:KEY_SHOWN]})"
+                cpus, store_bytes = resources.get("CPU", 0.0), resources.get("object_store_memory", 0.0)
+                found.append(Node(key, name, int(cpus), int(store_bytes), key == self._own))
         return sorted(found, key=lambda node: (not node.is_own, node.key))
 
     def num_free_cpus(self) -> int:
@@ -267,14 +273,3 @@ class RayCluster:
         for actor in list(self._actors):
             self.end(actor)
         self._ray.shutdown()
-
-
-def _node(facts: Mapping[str, Any], own: str) -> Node:
-    resources = facts["Resources"]
-    return Node(
-        key=facts["NodeID"],
-        name=f"{facts['NodeManagerAddress']} ({facts['NodeID'][:KEY_SHOWN]})",
-        num_cpus=int(resources.get("CPU", 0.0)),
-        store_bytes=int(resources.get("object_store_memory", 0.0)),
-        is_own=facts["NodeID"] == own,
-    )

@@ -18,7 +18,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import cast
 
@@ -26,13 +27,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.spec import Decision
+from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import staging
-from rulka.runtime.messages import Heartbeat, InferenceTimes, Request, Response, Stop
+from rulka.runtime.messages import Request, Response, Stop
 from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights
-from rulka.runtime.specs import MakeActor, RunSpec
-from rulka.runtime.supervisor import HEARTBEAT_S, Supervisor, work_for_learner
+from rulka.runtime.specs import RunSpec
+from rulka.runtime.supervisor import HEARTBEAT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
 
 REQUESTS_PER_START = 1 << 32
@@ -45,21 +46,6 @@ _SEED_PURPOSE = 1 << 16
 # The collector's side ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class InferencePlace:
-    """The place of a group of cars at central inference; picklable for a process that is being started.
-
-    Attributes:
-        slot: its request slot, a block of one decision.
-        connection: for requests and responses.
-        first_request: number of its first request; no predecessor in this place came so far.
-    """
-
-    slot: SharedBlocks
-    connection: Connection
-    first_request: int
-
-
 class InferenceClient:
     """Asks central inference, for every decision.
 
@@ -67,15 +53,19 @@ class InferenceClient:
         version: of the oldest weights that have acted in this block.
     """
 
-    def __init__(self, place: InferencePlace, on_wait: Callable[[], None]) -> None:
+    def __init__(
+        self, slot: SharedBlocks, connection: Connection, first_request: int, on_wait: Callable[[], None]
+    ) -> None:
         """Prepares.
 
         Args:
-            place: where to ask.
+            slot: its request slot, a block of one decision.
+            connection: for requests and responses.
+            first_request: number of its first request; no predecessor in this place came so far.
             on_wait: called now and then while waiting; raises when there is no hope.
         """
-        self._slot, self._connection, self._on_wait = place.slot[0], place.connection, on_wait
-        self._number, self._moment = place.first_request, Moment(0)
+        self._slot, self._connection, self._on_wait = slot[0], connection, on_wait
+        self._number, self._moment = first_request, Moment(0)
         self.version = NO_VERSION
 
     def begin_block(self) -> None:
@@ -113,77 +103,63 @@ class InferenceClient:
                 give_up_s = time.monotonic() + HEARTBEAT_S
 
 
+MakeClient = Callable[[Callable[[], None]], InferenceClient]
+"""Builds one in the process of the collector, from `on_wait`; picklable."""
+
+
 # A policy worker ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class InferenceSpec:
-    """All that the process needs; picklable.
-
-    Attributes:
-        make_actor: builds the actor.
-        seed: of its exploration.
-        device: where it computes.
-        slots: request slots that this process serves, each a block of one decision.
-        weights: to act with.
-        requests: ends of the pipes, by slot.
-    """
-
-    make_actor: MakeActor
-    seed: int
-    device: torch.device
-    slots: tuple[SharedBlocks, ...]
-    weights: SharedWeights
-    requests: tuple[Connection, ...]
-
-
-def run_inference(spec: InferenceSpec, connection: Connection) -> None:
-    """Does the work of the process, to its end.
-
-    Args:
-        spec: what to build, and where its memory is.
-        connection: to the learner; when it breaks, the learner is gone and this process ends.
-    """
-    work_for_learner(connection, lambda: Inference(spec, connection))
-
-
-class Inference:
+class Inference(Work):
     """The loop of the process."""
 
-    def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
-        self._connection, self._requests = connection, spec.requests
-        connection.send(Heartbeat("building its network"))
-        self._slots, self._weights = [memory[0] for memory in spec.slots], spec.weights
-        self._actor = spec.make_actor(spec.seed, spec.device)
+    def __init__(
+        self,
+        make_actor: Callable[[], Actor],
+        device: torch.device,
+        slots: Sequence[SharedBlocks],
+        weights: SharedWeights,
+        requests: Sequence[Connection],
+        connection: Connection,
+    ) -> None:
+        """Builds the actor.
+
+        Args:
+            make_actor: builds it.
+            device: where it computes.
+            slots: request slots that this process serves, each a block of one decision.
+            weights: to act with.
+            requests: ends of the pipes, by slot.
+            connection: to the learner.
+        """
+        super().__init__(connection, "building its network")
+        self._requests, self._weights = requests, weights
+        self._slots = [memory[0] for memory in slots]
+        self._actor = make_actor()
         # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
         shape = self._slots[0].spec
         rows = shape.num_cars * len(self._slots)
-        self._image = staging((rows, *shape.image_shape), torch.uint8, spec.device)
-        self._floats = staging((rows, shape.num_floats), torch.float32, spec.device)
+        self._image = staging((rows, *shape.image_shape), torch.uint8, device)
+        self._floats = staging((rows, shape.num_floats), torch.float32, device)
         self._version = NO_VERSION
-        self._times, self._beat_s = InferenceTimes(), time.monotonic()
 
     def run(self) -> None:
         """Responds until told to stop."""
         while True:
-            started_s = time.monotonic()
             ready = wait([self._connection, *self._requests], HEARTBEAT_S)
-            self._times.waiting_s += time.monotonic() - started_s
             if self._connection in ready and isinstance(self._connection.recv(), Stop):
                 break
             requests = {index: _newest(end) for index, end in enumerate(self._requests) if end in ready}
             if requests:
                 self.respond(requests)
-            self._beat_when_due()
+            self._beat_when_due("responding")
 
     def respond(self, requests: Mapping[int, Request]) -> None:
         """Decides for the cars in some slots, by their numbers, and tells each asker."""
-        started_s = time.monotonic()
         if self._weights.version != self._version:
             weights = self._weights.read()
             self._actor.load_network(weights.tensors)
             self._version = weights.version
-        loaded_s = time.monotonic()
         slots = [self._slots[index] for index in requests]
         self._actor.set_moment(max(request.moment for request in requests.values()))
         image, floats = _join(slots, "image", self._image), _join(slots, "floats", self._floats)
@@ -191,16 +167,6 @@ class Inference:
         _write(slots, decision)
         for index, request in requests.items():
             self._requests[index].send(Response(request.number, self._version))
-        self._times.loading_s += loaded_s - started_s
-        self._times.acting_s += time.monotonic() - loaded_s
-        self._times.num_batches += 1
-        self._times.num_decisions += len(decision.action)
-
-    def _beat_when_due(self) -> None:
-        if time.monotonic() - self._beat_s < HEARTBEAT_S:
-            return
-        self._connection.send(self._times)
-        self._times, self._beat_s = InferenceTimes(), time.monotonic()
 
 
 def _newest(end: Connection) -> Request:
@@ -251,8 +217,7 @@ class CentralInference:
         self._slots = [SharedBlocks(_slot_spec(spec), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
-        self._times: list[InferenceTimes] = []
-        self._supervisor = Supervisor("policy worker", run_inference, self._make_spec, self._forget, silence_limit_s)
+        self._supervisor = Supervisor("policy worker", self._make_work, self._forget, silence_limit_s)
 
     @property
     def num_restarts(self) -> int:
@@ -268,12 +233,10 @@ class CentralInference:
         """Starts the processes."""
         self._supervisor.start(self._spec.train.policy_workers)
 
-    def places_of(self, collector: int, num_restarts: int) -> tuple[InferencePlace, ...]:
-        """Returns a collector's places here; no two that ever stood there number a request alike."""
-        first = num_restarts * REQUESTS_PER_START
-        return tuple(
-            InferencePlace(self._slots[place], self._pipes[place][0], first) for place in self._places(collector)
-        )
+    def clients_of(self, collector: int, num_restarts: int) -> list[MakeClient]:
+        """Returns what asks for each group of a collector; no two that ever stood there number a request alike."""
+        first, places = num_restarts * REQUESTS_PER_START, self._places(collector)
+        return [partial(InferenceClient, self._slots[place], self._pipes[place][0], first) for place in places]
 
     def forget_collector(self, collector: int) -> None:
         """Takes away the responses that a collector which is gone has not read, before its successor starts."""
@@ -300,13 +263,8 @@ class CentralInference:
         Raises:
             WorkerCrashError: if one has died too often.
         """
-        self._times += [facts for _, facts in self._supervisor.receive(0.0) if isinstance(facts, InferenceTimes)]
+        self._supervisor.receive(0.0)
         self._supervisor.replace_dead()
-
-    def take_times(self) -> list[InferenceTimes]:
-        """Returns the processes' times since the last call."""
-        times, self._times = self._times, []
-        return times
 
     def stop(self) -> None:
         """Ends the processes; may be called again."""
@@ -318,18 +276,19 @@ class CentralInference:
                     end.close()
             self._slots, self._pipes = [], []
 
-    def _make_spec(self, worker: int, num_restarts: int) -> InferenceSpec:
+    def _make_work(self, worker: int, num_restarts: int) -> MakeWork:
         train = self._spec.train
         number = self._spec.first_collector + worker  # workers of other learners have others: there are no more of them
         numbers = [train.seed, _SEED_PURPOSE + number, self._num_starts, num_restarts]
         places = self._served_by(worker)
-        return InferenceSpec(
-            make_actor=self._spec.collecting_actor,
-            device=self._spec.device,
-            seed=int(np.random.SeedSequence(numbers).generate_state(1)[0]),
-            slots=tuple(self._slots[place] for place in places),
-            weights=self._weights,
-            requests=tuple(self._pipes[place][1] for place in places),
+        seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+        return partial(
+            Inference,
+            partial(self._spec.collecting_actor, seed, self._spec.device),
+            self._spec.device,
+            [self._slots[place] for place in places],
+            self._weights,
+            [self._pipes[place][1] for place in places],
         )
 
 

@@ -75,9 +75,9 @@ class Checkpoints:
         paths, damaged = self.files(), []
         for path in paths:
             try:
-                state = _decode(path.read_bytes())
-            except (OSError, ValueError, pickle.UnpicklingError) as error:
-                _LOGGER.warning("%s is damaged (%s); trying the one before it", path.as_posix(), error)
+                state = load_checkpoint(path)
+            except CheckpointError as error:
+                _LOGGER.warning("%s is damaged (%s); trying the one before it", path.as_posix(), error.__cause__)
                 damaged.append(path)
                 continue
             for other in damaged:
@@ -152,9 +152,8 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
 
 def remove_unfinished(folder: Path) -> None:
     """Removes what a killed process was writing, in a folder and below; nobody may be writing there now."""
-    for pattern in ("*.tmp", "*.tmp.npz"):
-        for path in folder.rglob(pattern):
-            path.unlink()
+    for path in folder.rglob("*.tmp"):
+        path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,18 +10,23 @@ therefore also a limit on how old experience can be, however much slower one col
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from rulka.agents.spec import Actor
 from rulka.buffers.experience import ExperienceBlock, new_block
-from rulka.runtime.central import CentralInference, request_bytes
-from rulka.runtime.messages import BlockFilled, Fill, InferenceTimes
+from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.messages import BlockFilled, Fill, Stop
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import (
     SharedBlocks,
@@ -33,8 +38,7 @@ from rulka.runtime.shared import (
     memory_bytes,
 )
 from rulka.runtime.specs import CollectorSpec, RunSpec
-from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
-from rulka.runtime.worker import WorkerSpec, run_worker
+from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
 
 SLOTS_PER_COLLECTOR = 3
@@ -105,10 +109,6 @@ class Collectors(ABC):
         """Returns how many bytes of weights were moved to collectors since the last call."""
         taken, self._weight_bytes = self._weight_bytes, 0
         return taken
-
-    def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns the times of central inference since the last call; nothing without it."""
-        return []
 
     def state_dict(self) -> dict[str, Any] | None:
         """Returns all that the next blocks depend on; None if races begin anew when the run resumes.
@@ -288,6 +288,85 @@ class PermittedCollectors(Collectors):
         return slots
 
 
+class SyncedActor(LocalActor):
+    """An actor that takes over the newest published weights before each block."""
+
+    def __init__(self, actor: Actor, weights: SharedWeights) -> None:
+        super().__init__(actor)
+        self._weights = weights
+
+    def begin_block(self) -> None:
+        """Loads the newest weights."""
+        if self._weights.version != self.version:
+            self.load(*self._weights.read())
+
+
+class CollectorWork(Work):
+    """The process of one collector: waits for permission, loads weights, fills a block, says so."""
+
+    def __init__(
+        self,
+        part: CollectorSpec,
+        blocks: SharedBlocks,
+        weights: SharedWeights,
+        inference: Sequence[MakeClient],
+        connection: Connection,
+    ) -> None:
+        """Builds the collector.
+
+        Args:
+            part: what to build.
+            blocks: its slots.
+            weights: that the learner publishes.
+            inference: the way to central inference of each group of cars; none lets the process choose actions itself.
+            connection: to the learner.
+        """
+        super().__init__(connection, "building its environment and network")
+        self._blocks = blocks
+        self._policies: list[SyncedActor | InferenceClient]
+        if inference:
+            self._policies = [make(self._wait_for_decision) for make in inference]
+        else:
+            self._policies = [SyncedActor(part.make_actor(part.seed), weights)]
+        size = part.block.num_cars // len(self._policies)
+        seeds = np.random.SeedSequence(part.seed).generate_state(len(self._policies)).tolist()
+        groups = [
+            CarGroup(part.make_cars(size, at_line=False), policy, seed if len(seeds) > 1 else part.seed)
+            for policy, seed in zip(self._policies, seeds, strict=True)
+        ]
+        self._collector = Collector(part.index, groups, part.block)
+
+    def run(self) -> None:
+        """Fills blocks until told to stop."""
+        while True:
+            started_s = time.monotonic()
+            message = self._receive()
+            if isinstance(message, Stop):
+                break
+            permitted_s = time.monotonic()
+            for policy in self._policies:
+                policy.begin_block()
+            loaded_s = time.monotonic()
+            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
+            waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
+            spent = replace(filled.spent, waiting_s=waiting_s, loading_s=loading_s)
+            self._connection.send(replace(filled, slot=message.slot, spent=spent))
+        self._collector.close()
+
+    def _receive(self) -> Fill | Stop:
+        """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""
+        while not self._connection.poll(HEARTBEAT_S):
+            self._beat("waiting for permission to fill a block")
+        message: Fill | Stop = self._connection.recv()
+        return message
+
+    def _wait_for_decision(self) -> None:
+        self._beat("waiting for a decision by central inference")
+
+    def _step(self) -> None:
+        self._beat_when_due("filling a block")
+
+
 class CollectorProcesses(PermittedCollectors):
     """Collectors in processes of their own, with shared memory between them and the learner."""
 
@@ -323,7 +402,7 @@ class CollectorProcesses(PermittedCollectors):
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
             self._beside.append(self._inference)
-        self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
+        self._supervisor = Supervisor("collector", self._make_work, self._forget, silence_limit_s)
 
     def start(self) -> None:
         """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
@@ -349,10 +428,6 @@ class CollectorProcesses(PermittedCollectors):
         """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
         self._blocks[delivery.collector].poison(delivery.facts.slot)
         super().release(delivery)
-
-    def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns the times of central inference since the last call."""
-        return [] if self._inference is None else self._inference.take_times()
 
     def stop(self) -> None:
         """Ends the processes, and lets go of the shared memory."""
@@ -382,13 +457,10 @@ class CollectorProcesses(PermittedCollectors):
         if self._inference is not None:
             self._inference.forget_collector(index)
 
-    def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
-        return WorkerSpec(
-            collector=collector_spec(self._spec, index, self._num_starts, num_restarts),
-            blocks=self._blocks[index],
-            weights=self._weights,
-            inference=None if self._inference is None else self._inference.places_of(index, num_restarts),
-        )
+    def _make_work(self, index: int, num_restarts: int) -> MakeWork:
+        part = collector_spec(self._spec, index, self._num_starts, num_restarts)
+        clients = [] if self._inference is None else self._inference.clients_of(index, num_restarts)
+        return partial(CollectorWork, part, self._blocks[index], self._weights, clients)
 
 
 def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBlock:

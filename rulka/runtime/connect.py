@@ -51,11 +51,10 @@ from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
+from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.rank import Rank
-from rulka.runtime.ranks import ConnectedRanks, RankProcesses, RanksApartError
+from rulka.runtime.ranks import ConnectedRanks, Rank, RankProcesses, RanksApartError
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
@@ -98,13 +97,11 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
             newest = checkpoints.files()[0] if saved else None
             others = _other_ranks(spec, rank.learner.precision, newest, state.num_starts, stop, stack)
         num_last = spec.final_check_cars or spec.train.final_check_races
-        checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in (spec.train.check_races, num_last)))
-        for check in checks:
-            stack.callback(check.close)
+        checks = _greedy_check(spec, spec.train.check_races, stop, stack), _greedy_check(spec, num_last, stop, stack)
         num_bytes = saved["metrics_bytes"] if saved else 0
         metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)
         stack.callback(metrics.close)
-        loop = LearnerLoop(spec, rank, others, checks, Files(metrics, checkpoints), stop, state, num_restarts)
+        loop = LearnerLoop(spec, rank, others, checks, (metrics, checkpoints), stop, state, num_restarts)
         if saved:
             loop.load_state(saved)
         else:
@@ -264,10 +261,11 @@ def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[
     learner.forget_experience()
 
 
-def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyCheck:
+def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals, stack: ExitStack) -> GreedyCheck:
     cars = spec.make_cars(num_cars, at_line=True)
     actor = spec.make_actor(spec.train.seed, spec.device)
     block = replace(spec.block, num_cars=num_cars)
+    stack.callback(cars.close)
     return GreedyCheck(cars, actor, block, stop.check, is_by_return=spec.is_by_return)
 
 

@@ -1,13 +1,19 @@
-"""Which weights are the best so far: short greedy races from the start line, and the choice among the best.
+"""Which weights are the best so far, and the best race: short greedy races from the start line.
 
 Training races explore and often begin down the track, so they do not say how good the weights are. The initial
 weights take part too: an agent that learns to drive worse than the policy it began with is never the result.
+
+The fastest race of all is the record of the run, if it can be driven again. Training races
+explore, so they make none.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +23,16 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
+from rulka.runtime.checkpoint import CheckpointError, write_file
 from rulka.runtime.collector import CarBatch
 from rulka.step_results import StepResult, rank_of_races
+
+RECORD_FILE = "record.npz"
+"""Plain arrays: `env_steps`, `seed`, `car`, `time_ms`, `image` [T, L, H, W] uint8, `floats` [T, F] float32 and `action`
+[T] uint8, one entry for each decision; and what the agent thought of every action before it, [T, A] float32: IQN's mean
+Q-values as `q_value`, PPO's policy as `probability`. The action's is the largest number. Decisions of K actions have
+`action` [T, K] and `q_value` [T, K, A]; those that are K numbers `action` [T, K] float32."""
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,26 +94,6 @@ class Candidate:
     env_steps: int
     result: CheckResult
     tensors: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class DrivenRace:
-    """All of one greedy race.
-
-    Attributes:
-        key: which race; its time is the one measured now.
-        image: [T, L, H, W] uint8 before each decision.
-        floats: [T, F] float32.
-        action: [T] uint8; [T, K] chunks of actions; [T, K] float32 where decisions are numbers.
-        action_values: what the actor thought of every action before each decision, [T, A] float32 by name, see
-            `rulka.agents.spec.ActionValues`; empty in records of older versions.
-    """
-
-    key: RaceKey
-    image: NDArray[np.uint8]
-    floats: NDArray[np.float32]
-    action: NDArray
-    action_values: Mapping[str, NDArray[np.float32]]
 
 
 class RaceOutcomes(NamedTuple):
@@ -165,8 +159,11 @@ class GreedyCheck:
         rounds = [self._race(int(each)) for each in self._seeds(seed, num_races)]
         return RaceOutcomes(*(np.concatenate(values) for values in zip(*rounds, strict=True)))
 
-    def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> DrivenRace | None:
-        """Drives one race of a check once more and keeps all of it; None where the car does not finish this time."""
+    def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> dict[str, NDArray] | None:
+        """Drives one race of a check once more; returns all of it by its names in `RECORD_FILE`.
+
+        None where the car does not finish this time.
+        """
         self._actor.load_network(tensors)
         seen: list[tuple[NDArray, NDArray, NDArray]] = []
         values: dict[str, list[NDArray]] = {}
@@ -182,9 +179,9 @@ class GreedyCheck:
         if not finished[key.car]:
             return None
         image, floats, action = (np.stack(column) for column in zip(*seen, strict=True))
-        driven = replace(key, time_ms=int(time_ms[key.car]))
         stored = action if action.dtype.kind == "f" else action.astype(np.uint8)
-        return DrivenRace(driven, image, floats, stored, {name: np.stack(rows) for name, rows in values.items()})
+        race = {"time_ms": time_ms[key.car], "image": image, "floats": floats, "action": stored}
+        return race | {name: np.stack(rows) for name, rows in values.items()}
 
     def close(self) -> None:
         """Closes the environment."""
@@ -269,3 +266,82 @@ class BestWeights:
 def _check_result(fields: Mapping[str, Any]) -> CheckResult:
     fastest = fields["fastest"]
     return CheckResult(**{**fields, "fastest": RaceKey(**fastest) if fastest else None})
+
+
+class Records:
+    """The record of a run, and the file it lies in.
+
+    Attributes:
+        time_ms: of the record; None before the first greedy race that finished.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begins without a record; the file of an earlier start stays until `load_state_dict` or `clear`."""
+        self._path = folder / RECORD_FILE
+        self.time_ms: int | None = None
+
+    @property
+    def time_s(self) -> float | None:
+        """Time of the record in seconds; None where there is none."""
+        return None if self.time_ms is None else self.time_ms / 1000.0
+
+    def offer(self, check: GreedyCheck, tensors: Mapping[str, Tensor], env_steps: int, result: CheckResult) -> None:
+        """Looks whether a check brought a record; drives it again, and keeps it if it can be repeated.
+
+        Args:
+            check: that drove the races.
+            tensors: the weights that it drove with.
+            env_steps: of the run.
+            result: of the check.
+
+        Raises:
+            CheckpointError: if the file cannot be written.
+        """
+        fastest = result.fastest
+        if fastest is None or (self.time_ms is not None and fastest.time_ms >= self.time_ms):
+            return
+        race = check.drive_again(tensors, fastest)
+        if race is None or race["time_ms"] != fastest.time_ms:
+            again = "it did not finish" if race is None else f"it took {race['time_ms'] / 1000.0:.3f} s"
+            _LOGGER.warning("a record of %.3f s was not confirmed: %s", fastest.time_ms / 1000.0, again)
+            return
+        content = io.BytesIO()
+        np.savez_compressed(
+            content, allow_pickle=False, env_steps=env_steps, seed=fastest.seed, car=fastest.car, **race
+        )
+        self._write(content.getvalue())
+        self.time_ms = fastest.time_ms
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns time and file for a checkpoint, so that all are of the same moment; nothing without a record."""
+        if self.time_ms is None:
+            return {}
+        content = torch.frombuffer(bytearray(self._path.read_bytes()), dtype=torch.uint8)
+        return {"time_ms": self.time_ms, "file": content}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned; a record that was driven after that is forgotten.
+
+        Raises:
+            CheckpointError: if the file of the record has to be written again and cannot be.
+        """
+        self.time_ms = state.get("time_ms")
+        if self.time_ms is None:
+            self.clear()
+            return
+        content = state["file"].numpy().tobytes()
+        if not self._path.exists() or self._path.read_bytes() != content:
+            self._write(content)
+
+    def clear(self) -> None:
+        """Forgets the record and removes its file."""
+        self._path.unlink(missing_ok=True)
+        self.time_ms = None
+
+    def _write(self, content: bytes) -> None:
+        try:
+            with write_file(self._path) as file:
+                file.write(content)
+        except OSError as error:
+            message = f"cannot write {self._path.as_posix()}: {error.strerror}"
+            raise CheckpointError(message) from error

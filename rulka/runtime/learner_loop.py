@@ -6,21 +6,19 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rulka.device import weights_on_host
 from rulka.errors import UserError
 from rulka.processes import cpu_seconds
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
+from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck, Records
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
-from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.rank import Rank, Standing, Taken, Turn, permitted
-from rulka.runtime.ranks import RankProcesses
+from rulka.runtime.metrics_log import LEARNED, MetricsLog
+from rulka.runtime.ranks import Rank, RankProcesses, Standing, Taken, permitted
 from rulka.runtime.ray_collectors import CollectorsLostError
-from rulka.runtime.records import Records
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
@@ -87,20 +85,6 @@ class Outcome:
     precision: str
 
 
-class Checks(NamedTuple):
-    """Greedy races: of the weights of a moment while the run lasts, and of the best of these at its end."""
-
-    now: GreedyCheck
-    last: GreedyCheck
-
-
-class Files(NamedTuple):
-    """Files of a run, beside those of each rank."""
-
-    metrics: MetricsLog
-    checkpoints: Checkpoints
-
-
 class LearnerLoop:
     """One training run in the process of the learner, the first one where there are several.
 
@@ -113,8 +97,8 @@ class LearnerLoop:
         spec: RunSpec,
         rank: Rank,
         others: RankProcesses | None,
-        checks: Checks,
-        files: Files,
+        checks: tuple[GreedyCheck, GreedyCheck],
+        files: tuple[MetricsLog, Checkpoints],
         stop: StopSignals,
         state: RunState,
         num_restarts: int = 0,
@@ -125,15 +109,17 @@ class LearnerLoop:
             spec: of all of the run.
             rank: the learner of this process and what is its own.
             others: all other learners; None where there are none.
-            checks: greedy races.
-            files: where it writes.
+            checks: greedy races of the weights of a moment, while the run lasts, and of the best of these at its end.
+            files: beside those of each rank.
             stop: tells when somebody wants it to end.
             state: where it begins.
             num_restarts: how often all learners had to begin again.
         """
         self.spec, self.state = spec, state
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
-        self._rank, self._others, self._checks, self._files, self._stop = rank, others, checks, files, stop
+        self._rank, self._others, self._stop = rank, others, stop
+        self._check, self._last_check = checks
+        self._metrics, self._checkpoints = files
         self._learner, self._quantiser, self._collectors = rank.learner, rank.quantiser, rank.collectors
         self._shares, self._learning = TimeShares(self._learner.allowed_lag), LearningMeans()
         self._live = LiveCars(spec.folder)
@@ -144,7 +130,7 @@ class LearnerLoop:
         self._num_restarts = num_restarts
         self._has_work = False
         self._has_begun = False
-        self._last_check: dict[str, float | None] = {}
+        self._checked: dict[str, float | None] = {}
         self._clock_s = self._reported_s = self._saved_s = self._compared_s = time.monotonic()
         self._cpu_s = 0.0
 
@@ -187,7 +173,7 @@ class LearnerLoop:
             if self._others is not None:
                 self._others.stop()  # the last races need the processor more
             self._collectors.stop()
-            best = self.best.choose(self._checks.last, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
+            best = self.best.choose(self._last_check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
 
     def _train(self, bar: Progress) -> EndedBy:
@@ -235,26 +221,25 @@ class LearnerLoop:
     def _take_experience(self) -> int:
         """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
         env_steps_before = self.state.env_steps
-        taken: list[Taken] = self._everywhere(Rank.take, [(turn,) for turn in self._turns()])
+        taken: list[Taken] = self._everywhere(Rank.take, self._turns())
         self._standings = [each.standing for each in taken]
         self._shares.add_deliveries(sum(len(each.blocks) for each in taken))
         for rank, each in enumerate(taken):
-            for block in each.blocks:
-                self._shares.add_block(block.collector, block.facts, self.spec.block, block.version)
-                self.races.add(block.facts.races)
-                self._live.add(block.collector, block.facts.cars)
+            for collector, facts, version in each.blocks:
+                self._shares.add_block(collector, facts, self.spec.block, version)
+                self.races.add(facts.races)
+                self._live.add(collector, facts.cars)
                 self.state.env_steps += self.spec.block.num_env_steps
-            self._shares.add_inference(each.inference)
             self._shares.add_learner(rank, each.spent_s)
         return self.state.env_steps - env_steps_before
 
-    def _turns(self) -> list[Turn]:
-        """Returns each rank's turn; one that has enough to learn does not make the others wait for more."""
+    def _turns(self) -> list[tuple[int, float, float, int]]:
+        """Returns each rank's arguments of `Rank.take`; one that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
         return [
-            Turn(
+            (
                 most[rank],
                 0.0 if self._has_work or (standing.is_ready and self._size > 1) else WAIT_S,
                 share,
@@ -273,8 +258,7 @@ class LearnerLoop:
         self._has_work = values is not None
         if values is not None:
             num_samples = sum(each.get("num_samples", 0.0) for each in learned)
-            self._shares.add_weights(self._collectors.take_weight_bytes())
-            self._shares.add_update(num_samples)
+            self._shares.add_update(num_samples, self._collectors.take_weight_bytes())
             self._learning.add(values | {"num_samples": num_samples})
             self.state.gradient_steps += int(values.get("gradient_steps", 0))
             if time.monotonic() - self._compared_s >= COMPARE_S:
@@ -347,21 +331,28 @@ class LearnerLoop:
             cpu_s = self._cpu_seconds()
             self.state.cpu_seconds += cpu_s - self._cpu_s
             self._cpu_s = cpu_s
-        values = {
+        checked, self._checked = self._checked, {}
+        learned = {name: value for name, value in self._learning.take().items() if name != "gradient_steps"}
+        shares, collectors = self._shares.take()
+        processes = {
+            "blocks_under_way": sum(standing.num_under_way for standing in self._standings),
+            "num_restarts": self._num_restarts + sum(standing.num_restarts for standing in self._standings),
+        }
+        total = {
             "gradient_steps": self.state.gradient_steps,
             "minutes": self.state.seconds / 60.0,
             "cpu_minutes": self.state.cpu_seconds / 60.0,
             "version": self._learner.version,
-            "blocks_under_way": sum(standing.num_under_way for standing in self._standings),
-            "num_restarts": self._num_restarts + sum(standing.num_restarts for standing in self._standings),
-            "record_s": self.records.time_s,
         }
-        learned = {name: value for name, value in self._learning.take().items() if name not in values}
-        checked, self._last_check = self._last_check, {}
-        shares, collectors = self._shares.take()
         with self._shares.spending("reporting"):
-            values |= self.races.values() | shares | learned | checked
-            self._files.metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
+            values = {
+                "Total": total,
+                "Race": self.races.values() | {"record_s": self.records.time_s},
+                "Performance": processes | shares,
+                LEARNED: learned,
+                "Check": checked,
+            }
+            self._metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
 
     def _cpu_seconds(self) -> float:
         """Returns the time that all processes of the run had on processors, on whichever node."""
@@ -384,12 +375,12 @@ class LearnerLoop:
         if self._learner.version == self.state.checked_version:
             return
         tensors = weights_on_host(self._learner.racer)
-        result = self._checks.now.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
+        result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
         if self.spec.keeps_record:
-            self.records.offer(self._checks.now, tensors, self.state.env_steps, result)
+            self.records.offer(self._check, tensors, self.state.env_steps, result)
         self.state.checked_version = self._learner.version
-        self._last_check = _named_check(result)
+        self._checked = _named_check(result)
 
     def _save(self) -> None:
         """Writes a checkpoint; what it names of other learners' experience they have written before."""
@@ -402,10 +393,10 @@ class LearnerLoop:
             "run": asdict(self.state),
             "races": self.races.state_dict(),
             "best": self.best.state_dict(),
-            "metrics_bytes": self._files.metrics.num_bytes,
+            "metrics_bytes": self._metrics.num_bytes,
         }
         with self._shares.spending("saving"):
-            self._files.checkpoints.save(self.state.env_steps, state)
+            self._checkpoints.save(self.state.env_steps, state)
         self._everywhere(Rank.forget_unsaved)
 
     def _seed(self, purpose: int) -> int:

@@ -1,6 +1,6 @@
 """Messages between the processes of a run: small frozen objects through pipes, one pipe a process.
 
-Bulk data never travels here: frames and floats lie in `shared_blocks`, weights in `weights`.
+Bulk data never travels here: frames, floats and weights lie in `shared`.
 """
 
 from __future__ import annotations
@@ -171,16 +171,5 @@ class Response:
     version: int
 
 
-@dataclass
-class InferenceTimes:
-    """From central inference, every second: how it spent the time since the last one, seconds, and on what."""
-
-    waiting_s: float = 0.0
-    loading_s: float = 0.0
-    acting_s: float = 0.0
-    num_batches: int = 0
-    num_decisions: int = 0
-
-
 ToWorker = Fill | Show | Permit | Stop
-FromWorker = BlockFilled | InferenceTimes | Seen | Taught | Heartbeat | Failed
+FromWorker = BlockFilled | Seen | Taught | Heartbeat | Failed

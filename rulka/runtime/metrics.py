@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from typing import Any, Literal, get_args
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.buffers.experience import BlockSpec
-from rulka.runtime.messages import BlockFilled, CollectorTimes, InferenceTimes, RaceEnd
+from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 
 NUM_RECENT_RACES = 200
 Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
@@ -39,58 +39,37 @@ class RaceStatistics:
     def __init__(self) -> None:
         self.num_races = 0
         self.best_training_time_s: float | None = None
-        self._recent: deque[tuple[bool, float]] = deque(maxlen=NUM_RECENT_RACES)
-        self._recent_returns: deque[float] = deque(maxlen=NUM_RECENT_RACES)
-        self._recent_times_s: deque[float] = deque(maxlen=NUM_RECENT_RACES)
-
-    @property
-    def mean_training_time_s(self) -> float | None:
-        """Mean time of the recent finished races from the start line; None before the first."""
-        return float(np.mean(self._recent_times_s)) if self._recent_times_s else None
+        names = ("finish_rate", "mean_progress_m", "mean_return", "mean_training_time_s")
+        self._recent: dict[str, deque[float]] = {name: deque(maxlen=NUM_RECENT_RACES) for name in names}
 
     def add(self, races: Iterable[RaceEnd]) -> None:
         """Adds races that ended. A race that did not finish, or began down the track, is never a record."""
         for race in races:
             self.num_races += 1
-            self._recent_returns.append(race.total_reward)
+            self._recent["mean_return"].append(race.total_reward)
             if not race.is_full_race:
                 continue
-            self._recent.append((race.is_finished, race.progress_m))
+            self._recent["finish_rate"].append(race.is_finished)
+            self._recent["mean_progress_m"].append(race.progress_m)
             if race.is_finished:
-                self._recent_times_s.append(race.time_ms / 1000.0)
+                self._recent["mean_training_time_s"].append(race.time_ms / 1000.0)
                 self.best_training_time_s = min(race.time_ms / 1000.0, self.best_training_time_s or float("inf"))
 
     def values(self) -> dict[str, float | int | None]:
         """Returns means of recent races, None before the first, and totals; the mean return is that of all races."""
-        names = ("finish_rate", "mean_progress_m")
-        means = np.mean(np.array(self._recent), axis=0).tolist() if self._recent else [None] * len(names)
-        return dict(zip(names, means, strict=True)) | {
-            "mean_return": float(np.mean(self._recent_returns)) if self._recent_returns else None,
-            "best_training_time_s": self.best_training_time_s,
-            "num_races": self.num_races,
-            "mean_training_time_s": self.mean_training_time_s,
-        }
+        means = {name: float(np.mean(recent)) if recent else None for name, recent in self._recent.items()}
+        return means | {"best_training_time_s": self.best_training_time_s, "num_races": self.num_races}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of it for a checkpoint."""
-        recent = [list(race) for race in self._recent]
-        return {
-            "num_races": self.num_races,
-            "best_training_time_s": self.best_training_time_s,
-            "recent": recent,
-            "recent_returns": list(self._recent_returns),
-            "recent_times_s": list(self._recent_times_s),
-        }
+        recent = {name: list(values) for name, values in self._recent.items()}
+        return {"num_races": self.num_races, "best_training_time_s": self.best_training_time_s, "recent": recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self.num_races, self.best_training_time_s = state["num_races"], state["best_training_time_s"]
-        self._recent_times_s.clear()
-        self._recent_times_s.extend(state["recent_times_s"])
-        self._recent_returns.clear()
-        self._recent_returns.extend(state["recent_returns"])
-        self._recent.clear()
-        self._recent.extend((is_finished, progress_m) for is_finished, progress_m in state["recent"])
+        for name, values in state["recent"].items():
+            self._recent[name].extend(values)
 
 
 class Spent:
@@ -144,22 +123,20 @@ class TimeShares:
         self._collector_s[collector] += np.array(astuple(facts.spent))
         self._versions_behind.append(version - facts.version)
 
-    def add_inference(self, times: Iterable[InferenceTimes]) -> None:
-        """Adds what central inference said of its time."""
-        self._inference += times
-
-    def add_weights(self, num_bytes: int) -> None:
-        """Adds bytes of weights that were just given to collectors."""
-        self._num_weight_bytes += num_bytes
-
     def add_learner(self, rank: int, spent_s: Mapping[str, float]) -> None:
         """Adds the seconds that a further learner spent, by activity."""
         for activity, seconds in spent_s.items():
             self._further_s[rank][activity] += seconds
 
-    def add_update(self, num_samples: float) -> None:
-        """Adds an update that learned from so many transitions or decisions, each counted as often as it was used."""
+    def add_update(self, num_samples: float, weight_bytes: int) -> None:
+        """Adds an update.
+
+        Args:
+            num_samples: transitions or decisions that it learned from, each counted as often as it was used.
+            weight_bytes: of weights that collectors were given since the last one.
+        """
         self._num_samples += num_samples
+        self._num_weight_bytes += weight_bytes
 
     def take(self) -> tuple[dict[str, float | None], dict[str, float]]:
         """Returns the metrics since the last call, None where there is nothing to average, and starts anew.
@@ -188,7 +165,6 @@ class TimeShares:
         values |= {f"learner_{activity}_share": seconds / wall_s for activity, seconds in learner_s.items()}
         together_s = np.sum([_NO_TIME, *self._collector_s.values()], axis=0)
         values |= {f"collectors_{name}_share": share for name, share in _shares(together_s).items()}
-        values |= _inference_values(self._inference)
         each = {
             f"Collectors/{index}/{name}_share": share
             for index, spent_s in sorted(self._collector_s.items())
@@ -211,18 +187,6 @@ class TimeShares:
         self._further_s: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._versions_behind: list[int] = []
         self._num_ready: list[int] = []
-        self._inference: list[InferenceTimes] = []
-
-
-def _inference_values(times: Sequence[InferenceTimes]) -> dict[str, float | None]:
-    """Returns shares of the time of central inference, and the decisions of a batch; nothing where there is none."""
-    if not times:
-        return {}
-    spent_s = np.sum([(each.waiting_s, each.loading_s, each.acting_s) for each in times], axis=0)
-    num_batches = sum(each.num_batches for each in times)
-    shares = dict(zip(("waiting", "loading", "acting"), (spent_s / max(1e-9, spent_s.sum())).tolist(), strict=True))
-    batch = sum(each.num_decisions for each in times) / num_batches if num_batches else None
-    return {f"inference_{name}_share": share for name, share in shares.items()} | {"inference_batch": batch}
 
 
 def _shares(spent_s: NDArray[np.float64]) -> dict[str, float | None]:

@@ -30,31 +30,6 @@ Values = Mapping[str, float | int | str | None]
 _LOGGER = logging.getLogger(__name__)
 
 _GROUP = {
-    "finish_rate": "Race",
-    "mean_return": "Race",
-    "mean_progress_m": "Race",
-    "best_training_time_s": "Race",
-    "record_s": "Race",
-    "num_races": "Race",
-    "mean_training_time_s": "Race",
-    "env_steps_per_s": "Performance",
-    "samples_learned_per_s": "Performance",
-    "freshness": "Performance",
-    "fresh_samples_per_s": "Performance",
-    "blocks_mb_per_s": "Performance",
-    "weights_mb_per_s": "Performance",
-    "blocks_under_way": "Performance",
-    "blocks_ready": "Performance",
-    "num_restarts": "Performance",
-    "versions_behind": "Performance",
-    "most_versions_behind": "Performance",
-    "check_finish_rate": "Check",
-    "check_mean_time_s": "Check",
-    "check_mean_progress_m": "Check",
-    "check_mean_return": "Check",
-    "gradient_steps": "Total",
-    "minutes": "Total",
-    "version": "Total",
     "gamma": "RL",
     "epsilon": "RL",
     "boltzmann_epsilon": "RL",
@@ -67,7 +42,8 @@ _GROUP = {
     "samples_per_insert": "Buffer",
     "importance": "Buffer",
 }
-"""TensorBoard group of a metric; the rest are shares of time, gradients, or the learner's: see `_group`."""
+"""TensorBoard group of a learner's metric; the others are in `LEARNED`, or are gradients."""
+LEARNED = "Training"
 
 
 class MetricsLog:
@@ -99,21 +75,22 @@ class MetricsLog:
         """Length of the file of lines."""
         return self._file.seek(0, 2)
 
-    def write(self, env_steps: int, values: Values, details: Mapping[str, float]) -> None:
+    def write(self, env_steps: int, values: Mapping[str, Values], details: Mapping[str, float]) -> None:
         """Writes one line, and one scalar for each number.
 
         Args:
             env_steps: now.
-            values: by name.
+            values: by TensorBoard group and name; a learner's own in `LEARNED`.
             details: by TensorBoard tag; there are hundreds, so they go to TensorBoard alone.
         """
         self._plots.step = env_steps
-        line = {name: value if _is_finite(value) else None for name, value in values.items()}
+        named = [(group, name, value) for group, each in values.items() for name, value in each.items()]
+        line = {name: value if _is_finite(value) else None for _, name, value in named}
         self._file.write(json.dumps({"env_steps": env_steps} | line).encode() + b"\n")
         self._file.flush()
-        for name, value in values.items():
+        for group, name, value in named:
             if isinstance(value, int | float) and _is_finite(value):
-                tag = f"{_group(name)}/{name}"
+                tag = _tag(group, name)
                 self._tensorboard.add_scalar(tag, value, env_steps)
                 self._plots.log_metric(tag, value)
         self._plots.make_summary()
@@ -128,10 +105,10 @@ class MetricsLog:
                 stack.callback(close)
 
 
-def _group(name: str) -> str:
-    if name.startswith(("learner_", "collectors_", "inference_")):
-        return "Performance"
-    return "Gradients" if name.startswith("grad_norm") else _GROUP.get(name, "Training")
+def _tag(group: str, name: str) -> str:
+    if group == LEARNED:
+        group = "Gradients" if name.startswith("grad_norm") else _GROUP.get(name, LEARNED)
+    return f"{group}/{name}"
 
 
 def _open_plots(folder: Path, env_steps: int) -> Live:

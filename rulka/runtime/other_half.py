@@ -7,64 +7,50 @@ published is what the next one begins with, and the observations that are still 
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 
 import numpy as np
 
 from rulka.agents.spec import Half, LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.runtime.messages import Heartbeat, Permit, Seen, Show, Stop, Taught, ToWorker
+from rulka.runtime.messages import Permit, Seen, Show, Stop, Taught, ToWorker
 from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights, check_room, layout_of, memory_bytes
-from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, Supervisor, work_for_learner
+from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
 
 NUM_SLOTS = 3
 """Blocks on their way to the other half."""
 
 
-@dataclass(frozen=True)
-class HalfSpec:
-    """All that the process needs; picklable.
-
-    Attributes:
-        make_half: builds the half.
-        blocks: slots for the blocks that it is shown.
-        read: what the learner's half owns.
-        written: what this half owns.
-        permit: how far it may learn.
-    """
-
-    make_half: Callable[[], Half]
-    blocks: SharedBlocks
-    read: SharedWeights
-    written: SharedWeights
-    permit: Permit
-
-
-def run_half(spec: HalfSpec, connection: Connection) -> None:
-    """Does the work of the process, to its end.
-
-    Args:
-        spec: what to build and where its memory is.
-        connection: to the learner; when it breaks, the learner is gone and this process ends.
-    """
-    work_for_learner(connection, lambda: _HalfWorker(spec, connection))
-
-
-class _HalfWorker:
+class HalfWork(Work):
     """The loop of the process: takes what it is shown, learns as far as it may, says what it learned."""
 
-    def __init__(self, spec: HalfSpec, connection: Connection) -> None:
-        self._connection = connection
-        self._beat_s = time.monotonic()
-        self._beat("building its networks")
-        self._half = spec.make_half()
-        self._blocks, self._read, self._written = spec.blocks, spec.read, spec.written
-        self._version, self._permit = NO_VERSION, spec.permit
+    def __init__(
+        self,
+        make_half: Callable[[], Half],
+        blocks: SharedBlocks,
+        read: SharedWeights,
+        written: SharedWeights,
+        permit: Permit,
+        connection: Connection,
+    ) -> None:
+        """Builds the half.
+
+        Args:
+            make_half: builds it.
+            blocks: slots for the blocks that it is shown.
+            read: what the learner's half owns.
+            written: what this half owns.
+            permit: how far it may learn.
+            connection: to the learner.
+        """
+        super().__init__(connection, "building its networks")
+        self._half = make_half()
+        self._blocks, self._read, self._written = blocks, read, written
+        self._version, self._permit = NO_VERSION, permit
         self._metrics: dict[str, list[float]] = defaultdict(list)
 
     def run(self) -> None:
@@ -103,15 +89,7 @@ class _HalfWorker:
             means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
             self._metrics.clear()
             self._connection.send(Taught(self._half.num_updates, means))
-        if time.monotonic() - self._beat_s > HEARTBEAT_S:
-            self._beat("learning")
-
-    def _beat(self, activity: str) -> None:
-        self._beat_s = time.monotonic()
-        self._connection.send(Heartbeat(activity))
-
-
-Run = Callable[[HalfSpec, Connection], None]
+        self._beat_when_due("learning")
 
 
 class OtherHalfProcess:
@@ -122,7 +100,6 @@ class OtherHalfProcess:
         learner: LearnsInHalves,
         block: BlockSpec,
         silence_limit_s: float = SILENCE_LIMIT_S,
-        run: Run = run_half,
     ) -> None:
         """Reserves the memory; `start` starts the process, and `stop` ends it.
 
@@ -130,7 +107,6 @@ class OtherHalfProcess:
             learner: whose half it is; `make_half` is asked whenever the process starts.
             block: shape of the blocks that are shown.
             silence_limit_s: see `Supervisor`.
-            run: what the process does.
 
         Raises:
             SharedMemoryError: if there is too little shared memory.
@@ -147,7 +123,7 @@ class OtherHalfProcess:
         self._next = 0
         self._permit = Permit(0, Moment(0))
         self._version = NO_VERSION
-        self._supervisor = Supervisor("other half", run, self._make_spec, self._begin_anew, silence_limit_s)
+        self._supervisor = Supervisor("other half", self._make_work, self._begin_anew, silence_limit_s)
 
     @property
     def num_restarts(self) -> int:
@@ -213,13 +189,7 @@ class OtherHalfProcess:
         self._take({})
         self._free, self._next = set(range(NUM_SLOTS)), 0
 
-    def _make_spec(self, _index: int, _num_starts: int) -> HalfSpec:
+    def _make_work(self, _index: int, _num_starts: int) -> MakeWork:
         make_half = self._learner.make_half()
         assert make_half is not None, "there is another half, or nobody would have made this"
-        return HalfSpec(
-            make_half=make_half,
-            blocks=self._blocks,
-            read=self._own,
-            written=self._theirs,
-            permit=self._permit,
-        )
+        return partial(HalfWork, make_half, self._blocks, self._own, self._theirs, self._permit)

@@ -1,4 +1,6 @@
-"""Several learners that learn as one: a process for each but the first, started and connected by torch.
+"""A learner with all that is its own, and several that learn as one: a process for each but the first, by torch.
+
+A *rank* is a learner with its collectors, its experience and the versions that it publishes. A run has one or several.
 
 `rulka.agents.ranks` says what they add up in an update. All of them do the same at the same time: the first one, in the
 process of the stage, names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers.
@@ -15,13 +17,14 @@ import multiprocessing
 import signal
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import psutil
 import torch
@@ -33,13 +36,18 @@ from torch.multiprocessing.spawn import (
     start_processes,
 )
 
+from rulka.agents.learner import Learner
 from rulka.agents.precision import raise_malloc_thresholds
+from rulka.agents.quantisation import Quantiser
 from rulka.agents.ranks import Ranks
-from rulka.device import CPU, choose_device
+from rulka.device import CPU, choose_device, weights_on_host
 from rulka.errors import UserError
 from rulka.processes import STOP_GRACE_S, end_with_parent, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
-from rulka.runtime.rank import Rank
+from rulka.runtime.collectors import Collectors
+from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.messages import BlockFilled
+from rulka.runtime.metrics import Activity, Spent
 from rulka.runtime.specs import RANKS_FOLDER, RunSpec
 from rulka.runtime.supervisor import ONE_THREAD, SILENCE_LIMIT_S
 
@@ -51,6 +59,197 @@ GRACE_S = 4.0 * STOP_GRACE_S
 """How long a learner may take to end when it is asked to: it ends its collectors before."""
 MEETING_FILE = "meeting"
 _LOOK_S = 0.5
+
+
+class DivergedError(UserError):
+    """Weights are not numbers any more."""
+
+
+class Standing(NamedTuple):
+    """How far a learner is.
+
+    Attributes:
+        num_env_steps: that it has taken in.
+        num_allowed_env_steps: that it allows.
+        num_under_way: blocks that its collectors may fill and have not filled yet.
+        is_ready: whether an update would learn now.
+        num_restarts: how often a process of its collectors was started again.
+    """
+
+    num_env_steps: int
+    num_allowed_env_steps: int
+    num_under_way: int
+    is_ready: bool
+    num_restarts: int
+
+
+class Taken(NamedTuple):
+    """What a learner has taken in.
+
+    Attributes:
+        blocks: of each, who filled it, by its number in all of the run; its facts; and the version of the learner's
+            weights when it came.
+        standing: how far it is now.
+        spent_s: seconds that a further learner spent since its last turn, by activity.
+    """
+
+    blocks: list[tuple[int, BlockFilled, int]]
+    standing: Standing
+    spent_s: Mapping[str, float]
+
+
+class Rank:
+    """One learner and what is its own.
+
+    Attributes:
+        learner: of the agent.
+        quantiser: makes of its versions what its collectors get.
+        collectors: its own.
+        experience: its files.
+        spending: counts the time of a block of code by activity; the loop has its own for the first rank.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        learner: Learner,
+        quantiser: Quantiser,
+        collectors: Collectors,
+        experience: ExperienceFiles,
+    ) -> None:
+        self._spec = spec
+        self.learner, self.quantiser, self.collectors, self.experience = learner, quantiser, collectors, experience
+        self._published = -1
+        self._spent = Spent()
+        self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
+
+    def take(self, most_env_steps: int, wait_s: float, budget_share: float, env_steps_elsewhere: int) -> Taken:
+        """Inserts all blocks that are there, waiting a moment for one, and gives permission for further ones.
+
+        Args:
+            most_env_steps: as many its collectors may have begun in all, however many more it would allow.
+            wait_s: longest wait for a block.
+            budget_share: of the run that is used.
+            env_steps_elsewhere: that the other learners have taken in.
+        """
+        allowed = min(self.learner.num_allowed_env_steps(), most_env_steps)
+        with self.spending("waiting"):
+            deliveries = self.collectors.collect(allowed, wait_s, budget_share, env_steps_elsewhere)
+        blocks = []
+        for delivery in deliveries:
+            with self.spending("inserting"):
+                self.learner.insert(delivery.block, delivery.collector, delivery.facts.version)
+                self.quantiser.observe(delivery.block)
+                self.collectors.release(delivery)
+            collector = self._spec.first_collector + delivery.collector
+            blocks.append((collector, delivery.facts, self.learner.version))
+        return Taken(blocks, self.standing(), self._spent.take())
+
+    def learn(self, budget_share: float, env_steps_elsewhere: int) -> dict[str, float] | None:
+        """Makes an update, together with all other ranks if there are any, and publishes it.
+
+        Args:
+            budget_share: of the run that is used.
+            env_steps_elsewhere: that the other learners have taken in.
+
+        Returns:
+            See `Learner.update`.
+
+        Raises:
+            DivergedError: if the weights are not finite.
+        """
+        self.learner.set_budget_share(budget_share, env_steps_elsewhere)
+        with self.spending("updating"):
+            values = self.learner.update()
+        if values is not None:
+            with self.spending("publishing"):
+                self.publish()
+        return values
+
+    def publish(self) -> Mapping[str, Tensor]:
+        """Gives the weights of now to the collectors if they have them not yet; returns what they got.
+
+        Raises:
+            DivergedError: if the weights are not finite.
+        """
+        version = self.learner.version
+        if version == self._published:
+            return {}
+        tensors = weights_on_host(self.learner.network)
+        wrong = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+        if wrong:
+            message = f"training diverged: after update {version}, {wrong[0]!r} holds NaN or infinity"
+            raise DivergedError(message, hint="Lower the learning rate; the last checkpoint is from before.")
+        published = self.quantiser.quantise(version, tensors)
+        self.collectors.publish(version, published)
+        self._published = version
+        return published
+
+    def standing(self) -> Standing:
+        """Returns how far it is."""
+        learner = self.learner
+        return Standing(
+            num_env_steps=learner.num_env_steps,
+            num_allowed_env_steps=learner.num_allowed_env_steps(),
+            num_under_way=self.collectors.num_under_way,
+            is_ready=learner.is_ready(),
+            num_restarts=self.collectors.num_restarts,
+        )
+
+    def checksum(self) -> int:
+        """Returns the CRC-32 of the weights."""
+        checksum = 0
+        for tensor in weights_on_host(self.learner.network).values():
+            content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            checksum = zlib.crc32(content.data, checksum)
+        return checksum
+
+    def save(self) -> dict[str, Any]:
+        """Writes what is new of the experience, and returns what a checkpoint holds of the rank.
+
+        Of a further learner that is only what the first one's state has not.
+        """
+        with self.spending("saving"):
+            learner = self.learner.state_dict()
+            if self._spec.rank > 0:
+                learner = {name: value for name, value in learner.items() if name in self.learner.OWN_STATE}
+            return {
+                "learner": learner,
+                "experience": self._save_experience(),
+                "quantiser": self.quantiser.state_dict(),
+                "collectors": self.collectors.state_dict(),
+            }
+
+    def forget_unsaved(self) -> None:
+        """Removes experience that no checkpoint needs, once the one with what was saved last is on the disk."""
+        self.experience.forget_others()
+
+    def _save_experience(self) -> dict[str, Any] | None:
+        """Writes what is new of the experience, and returns what a checkpoint says of all of it."""
+        if self._spec.train.experience == "rebuilt":
+            return None
+        experience = self.learner.experience()
+        return {"state": experience.state, "names": self.experience.write(experience.pieces)}
+
+
+def permitted(most_env_steps: int, block_steps: int, standings: Sequence[Standing]) -> list[int]:
+    """Returns how many environment steps each rank's collectors may have begun, so that all together are enough.
+
+    What is left of the budget is given out in whole blocks, so that it ends as that of one learner does. While there
+    are enough, each rank may begin as many further ones; the last ones go to ranks that cannot learn without them, for
+    the others wait for those.
+
+    Args:
+        most_env_steps: of all ranks.
+        block_steps: environment steps of a block.
+        standings: of the ranks.
+    """
+    begun = [one.num_env_steps + one.num_under_way * block_steps for one in standings]
+    num_blocks = max(0, -(-(most_env_steps - sum(begun)) // block_steps))
+    each, further = divmod(num_blocks, len(standings))
+    by_need = sorted(range(len(standings)), key=lambda rank: (standings[rank].is_ready, begun[rank]))
+    return [begun[rank] + (each + (by_need.index(rank) < further)) * block_steps for rank in range(len(standings))]
+
 
 BuildRank = Callable[[RunSpec, Mapping[str, Any] | None, int, ExitStack, Ranks], Rank]
 """Builds a rank in its process, see `rulka.runtime.connect.build_rank`."""
@@ -140,29 +339,6 @@ class _Refused:
     hint: str
 
 
-@dataclass(frozen=True)
-class _Start:
-    """Arguments of the process of a further rank; picklable.
-
-    Attributes:
-        runs: what each further rank has of the run, that of rank 1 first.
-        build: builds it.
-        meeting: the file where all ranks find each other.
-        checkpoint: that the run goes on from; None begins anew.
-        num_starts: how often the run was started before.
-        num_threads: with which the learner computes, as the first one does.
-        pipes: to the first rank, of each further one.
-    """
-
-    runs: Sequence[RunSpec]
-    build: BuildRank
-    meeting: Path
-    checkpoint: Path | None
-    num_starts: int
-    num_threads: int
-    pipes: Sequence[Connection]
-
-
 class RankProcesses:
     """All learners but the first, in processes of their own that torch starts."""
 
@@ -186,9 +362,9 @@ class RankProcesses:
         pairs = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in runs]
         self._pipes = [ours for ours, _ in pairs]
         theirs = [end for _, end in pairs]
-        start = _Start(runs, build, self._meeting, checkpoint, num_starts, torch.get_num_threads(), theirs)
+        arguments = (runs, theirs, build, self._meeting, checkpoint, num_starts, torch.get_num_threads())
         with environment(ONE_THREAD), interrupts_blocked():
-            processes = start_processes(run_rank, (start,), len(runs), join=False)
+            processes = start_processes(run_rank, arguments, len(runs), join=False)
         assert processes is not None, "torch waits for their end only if it is asked to"
         self._processes = processes
         for end in theirs:  # or a pipe would stay open when its process is gone
@@ -310,11 +486,30 @@ class _SilentRankError(RanksApartError):
     """A rank has said nothing for too long, and was ended."""
 
 
-def run_rank(index: int, start: _Start) -> None:
+def run_rank(
+    index: int,
+    runs: Sequence[RunSpec],
+    pipes: Sequence[Connection],
+    build: BuildRank,
+    meeting: Path,
+    checkpoint: Path | None,
+    num_starts: int,
+    num_threads: int,
+) -> None:
     """Does the work of the process of a further learner, to its end.
 
     It builds its learner and starts its own collectors, which end with it as it does with its parent. It leaves Ctrl-C,
     SIGTERM and a closed terminal to its parent, which has to save a checkpoint first.
+
+    Args:
+        index: which of the further ranks it is.
+        runs: what each of them has of the run.
+        pipes: to the first rank, of each.
+        build: builds a rank.
+        meeting: the file where all ranks find each other.
+        checkpoint: that the run goes on from; None begins anew.
+        num_starts: how often the run was started before.
+        num_threads: with which the learner computes, as the first one does.
     """
     end_with_parent()
     for name in ("SIGTERM", "SIGHUP"):
@@ -323,22 +518,22 @@ def run_rank(index: int, start: _Start) -> None:
             # A handler of Python's, not SIG_IGN, which collectors would inherit: their learner ends them by SIGTERM.
             signal.signal(number, lambda _number, _frame: None)
     raise_malloc_thresholds()
-    torch.set_num_threads(start.num_threads)
-    spec, pipe = start.runs[index], start.pipes[index]
-    for other in start.pipes:
+    torch.set_num_threads(num_threads)
+    spec, pipe = runs[index], pipes[index]
+    for other in pipes:
         if other is not pipe:
             other.close()
     try:
         with ExitStack() as stack:
             if spec.device.type == "cuda":
                 choose_device(str(spec.device))  # what it sets is of a process
-            state = None if start.checkpoint is None else load_checkpoint(start.checkpoint)
+            state = None if checkpoint is None else load_checkpoint(checkpoint)
             ranks = ConnectedRanks(spec.rank, spec.num_ranks, spec.device)
-            rank = start.build(spec, state, start.num_starts, stack, ranks)
+            rank = build(spec, state, num_starts, stack, ranks)
             rank.publish()
             pipe.send(None)
             pipe.recv()  # all are built
-            stack.enter_context(meet(start.meeting, spec.rank, spec.num_ranks, spec.device))
+            stack.enter_context(meet(meeting, spec.rank, spec.num_ranks, spec.device))
             while True:
                 method, arguments = pipe.recv()
                 pipe.send(method(rank, *arguments))

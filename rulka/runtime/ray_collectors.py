@@ -34,7 +34,7 @@ from rulka.provenance import code_version
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, PermittedCollectors, collector_spec
 from rulka.runtime.messages import BlockFilled
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.shared import WeightsLayout, fill, layout_of, views
+from rulka.runtime.shared import WeightsError, WeightsLayout, checksum, fill, layout_of, views
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
 from rulka.schedule import Moment
@@ -111,7 +111,7 @@ class RemoteCollector:
         self._rest()
 
     def fill(
-        self, slot: int, moment: Moment, version: int, content: NDArray[np.uint8]
+        self, slot: int, moment: Moment, version: int, crc: int, content: NDArray[np.uint8]
     ) -> tuple[BlockFilled, dict[str, NDArray]]:
         """Fills a block.
 
@@ -119,15 +119,22 @@ class RemoteCollector:
             slot: its number, for the learner.
             moment: see `rulka.runtime.messages.Fill`.
             version: of the weights that act in it.
+            crc: over number and bytes, see `rulka.runtime.shared.checksum`.
             content: these weights.
 
         Returns:
             How it went, and the arrays of the block by name.
+
+        Raises:
+            WeightsError: if the weights are not what they should be.
         """
         waited_s = time.monotonic() - self._ended_s
         self._step()
         began_s = time.monotonic()
         if version != self._actor.version:
+            if checksum(version, content) != crc:
+                message = f"version {version} came wrong: its checksum is another one"
+                raise WeightsError(message)
             self._content[:] = content
             self._actor.load(version, self._tensors)
         loading_s = time.monotonic() - began_s
@@ -239,7 +246,7 @@ class RayCollectors(PermittedCollectors):
         block_bytes = SLOTS_PER_COLLECTOR * (spec.block.num_bytes + self._layout.num_bytes)
         check_size(spec.train.num_collectors, cluster.nodes(), cluster.num_free_cpus(), block_bytes)
         self.remotes = [Remote(index) for index in range(spec.train.num_collectors)]
-        self._newest: tuple[int, Any] | None = None
+        self._newest: tuple[int, int, Any] | None = None
         self._had_one_s = time.monotonic()
         # Blocks are read where Ray has laid them, and that memory cannot be written; nobody does.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -264,7 +271,7 @@ class RayCollectors(PermittedCollectors):
         """Lays a version where all nodes can take it, once; it acts in the blocks that are permitted from now on."""
         content = np.empty(self._layout.num_bytes, np.uint8)
         fill(views(content, self._layout), tensors)
-        self._newest = version, self._cluster.put(content)
+        self._newest = version, checksum(version, content), self._cluster.put(content)
 
     def stop(self) -> None:
         """Ends the collectors, which first close their environments, and leaves the cluster; may be called again."""
@@ -287,10 +294,10 @@ class RayCollectors(PermittedCollectors):
 
     def _permit(self, index: int, slot: int, moment: Moment) -> None:
         assert self._newest is not None, "or nobody could be permitted a block"
-        remote, (version, content) = self.remotes[index], self._newest
+        remote, version = self.remotes[index], self._newest[0]
         if version != remote.version:
             remote.version, self._weight_bytes = version, self._weight_bytes + self._layout.num_bytes
-        self._call(remote, "fill", slot, moment, version, content)
+        self._call(remote, "fill", slot, moment, *self._newest)
 
     def _launch(self, remote: Remote) -> None:
         remote.state, remote.name, remote.version = "placing", f"collector {remote.index}", None

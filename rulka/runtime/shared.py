@@ -117,7 +117,7 @@ class SharedBlocks:
         if memory is None:
             memory = new_memory(spec.num_bytes * num_slots).fill_(POISON)
         self.spec, self._memory = spec, memory
-        self._blocks = [block_in(memory.numpy()[k * spec.num_bytes :], spec) for k in range(num_slots)]
+        self._blocks = [block_in(memory.numpy().data[k * spec.num_bytes :], spec) for k in range(num_slots)]
 
     def __reduce__(self) -> tuple[Callable[..., SharedBlocks], tuple[Any, ...]]:
         """Lets another process, which this is pickled for, have the same memory."""
@@ -296,4 +296,4 @@ def views(memory: NDArray[np.uint8], layout: WeightsLayout) -> dict[str, Tensor]
 
 def checksum(version: int, content: NDArray[np.uint8]) -> int:
     """Returns the CRC-32 over a version's number and bytes."""
-    return zlib.crc32(content, version & 0xFFFFFFFF)
+    return zlib.crc32(content.data, version & 0xFFFFFFFF)

@@ -11,12 +11,13 @@ import multiprocessing
 import os
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn, Protocol, cast
+from typing import NoReturn, cast
 
 import torch
 
@@ -26,7 +27,6 @@ from rulka.runtime.messages import (
     Failed,
     FromWorker,
     Heartbeat,
-    InferenceTimes,
     Seen,
     Stop,
     Taught,
@@ -43,7 +43,7 @@ ONE_THREAD: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"
 _LOGGER = logging.getLogger(__name__)
 
 
-Facts = BlockFilled | InferenceTimes | Seen | Taught
+Facts = BlockFilled | Seen | Taught
 """Messages of processes, beside those about themselves."""
 
 
@@ -88,8 +88,7 @@ class Supervisor:
     def __init__(
         self,
         title: str,
-        run: Callable[[Any, Connection], None],
-        make_spec: Callable[[int, int], object],
+        make_work: Callable[[int, int], MakeWork],
         on_restart: Callable[[int], None],
         silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
@@ -97,12 +96,11 @@ class Supervisor:
 
         Args:
             title: what the processes are called.
-            run: the work of a process, a function of a module: called with its spec and its end of a pipe.
-            make_spec: returns the spec of a process from its index and the number of its starts before; picklable.
+            make_work: returns what builds the work of a process, from its index and the number of its starts before.
             on_restart: told the index of a process that is gone, before its successor starts.
             silence_limit_s: a process that says nothing for so long counts as crashed.
         """
-        self._title, self._run, self._make_spec = title, run, make_spec
+        self._title, self._make_work = title, make_work
         self._on_restart, self._silence_limit_s = on_restart, silence_limit_s
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
@@ -124,12 +122,8 @@ class Supervisor:
     def receive(self, timeout_s: float) -> list[tuple[int, Facts]]:
         """Waits until something is heard or the time is over, and returns what was said, with who said it."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
-        said: list[tuple[int, Facts]] = []
-        for worker in self._workers:
-            if worker.connection in ready:
-                messages, worker.is_connected = _drain(worker.connection)
-                said += [(worker.index, message) for message in _take_notes(worker, messages)]
-        return said
+        heard = [worker for worker in self._workers if worker.connection in ready]
+        return [(worker.index, message) for worker in heard for message in _said(worker)]
 
     def replace_dead(self) -> None:
         """Starts every process again that has died, or has been silent for too long.
@@ -160,9 +154,8 @@ class Supervisor:
 
     def _launch(self, index: int, num_starts: int) -> tuple[BaseProcess, Connection]:
         ours, theirs = cast(tuple[Connection, Connection], self._context.Pipe())
-        spec = self._make_spec(index, num_starts)
-        name = f"rulka-{self._title}-{index}"
-        process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
+        work, name = self._make_work(index, num_starts), f"rulka-{self._title}-{index}"
+        process = self._context.Process(target=work_for_learner, args=(work, theirs), name=name, daemon=True)
         with environment(ONE_THREAD), interrupts_blocked():
             process.start()
         theirs.close()  # or the pipe would stay open when the process is gone
@@ -197,28 +190,20 @@ class Supervisor:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _drain(connection: Connection) -> tuple[list[FromWorker], bool]:
-    """Returns all messages that are there, and whether the other end still is."""
-    messages: list[FromWorker] = []
+def _said(worker: Worker) -> Iterator[Facts]:
+    """Yields all messages that are there but those of a process about itself, which are noted."""
     try:
-        while connection.poll():
-            messages.append(connection.recv())
+        while worker.connection.poll():
+            message: FromWorker = worker.connection.recv()
+            worker.heard_s = time.monotonic()
+            if isinstance(message, Heartbeat):
+                worker.activity = message.activity
+            elif isinstance(message, Failed):
+                worker.traceback = message.traceback
+            else:
+                yield message
     except (EOFError, OSError):  # closed, perhaps in the middle of a message
-        return messages, False
-    return messages, True
-
-
-def _take_notes(worker: Worker, messages: Sequence[FromWorker]) -> Iterator[Facts]:
-    """Remembers what a process says of itself, and yields everything else."""
-    if messages:
-        worker.heard_s = time.monotonic()
-    for message in messages:
-        if isinstance(message, Heartbeat):
-            worker.activity = message.activity
-        elif isinstance(message, Failed):
-            worker.traceback = message.traceback
-        else:
-            yield message
+        worker.is_connected = False
 
 
 def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | None, patience_s: float) -> None:
@@ -231,26 +216,48 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
         process.join(max(0.0, give_up_s - time.monotonic()))
 
 
-class Work(Protocol):
-    """Work of such a process."""
+class Work(ABC):
+    """Work of such a process, which it tells the learner of every now and then."""
 
+    def __init__(self, connection: Connection, activity: str) -> None:
+        """Begins.
+
+        Args:
+            connection: to the learner.
+            activity: what it does until it is built.
+        """
+        self._connection = connection
+        self._beat(activity)
+
+    @abstractmethod
     def run(self) -> None:
         """Works until told to stop; raises EOFError or ConnectionError when the learner is gone."""
-        ...
+
+    def _beat(self, activity: str) -> None:
+        self._beat_s = time.monotonic()
+        self._connection.send(Heartbeat(activity))
+
+    def _beat_when_due(self, activity: str) -> None:
+        if time.monotonic() - self._beat_s > HEARTBEAT_S:
+            self._beat(activity)
 
 
-def work_for_learner(connection: Connection, build: Callable[[], Work]) -> NoReturn:
+MakeWork = Callable[[Connection], Work]
+"""Builds the work of a process in that process; picklable."""
+
+
+def work_for_learner(make_work: MakeWork, connection: Connection) -> NoReturn:
     """Builds the work of this process, runs it, tells the learner what goes wrong, and ends the process.
 
     Args:
+        make_work: builds it.
         connection: to the learner, whose process is the parent; when either ends, this process does too.
-        build: makes the work, in this process.
     """
     end_with_parent()
     torch.set_num_threads(1)
     code = 0
     try:
-        work = build()
+        work = make_work(connection)
         work.run()
     except (EOFError, ConnectionError):
         code = 1
@@ -258,5 +265,5 @@ def work_for_learner(connection: Connection, build: Callable[[], Work]) -> NoRet
         with suppress(ConnectionError):
             connection.send(Failed(traceback.format_exc()))
         code = 1
-    # There is nothing to tidy up, and views into shared memory would complain if one tried: `work` lives until here.
+    # There is nothing to tidy up, and whoever tried would wait for threads: `work` lives until here.
     os._exit(code)

@@ -36,7 +36,7 @@ from rulka.params.problems import problems_of
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint, write_file
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
-from rulka.runtime.rank import DivergedError
+from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import rank_folder
 from rulka.stage import output_folder, run_stage

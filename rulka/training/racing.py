@@ -34,8 +34,8 @@ from rulka.params import ALGORITHM_NAMES, Algorithm, FilePairsParams, Params, ke
 from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run
+from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
-from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import RunSpec
 from rulka.stage import require
 from rulka.tracks.find import chosen_tracks

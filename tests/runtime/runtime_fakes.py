@@ -26,6 +26,7 @@ from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.device import CPU
 from rulka.params import TrainParams, read_params
 from rulka.processes import end_group
+from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.shared import MEMORY_FOLDER
 from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.schedule import Moment
@@ -419,6 +420,12 @@ def command_of(process: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
+
+
+def record_in(folder: Path) -> dict[str, NDArray]:
+    """Returns all of the record of a run."""
+    with np.load(folder / RECORD_FILE, allow_pickle=False) as stored:
+        return dict(stored)
 
 
 def memory_of(pid: int | str = "self") -> set[Path]:

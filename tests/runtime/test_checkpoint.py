@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_is_not_one_of_those_kept(tmp_path: Path) -> None:
 def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, _state(1))
     (tmp_path / "experience").mkdir()
-    for name in ("checkpoint-000000000002.tmp", "experience/0000-000000001.tmp", "record.tmp.npz"):
+    for name in ("checkpoint-000000000002.tmp", "experience/0000-000000001.tmp", "record.tmp"):
         (tmp_path / name).write_bytes(b"half")
     remove_unfinished(tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["checkpoint-000000000001.ckpt"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rulka.buffers.experience import BlockSpec
-from rulka.runtime.central import InferenceClient, InferencePlace
+from rulka.runtime.central import InferenceClient
 from rulka.runtime.messages import Response
 from rulka.runtime.shared import POISON, IncompleteBlockError, SharedBlocks, check_written
 
@@ -39,7 +39,7 @@ def test_a_number_that_was_never_written_is_noticed(blocks: SharedBlocks) -> Non
 
 def test_central_inference_answers_with_numbers(blocks: SharedBlocks) -> None:
     ours, theirs = Pipe()
-    client = InferenceClient(InferencePlace(blocks, ours, 0), lambda: None)
+    client = InferenceClient(blocks, ours, 0, lambda: None)
     decided = np.array([[0.5, -1.25], [2.75, 0.125]], np.float32)
     blocks[0].action[0] = decided
     theirs.send(Response(1, 7))

@@ -18,7 +18,7 @@ def num_bytes(tmp_path: Path) -> int:
     """Length of the metrics of a run of two reports, at 10 and 20 steps."""
     log = MetricsLog(tmp_path, env_steps=0, num_bytes=0)
     for env_steps in (10, 20):
-        log.write(env_steps, {"loss": float(env_steps)}, {})
+        log.write(env_steps, {"Training": {"loss": float(env_steps)}}, {})
     length = log.num_bytes
     log.close()
     return length
@@ -46,7 +46,7 @@ def test_a_run_goes_on_with_what_can_be_read(
 ) -> None:
     (tmp_path / file).write_bytes(content)
     log = MetricsLog(tmp_path, env_steps=20, num_bytes=num_bytes)
-    log.write(30, {"loss": 30.0}, {})
+    log.write(30, {"Training": {"loss": 30.0}}, {})
     log.close()
     steps = [line["env_steps"] for line in read_metrics(tmp_path / METRICS_FILE)]
     assert steps == ([10, 30] if file == METRICS_FILE else [10, 20, 30])

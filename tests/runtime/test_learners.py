@@ -41,8 +41,7 @@ from rulka.runtime.collectors import SerialCollectors
 from rulka.runtime.connect import RanksKeepPartingError, connect, train_run
 from rulka.runtime.learner_loop import LearnerLoop, RanksDifferError
 from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.rank import Standing, permitted
-from rulka.runtime.ranks import RankError, RankProcesses
+from rulka.runtime.ranks import RankError, RankProcesses, Standing, permitted
 from rulka.runtime.specs import RunSpec, rank_folders
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.tracks.generate import generate_track

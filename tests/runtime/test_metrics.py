@@ -47,8 +47,7 @@ def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
     shares.add_deliveries(0)
     shares.add_block(0, filled(4, CollectorTimes(1.0, 0.0, 2.0, 1.0)), BLOCK, version=6)
     shares.add_block(1, filled(6, CollectorTimes(0.0, 1.0, 3.0, 0.0)), BLOCK, version=6)
-    shares.add_update(250.0)
-    shares.add_weights(3000)
+    shares.add_update(250.0, 3000)
     values, each = shares.take()
     assert values["env_steps_per_s"] == 10.0
     assert values["samples_learned_per_s"] == 25.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from real_run import run_spec
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.device import CPU
 from rulka.params import read_params
-from rulka.runtime.central import Inference, InferenceClient, InferencePlace, InferenceSpec
+from rulka.runtime.central import Inference, InferenceClient
 from rulka.runtime.connect import train_run
 from rulka.runtime.messages import Stop
 from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
@@ -87,16 +88,13 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
     shared.publish(4, weights)
     pipes, (ours, theirs) = [Pipe() for _ in slots], Pipe()
     ends = tuple(end for _, end in pipes)
-    built_from = InferenceSpec(spec.make_actor, 5, device, tuple(slots), shared, ends)
-    inference = Inference(built_from, theirs)
+    inference = Inference(partial(spec.make_actor, 5, device), device, slots, shared, ends, theirs)
     thread = threading.Thread(target=inference.run)
     thread.start()
     rng = np.random.default_rng(0)
     image = torch.from_numpy(rng.integers(0, 256, (3, 1, slot.height, slot.width), np.uint8))
     floats = torch.from_numpy(rng.normal(size=(3, slot.num_floats)).astype(np.float32))
-    asking = [
-        InferenceClient(InferencePlace(each, pipe[0], 0), lambda: None) for each, pipe in zip(slots, pipes, strict=True)
-    ]
+    asking = [InferenceClient(each, pipe[0], 0, lambda: None) for each, pipe in zip(slots, pipes, strict=True)]
     for remote in asking:
         remote.ask(image, floats)
         decision = remote.answer()

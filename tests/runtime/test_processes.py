@@ -27,11 +27,10 @@ from runtime_fakes import (
     until_saved,
 )
 
-from rulka.runtime import supervisor
 from rulka.runtime.central import CentralInference
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses, Delivery
-from rulka.runtime.connect import connect, train_run
+from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import Request
 from rulka.runtime.shared import SharedWeights, layout_of
@@ -255,11 +254,13 @@ def test_who_is_killed_while_reading_leaves_no_half_message_to_the_next(tmp_path
 
 
 @pytest.mark.slow
-def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "RESTART_WINDOW_S", 3.0 * PATIENCE_S)  # three starts may take more than a minute
+def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, num_collectors=1, cars={"fault": "raise"})
-    with pytest.raises(WorkerCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
-        train_run(spec)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        (worker,) = loop._collectors._supervisor._workers
+        worker.budget.window_s = 3.0 * PATIENCE_S  # three starts may take more than a minute
+        with pytest.raises(WorkerCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
+            loop.run()
     assert Checkpoints(tmp_path).load_newest() is not None
 
 

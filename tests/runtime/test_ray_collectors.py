@@ -298,6 +298,24 @@ def test_the_third_loss_within_minutes_ends_the_run(begin: Begin) -> None:
         run.learn(5)
 
 
+def test_weights_that_come_damaged_are_never_driven_with(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    run = begin(1, 1, num_collectors=2)
+    run.gather()
+    put = run.cluster.put
+
+    def spoil(content: Any) -> Any:
+        damaged = content.copy()
+        if run.cluster.num_put == 3:
+            damaged[1000] ^= 1
+        return put(damaged)
+
+    run.cluster.put = spoil  # type: ignore[method-assign]
+    run.until(lambda: "came wrong: its checksum is another one" in caplog.text)
+    run.learn(NUM_BLOCKS)
+    run.check()
+    assert run.collectors.num_restarts > 0
+
+
 def _lie(answer: Any) -> Any:
     return answer[0], answer[1] | {"code": "0123456789abcdef"}
 

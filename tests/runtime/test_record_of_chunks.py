@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from runtime_fakes import record_in
 
 from rulka.actions import Choices, action_table
 from rulka.agents.iqn_actor import IqnActor
@@ -13,8 +14,7 @@ from rulka.agents.spec import AgentSpec
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import num_floats, reference_normalisation
 from rulka.params import Params, reference_params
-from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.records import RECORD_FILE, Records, read_record
+from rulka.runtime.greedy_check import GreedyCheck, Records
 from rulka.tracks.track import Track
 from rulka.training.run import block_spec
 
@@ -51,12 +51,10 @@ def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     result = check.run(tensors, seed=1, num_races=2)
     assert result.finish_rate > 0.0
     records.offer(check, tensors, 10, result)
-    found = read_record(tmp_path / RECORD_FILE)
-    assert found is not None
-    race, values = found.race, found.race.action_values["q_value"]
-    assert race.key == result.fastest, "driven again, in the same time"
-    assert race.action.shape == (len(race.floats), 5)
-    assert not race.action.any()
-    assert race.floats.shape[1] == 264
-    assert values.shape == (len(race.floats), 5, 12)
-    np.testing.assert_array_equal(values.argmax(axis=2), race.action)
+    race = record_in(tmp_path)
+    assert race["time_ms"] == records.time_ms == result.fastest.time_ms, "driven again, in the same time"
+    assert race["action"].shape == (len(race["floats"]), 5)
+    assert not race["action"].any()
+    assert race["floats"].shape[1] == 264
+    assert race["q_value"].shape == (len(race["floats"]), 5, 12)
+    np.testing.assert_array_equal(race["q_value"].argmax(axis=2), race["action"])

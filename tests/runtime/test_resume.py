@@ -48,12 +48,12 @@ def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path, env_steps=0, num_bytes=0)
-    log.write(10, {"loss": 1.0}, {})
+    log.write(10, {"Training": {"loss": 1.0}}, {})
     num_bytes = log.num_bytes
-    log.write(20, {"loss": 2.0}, {})
+    log.write(20, {"Training": {"loss": 2.0}}, {})
     log.close()
     log = MetricsLog(tmp_path, env_steps=10, num_bytes=num_bytes)
-    log.write(15, {"loss": float("nan"), "text": "x"}, {})
+    log.write(15, {"Training": {"loss": float("nan"), "text": "x"}}, {})
     log.close()
     expected = [{"env_steps": 10, "loss": 1.0}, {"env_steps": 15, "loss": None, "text": "x"}]
     assert list(read_metrics(tmp_path / "metrics.jsonl")) == expected
@@ -64,7 +64,7 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
 def test_new_run_does_not_inherit_metrics(tmp_path: Path) -> None:
     for _ in range(2):
         log = MetricsLog(tmp_path, env_steps=0, num_bytes=0)
-        log.write(10, {"loss": 1.0}, {})
+        log.write(10, {"Training": {"loss": 1.0}}, {})
         log.close()
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1

@@ -21,6 +21,7 @@ from runtime_fakes import (
     check_intact,
     columns,
     fake_run,
+    record_in,
 )
 from torch import Tensor
 
@@ -31,8 +32,7 @@ from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.rank import DivergedError
-from rulka.runtime.records import RECORD_FILE, read_record
+from rulka.runtime.ranks import DivergedError
 from rulka.runtime.stop import StopSignals
 from rulka.schedule import Moment
 
@@ -164,11 +164,10 @@ def test_only_greedy_races_make_records(tmp_path: Path) -> None:
     """The one check car that finishes takes 7 decisions of 50 ms; its race is kept whole."""
     outcome, _ = _train(fake_run(tmp_path, cars={"starts_at_line": False}))
     assert outcome.record_s == 0.35
-    record = read_record(tmp_path / RECORD_FILE)
-    assert record is not None
-    assert record.race.action.tolist() == [1] * RACE_STEPS
-    np.testing.assert_array_equal(record.race.floats[:, 3], np.arange(RACE_STEPS))
-    assert record.race.image.shape == (RACE_STEPS, 1, HEIGHT, WIDTH)
+    race = record_in(tmp_path)
+    assert race["action"].tolist() == [1] * RACE_STEPS
+    np.testing.assert_array_equal(race["floats"][:, 3], np.arange(RACE_STEPS))
+    assert race["image"].shape == (RACE_STEPS, 1, HEIGHT, WIDTH)
 
 
 def test_limiter_keeps_serial_experience_fresh(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rulka.params import Params
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import RaceOutcomes
-from rulka.runtime.rank import DivergedError
+from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import locked
 from rulka.study.turn import Order, Result, do_turn, score_races, take_over
 from rulka.training.racing import AgentRun, Folders
