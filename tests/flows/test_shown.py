@@ -59,9 +59,9 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
     assert progress.data == 100.0
     assert progress.description == "evaluate: 50/50 races (100 %), 5 races/s, done"
     assert json.loads(str(shown["evaluate-numbers"].data)) == [
-        {"measure": "agent.finish_rate", "value": 0.5},
         {"measure": "seed", "value": 3},
         {"measure": "note", "value": "x"},
+        {"measure": "agent.finish_rate", "value": 0.5},
     ]
     again = pipeline(return_state=True)
     assert shown_by(again.state_details.flow_run_id) == {}, "nothing had changed"
