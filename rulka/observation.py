@@ -12,6 +12,7 @@ up (+y) and forward (+z), reached by multiplying with the transpose of the car's
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,40 +33,33 @@ MAX_MARGIN_M = 700.0
 NUM_MATERIAL_GROUPS = 4
 
 
-@dataclass(frozen=True)
-class Field:
-    """A named run of numbers in a vector."""
-
-    name: str
-    size: int
-
-
-def _slices(fields: tuple[Field, ...]) -> dict[str, slice]:
-    ends = np.cumsum([field.size for field in fields])
-    return {field.name: slice(int(end) - field.size, int(end)) for field, end in zip(fields, ends, strict=True)}
+def _slices(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Returns where each part of a vector lies, by its name, of their sizes in order."""
+    ends = np.cumsum(list(sizes.values())).tolist()
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
 
 def float_slices(actions_per_decision: int = 1) -> dict[str, slice]:
     """Returns the slice of every part of the float vector by name, for decisions of K actions."""
     return _slices(
-        (
-            Field("clock", 1),
-            Field("previous_actions", NUM_PREVIOUS_ACTIONS * actions_per_decision * 4),
-            Field("is_sliding", NUM_WHEELS),
-            Field("has_contact", NUM_WHEELS),
-            Field("damper", NUM_WHEELS),
-            Field("gearbox_state", 1),
-            Field("gear", 1),
-            Field("rpm", 1),
-            Field("gearbox_counter", 1),
-            Field("material", NUM_WHEELS * NUM_MATERIAL_GROUPS),
-            Field("angular_velocity", 3),
-            Field("velocity", 3),
-            Field("up", 3),
-            Field("waypoints", NUM_WAYPOINTS * 3),
-            Field("margin", 1),
-            Field("is_free_wheeling", 1),
-        )
+        {
+            "clock": 1,
+            "previous_actions": NUM_PREVIOUS_ACTIONS * actions_per_decision * 4,
+            "is_sliding": NUM_WHEELS,
+            "has_contact": NUM_WHEELS,
+            "damper": NUM_WHEELS,
+            "gearbox_state": 1,
+            "gear": 1,
+            "rpm": 1,
+            "gearbox_counter": 1,
+            "material": NUM_WHEELS * NUM_MATERIAL_GROUPS,
+            "angular_velocity": 3,
+            "velocity": 3,
+            "up": 3,
+            "waypoints": NUM_WAYPOINTS * 3,
+            "margin": 1,
+            "is_free_wheeling": 1,
+        }
     )
 
 
@@ -92,21 +86,21 @@ def places_of(length: int) -> int:
 
 
 CAR = _slices(
-    (
-        Field("position", 3),  # world, metres
-        Field("rotation", 9),  # car frame to world, row-major
-        Field("velocity", 3),  # world, m/s
-        Field("angular_velocity", 3),  # world, rad/s
-        Field("is_sliding", NUM_WHEELS),  # 0 or 1; wheels are front left, front right, rear right, rear left
-        Field("has_contact", NUM_WHEELS),  # 0 or 1
-        Field("damper", NUM_WHEELS),  # absorbed length, metres, 0.005 to 0.15
-        Field("material", NUM_WHEELS),  # contact material id of the game, 0 to 30
-        Field("gearbox_state", 1),  # 0 or 1; 2 at the start
-        Field("gear", 1),
-        Field("rpm", 1),
-        Field("gearbox_counter", 1),  # consecutive decisions with a gearbox state other than 0
-        Field("is_free_wheeling", 1),  # 0 or 1
-    )
+    {
+        "position": 3,  # world, metres
+        "rotation": 9,  # car frame to world, row-major
+        "velocity": 3,  # world, m/s
+        "angular_velocity": 3,  # world, rad/s
+        "is_sliding": NUM_WHEELS,  # 0 or 1; wheels are front left, front right, rear right, rear left
+        "has_contact": NUM_WHEELS,  # 0 or 1
+        "damper": NUM_WHEELS,  # absorbed length, metres, 0.005 to 0.15
+        "material": NUM_WHEELS,  # contact material id of the game, 0 to 30
+        "gearbox_state": 1,  # 0 or 1; 2 at the start
+        "gear": 1,
+        "rpm": 1,
+        "gearbox_counter": 1,  # consecutive decisions with a gearbox state other than 0
+        "is_free_wheeling": 1,  # 0 or 1
+    }
 )
 """Slice of every part of a car row: the raw facts that the floats are made of."""
 
