@@ -42,7 +42,7 @@ def moment(time_ms: int = 0, speed_mps: float = 0.0, controls: tuple[float, floa
 
 def drawn(size: tuple[int, int], texts: HudTexts, now: Moment, *more: Any, shade: int = 0) -> np.ndarray:
     """Returns a picture [H, W, 3] of one shade with everything written over it."""
-    image = Image.new("RGB", size[::-1], (shade,) * 3)
+    image = Image.new("RGB", (size[1], size[0]), (shade,) * 3)
     draw_hud(image, texts, now, *more)
     return np.array(image)
 
