@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 from rulka.datasets.paths import race_rows
 from rulka.datasets.races import META_FILE, QuarantinedFile, load_quarantine, read_meta, track_path
 from rulka.folders import (
-    EMBEDDING_PICTURE,
     ENCODER,
     FRAMES,
-    NEIGHBOURS_PICTURE,
     PREVIEWS_PICTURE,
     PROBES_PICTURE,
     RACES,
@@ -25,8 +23,6 @@ CONTACT_SHEET = "contact_sheet.png"
 PICTURES = {
     CONTACT_SHEET: (FRAMES, "Frames of the training split, some of each map"),
     PREVIEWS_PICTURE: (ENCODER, "What Level 0 was shown, and what became of it"),
-    NEIGHBOURS_PICTURE: (ENCODER, "Frames whose features are nearest"),
-    EMBEDDING_PICTURE: (ENCODER, "Features of frames in two dimensions"),
     PROBES_PICTURE: (ENCODER, "What a linear layer tells from the features"),
 }
 """Pictures that stages leave beside their data, with where they lie and what they show."""

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
 from rulka.reference.medals import medals_of
 from rulka.statistics import (
     Interval,
     RankSum,
+    Statistic,
     bootstrap_interval,
     interquartile_mean,
+    median,
     rank_sum,
     wilson_interval,
 )
@@ -118,10 +121,10 @@ def summarise(races: Sequence[RaceResult], seed: int) -> Summary:
         finish_rate_interval=wilson_interval(len(times_s), len(races)),
         best_time_s=min(times_s, default=None),
         median_time_s=float(np.median(values)) if has_times else None,
-        median_time_interval_s=bootstrap_interval(times_s, np.median, seed=seed, num_resamples=NUM_RESAMPLES),
+        median_time_interval_s=_interval(median, values, seed),
         mean_time_s=float(values.mean()) if has_times else None,
-        iqm_time_s=float(interquartile_mean(values)) if has_times else None,
-        iqm_time_interval_s=bootstrap_interval(times_s, interquartile_mean, seed=seed, num_resamples=NUM_RESAMPLES),
+        iqm_time_s=float(interquartile_mean(values[:, None])) if has_times else None,
+        iqm_time_interval_s=_interval(interquartile_mean, values, seed),
         mean_progress_m=float(np.mean([race.progress_m for race in races])),
     )
 
@@ -143,6 +146,13 @@ def compare(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult]) -
         gain_on_best_s=best_s - min(times_s) if times_s else None,
         ranks=rank_sum([race.time_s for race in races], [race.time_s for race in demonstrations]),
     )
+
+
+def _interval(statistic: Statistic, times_s: NDArray[np.float64], seed: int) -> Interval | None:
+    """Returns the interval of a statistic of times [n]; None with fewer than two."""
+    if len(times_s) < 2:
+        return None
+    return bootstrap_interval(statistic, times_s[:, None], seed=seed, num_resamples=NUM_RESAMPLES)
 
 
 def _rounded(value: float | None) -> float | None:

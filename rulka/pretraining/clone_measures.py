@@ -1,4 +1,4 @@
-"""How well a policy does what was recorded, beside policies that learned nothing, and how far its confidence is right.
+"""How well a policy does what was recorded, beside policies that learned nothing.
 
 Most actions repeat the one before, so all of this is also said of the frames where the action changes.
 Dimensions: N frames, or as many places as their decisions have together, A actions.
@@ -6,8 +6,6 @@ Dimensions: N frames, or as many places as their decisions have together, A acti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,23 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.cloning_heads import CloningHeads
-from rulka.actions import FORWARD, TICK_MS, ActionTable
+from rulka.actions import FORWARD, ActionTable
 from rulka.agents.iqn_cloned import Cloned
-from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
-from rulka.pretraining.cloning import (
-    ControlPredictions,
-    Labels,
-    Measured,
-    Predicted,
-    Predictions,
-    hidden_of,
-    predict_own,
-    predictions_of,
-)
-
-CALIBRATION_BINS = 15
-"""As in Guo et al. 2017."""
-NUM_TIMELINES = 2
+from rulka.datasets.frames import FrameDataset, frames_of
+from rulka.pretraining.cloning import Labels, Measured, Predictions, hidden_of, predict_own
 
 
 def measure(
@@ -46,8 +31,7 @@ def measure(
     """Compares a policy with the labels of some races, and with policies that learned nothing.
 
     Losses are against the shares of the actions, or against controls where these are decided for. Everything else goes
-    by the action that was held longest, and by that which numbers are nearest to, of which there are neither
-    calibration nor entropy.
+    by the action that was held longest, and by that which numbers are nearest to.
 
     Args:
         policy: call this without gradients.
@@ -59,9 +43,8 @@ def measure(
 
     Returns:
         Plain JSON: loss, accuracy (both with the recorded previous actions), the same with_own_actions,
-        accuracy_without_previous_actions, accuracies of policies that learned nothing (see `Habits`), label_entropy,
-        where_action_changes (the same on these frames, and their share), per_action, analog, by_offset, calibration
-        and timelines (both drawn by `rulka.pretraining.clone_plots`), confusion.
+        accuracy_without_previous_actions, accuracies of the majority action and of the action before, label_entropy,
+        where_action_changes (the same on these frames, and their share), per_action, analog, by_offset, confusion.
     """
     frames, races = measured
     numbers = frames_of(races)
@@ -69,40 +52,31 @@ def measure(
     action, share = decided.action.ravel(), torch.from_numpy(decided.share).flatten(0, 1)
     wanted = torch.from_numpy(frames.controls[numbers]) if table.is_analog else share
     hidden = hidden_of(policy, frames, numbers)
-    seen = predictions_of(policy.read_out(hidden), table)
-    blind = predictions_of(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)), table)
-    ahead = {offset: predictions_of(logits, table) for offset, logits in heads.ahead(hidden).items()}
+    seen = Predictions(policy.read_out(hidden).cpu(), table)
+    blind = Predictions(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)).cpu(), table)
     own = predict_own(policy, frames, races, table)
     before = action_before(decided.action, frames.race_index[numbers])
-    habits = Habits.of(train, imitated, count)
+    majority = int(train.decided(imitated).share.sum(axis=(0, 1), dtype=np.float64).argmax())
     columns = {
         "loss": seen.losses(wanted),
         "accuracy": seen.predicted == action,
         "loss_with_own_actions": own.losses(wanted),
         "accuracy_with_own_actions": own.predicted == action,
         "accuracy_without_previous_actions": blind.predicted == action,
-        "majority_accuracy": action == habits.majority,
+        "majority_accuracy": action == majority,
         "repeat_last_action_accuracy": action == before,
-        "likeliest_next_accuracy": action == habits.likeliest_next[before],
-        "likeliest_change_accuracy": action == habits.likeliest_change[before],
     }
-    told = seen.controls if isinstance(seen, ControlPredictions) else None
     has_changed = before != action
-    confusion = confusion_matrix(action, seen.predicted, count)
     return {
         **_means(columns, np.ones(len(action), bool)),
         "label_entropy": None if table.is_analog else label_entropy(share.numpy()),
         "where_action_changes": {"share": float(has_changed.mean()), **_means(columns, has_changed)},
         "per_action": [_of_action(k, action, columns, has_changed) for k in range(count)],
-        "analog": analog(told, train.controls[imitated], frames.controls[numbers]),
-        "by_offset": by_offset({0: seen} | ahead, frames, numbers, habits.majority, is_analog=table.is_analog),
-        "calibration": {
-            name: calibration(each.confidence, each.predicted == action)
-            for name, each in (("recorded_actions", seen), ("own_actions", own))
-            if isinstance(each, Predictions)
-        },
-        "timelines": timelines(frames, races[:NUM_TIMELINES], own.predicted, table),
-        "confusion": confusion.tolist(),
+        "analog": analog(seen.controls, train.controls[imitated], frames.controls[numbers])
+        if table.is_analog
+        else None,
+        "by_offset": by_offset({0: policy.read_out(hidden)} | heads.ahead(hidden), frames, numbers, table),
+        "confusion": confusion_matrix(action, seen.predicted, count).tolist(),
     }
 
 
@@ -125,23 +99,19 @@ def _of_action(
     }
 
 
-def analog(
-    controls: Tensor | None, known: NDArray[np.float32], wanted: NDArray[np.float32]
-) -> dict[str, dict[str, float]] | None:
+def analog(controls: Tensor, known: NDArray[np.float32], wanted: NDArray[np.float32]) -> dict[str, dict[str, float]]:
     """Says how far predicted controls are from those of N frames.
 
     Args:
-        controls: [N, 3] predicted, with the recorded previous actions; None where nothing predicts them.
+        controls: [N, 3] predicted, with the recorded previous actions.
         known: [M, 3] of training frames, whose mean a predictor that learned nothing knows.
         wanted: [N, 3] as they were.
 
     Returns:
         Plain JSON: for steer, gas and brake the mean absolute error, and that of always telling the mean.
     """
-    if controls is None:
-        return None
     mean = known.mean(axis=0, dtype=np.float64)
-    error, constant_error = (np.abs(told - wanted).mean(axis=0) for told in (controls.cpu().numpy(), mean))
+    error, constant_error = (np.abs(told - wanted).mean(axis=0) for told in (controls.numpy(), mean))
     return {
         name: {"clone_error": float(error[place]), "constant_error": float(constant_error[place])}
         for place, name in enumerate(("steer", "gas", "brake"))
@@ -149,70 +119,28 @@ def analog(
 
 
 def by_offset(
-    predictions: Mapping[int, Predicted],
-    frames: FrameDataset,
-    numbers: NDArray[np.int64],
-    majority: int,
-    *,
-    is_analog: bool = False,
+    outputs: dict[int, Tensor], frames: FrameDataset, numbers: NDArray[np.int64], table: ActionTable
 ) -> list[dict[str, float | int | None]]:
     """Says how well actions are known before they are taken, with the recorded previous actions.
 
     Args:
-        predictions: of N frames, by how many decisions ahead.
+        outputs: of N frames, by how many decisions ahead.
         frames: where they are from.
         numbers: [N] of these frames.
-        majority: action of the policy that learned nothing.
-        is_analog: whether the policy decides for numbers.
+        table: what decisions are.
 
     Returns:
-        Plain JSON for each offset: how many frames have an action so long after them, loss, accuracy, that of the
-        majority action, and that of doing what is done now until then.
+        Plain JSON for each offset: how many frames have an action so long after them, loss and accuracy.
     """
-    labels, rows = Labels.of(frames, "soft", is_analog=is_analog), []
-    action = frames.decided(numbers).action
-    for offset, predicted in predictions.items():
-        share, is_known = labels.ahead(torch.from_numpy(numbers), offset)
+    labels, rows = Labels.of(frames, "soft", is_analog=table.is_analog), []
+    for offset, each in outputs.items():
+        predicted = Predictions(each.cpu(), table)
+        wanted, is_known = labels.ahead(torch.from_numpy(numbers), offset)
         later = frames.decided(numbers + offset * is_known.numpy()).action
-        columns = {
-            "loss": predicted.losses(share.reshape(action.size, -1)),
-            "accuracy": predicted.predicted == later.ravel(),
-            "majority_accuracy": later.ravel() == majority,
-            "action_now_accuracy": later.ravel() == action.ravel(),
-        }
-        is_place = np.repeat(is_known.numpy(), action.shape[1])
+        columns = {"loss": predicted.losses(wanted), "accuracy": predicted.predicted == later.ravel()}
+        is_place = np.repeat(is_known.numpy(), later.shape[1])
         rows.append({"offset": offset, "num_frames": int(is_known.sum()), **_means(columns, is_place)})
     return rows
-
-
-@dataclass(frozen=True)
-class Habits:
-    """What drivers of the training races most often do: policies that see nothing but the action before.
-
-    Attributes:
-        majority: the action with the largest share of all.
-        likeliest_next: [A] what most often follows each action, mostly itself.
-        likeliest_change: [A] the same where the action changes, as if somebody said when; what is most often changed to
-            where an action is never changed.
-    """
-
-    majority: int
-    likeliest_next: NDArray[np.int64]
-    likeliest_change: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, train: FrameDataset, numbers: NDArray[np.int64], num_actions: int) -> Habits:
-        """Returns those of training frames by their numbers, each race's in order."""
-        action, share = train.decided(numbers)
-        before = action_before(action, train.race_index[numbers])
-        following = confusion_matrix(before, action.ravel(), num_actions)
-        changes = following * ~np.eye(num_actions, dtype=bool)
-        is_changed = changes.any(axis=1, keepdims=True)
-        return cls(
-            majority=int(share.sum(axis=(0, 1), dtype=np.float64).argmax()),
-            likeliest_next=following.argmax(axis=1),
-            likeliest_change=np.where(is_changed, changes, changes.sum(axis=0)).argmax(axis=1),
-        )
 
 
 def action_before(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -239,63 +167,3 @@ def confusion_matrix(action: NDArray[np.int64], predicted: NDArray[np.int64], nu
     """Returns [A, A] counts, rows what was done and columns what was predicted."""
     counts = np.bincount(action * num_actions + predicted, minlength=num_actions**2)
     return counts.reshape(num_actions, num_actions)
-
-
-def calibration(confidence: NDArray[np.float32], is_right: NDArray[np.bool_]) -> dict[str, Any]:
-    """Says how far the probability of the most likely action is how often it is right.
-
-    Frames are sorted by confidence into bins of equal numbers (Nguyen and O'Connor 2015, arXiv:1508.05154): of equal
-    width, the last would hold nearly all. The error is the mean distance of confidence and accuracy over bins, weighed
-    by their frames: Guo et al. 2017, arXiv:1706.04599, eq. 3.
-
-    Args:
-        confidence: [N] in [0, 1], at least one.
-        is_right: [N] whether that action was done.
-
-    Returns:
-        Plain JSON: expected_calibration_error, and bins with the confidence, accuracy and num_frames of each.
-    """
-    parts = [part for part in np.array_split(np.argsort(confidence, kind="stable"), CALIBRATION_BINS) if len(part)]
-    bins = [
-        {
-            "confidence": float(confidence[part].mean(dtype=np.float64)),
-            "accuracy": float(is_right[part].mean()),
-            "num_frames": len(part),
-        }
-        for part in parts
-    ]
-    distances = [each["num_frames"] * abs(each["confidence"] - each["accuracy"]) for each in bins]
-    return {"expected_calibration_error": sum(distances) / len(confidence), "bins": bins}
-
-
-def timelines(
-    frames: FrameDataset, races: Sequence[FrameRace], predicted: NDArray[np.int64], table: ActionTable
-) -> list[dict[str, Any]]:
-    """Returns what driver and policy do along some races.
-
-    Args:
-        frames: frames of the races.
-        races: the first of those that were predicted.
-        predicted: [N] actions, race after race.
-        table: what they are.
-
-    Returns:
-        Plain JSON for each race: race_id, end_ms (the race time of its last frame), and for driver and policy every
-        change: the race time in ms and the action since then.
-    """
-    rows, start = [], 0
-    for race in races:
-        own = frames_of([race])
-        done = frames.decided(own).action
-        within_ms = np.arange(done.shape[1]) * table.ticks_per_action * TICK_MS
-        time_ms = (frames.time_ms[own][:, None] + within_ms).ravel()
-        chosen = predicted[start : start + done.size]
-        start += done.size
-        changes = {"driver": _changes(time_ms, done.ravel()), "policy": _changes(time_ms, chosen)}
-        rows.append({"race_id": race.race_id, "end_ms": int(time_ms[-1]), **changes})
-    return rows
-
-
-def _changes(time_ms: NDArray[np.int64], action: NDArray[np.int64]) -> list[list[int]]:
-    is_new = np.append(True, action[1:] != action[:-1])
-    return np.stack([time_ms[is_new], action[is_new]], axis=1).tolist()

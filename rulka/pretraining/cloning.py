@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -196,27 +196,32 @@ class Lesson:
         return torch.stack(losses).mean()
 
     def policy_loss(self, logits: Tensor, labels: Tensor, is_known: Tensor | None = None) -> Tensor:
-        """Returns the loss [] of one offset: cross-entropy of each place, or `control_losses` of numbers.
+        """Returns the mean loss [] of one offset.
 
         Args:
-            logits: [B, K A], or [B, 6] where decisions are numbers.
-            labels: [B, K A], or [B, 3], on the same device.
+            logits: see `losses_of`.
+            labels: likewise.
             is_known: [B] whether a frame has a label; the others count nothing. All have one when left out.
         """
-        if self.table.is_analog:
-            return mean_of_known(control_losses(logits, labels), is_known)
-        by_place = (-1, self.table.num_actions)
-        if is_known is not None:
-            is_known = is_known.repeat_interleave(self.table.actions_per_decision)
-        losses = functional.cross_entropy(logits.float().view(by_place), labels.view(by_place), reduction="none")
-        return mean_of_known(losses, is_known)
+        losses = losses_of(logits, labels, self.table)
+        if is_known is None:
+            return losses.mean()
+        is_known = is_known.repeat_interleave(len(losses) // len(is_known))
+        return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)
 
 
-def mean_of_known(losses: Tensor, is_known: Tensor | None) -> Tensor:
-    """Returns the mean [] of losses [B] of frames that have a label [B], or of all; 0 where none has one."""
-    if is_known is None:
-        return losses.mean()
-    return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)
+def losses_of(outputs: Tensor, labels: Tensor, table: ActionTable) -> Tensor:
+    """Returns the losses [B K] of each place of decisions: cross-entropy, or `control_losses` of numbers.
+
+    Args:
+        outputs: logits [B, K A], or [B, 6] where decisions are numbers.
+        labels: shares of the actions [B, K A] in any shape, or controls [B, 3], on the same device.
+        table: what decisions are.
+    """
+    if table.is_analog:
+        return control_losses(outputs, labels)
+    by_place = (-1, table.num_actions)
+    return functional.cross_entropy(outputs.float().view(by_place), labels.reshape(by_place), reduction="none")
 
 
 def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
@@ -230,38 +235,13 @@ def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
     return -_OF_NUMBERS.log_prob(outputs, middle + NEAREST_END * (controls - middle))
 
 
-class Predicted(Protocol):
-    """What a policy makes of N frames."""
-
-    @property
-    def outputs(self) -> Tensor:
-        """What it puts out, in main memory."""
-        ...
-
-    @property
-    def predicted(self) -> NDArray[np.int64]:
-        """[N K] the action that it takes, or that its numbers are nearest to."""
-        ...
-
-    def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns the loss [N K] of each place against labels, in nats."""
-        ...
-
-
-def predictions_of(outputs: Tensor, table: ActionTable) -> Predicted:
-    """Returns those that a policy of such decisions puts out, [N, K A], or [N, 6] where they are numbers."""
-    if table.is_analog:
-        return ControlPredictions(outputs.cpu(), table)
-    return Predictions(outputs.reshape(-1, table.num_actions).cpu())
-
-
 @dataclass(frozen=True)
-class ControlPredictions:
-    """What a policy of numbers makes of N frames.
+class Predictions:
+    """What a policy makes of N frames.
 
     Attributes:
-        outputs: [N, 6] float32, in main memory.
-        table: of actions.
+        outputs: logits [N, K A], or [N, 6] where decisions are numbers; float32, in main memory.
+        table: what its decisions are.
     """
 
     outputs: Tensor
@@ -269,43 +249,20 @@ class ControlPredictions:
 
     @property
     def controls(self) -> Tensor:
-        """[N, 3] steering, gas and brake that it takes."""
+        """[N, 3] steering, gas and brake that it takes, where decisions are numbers."""
         return _OF_NUMBERS.greedy(self.outputs)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """[N] the action nearest to that."""
-        steer, gas, brake = self.controls.numpy().T
-        return self.table.index_of(gas, brake, steer, HALF_LOCK)
+        """[N K] the most likely action of each place, or [N] the one that its numbers are nearest to."""
+        if self.table.is_analog:
+            steer, gas, brake = self.controls.numpy().T
+            return self.table.index_of(gas, brake, steer, HALF_LOCK)
+        return self.outputs.view(-1, self.table.num_actions).argmax(dim=1).numpy()
 
     def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns minus log-densities [N] of labels [N, 3]."""
-        return control_losses(self.outputs, labels).double().numpy()
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a policy makes of N frames, place after place.
-
-    Attributes:
-        outputs: logits [N K, A] float32, in main memory.
-    """
-
-    outputs: Tensor
-
-    @property
-    def predicted(self) -> NDArray[np.int64]:
-        """[N K] most likely action."""
-        return self.outputs.argmax(dim=1).numpy()
-
-    @property
-    def confidence(self) -> NDArray[np.float32]:
-        """[N K] probability of the most likely action."""
-        return self.outputs.softmax(dim=1).amax(dim=1).numpy()
-
-    def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns the cross-entropy [N K] of each place against labels [N K, A], nats."""
-        return functional.cross_entropy(self.outputs, labels, reduction="none").double().numpy()
+        """Returns the loss [N K] of each place against labels, nats; see `losses_of`."""
+        return losses_of(self.outputs, labels, self.table).double().numpy()
 
 
 def hidden_of(
@@ -322,7 +279,7 @@ def hidden_of(
     return torch.cat(hidden)
 
 
-def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predicted:
+def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predictions:
     """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
 
     The car still goes where the recorded driver went. Previous actions from before the first frame are the recorded
@@ -355,7 +312,7 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
         chosen = distribution.greedy(outputs[at])
         pressed = _keys_of(chosen) if table.is_analog else keys[chosen].flatten(1)
         previous[is_going] = torch.cat([previous[is_going], pressed], dim=1)[:, -previous.shape[1] :]
-    return predictions_of(outputs, table)
+    return Predictions(outputs.cpu(), table)
 
 
 def _keys_of(controls: Tensor) -> Tensor:

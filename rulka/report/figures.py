@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rulka.evaluation.results import Evaluation
-from rulka.folders import EMBEDDING_PICTURE, LOSS_CURVE, NEIGHBOURS_PICTURE, PREVIEWS_PICTURE, PROBES_PICTURE
-from rulka.pretraining.clone_plots import draw_calibration, draw_timelines
+from rulka.folders import LOSS_CURVE, PREVIEWS_PICTURE, PROBES_PICTURE
 from rulka.report import learning_plots, race_plots
 from rulka.report.learning_plots import TrainingLog
 from rulka.report.theme import DARK, LIGHT, Draw, to_png
@@ -84,15 +83,6 @@ def encoder_figures(folder: Path) -> list[Plot]:
             "Level 0: what it was shown",
             "Frames, and below them what was rebuilt of them from their features, or two views that were compared.",
         ),
-        NEIGHBOURS_PICTURE: (
-            "Level 0: nearest frames",
-            "On the left a frame, beside it the frames of other held-out races whose features are nearest (cosine), "
-            "with place and speed. Where places and speeds are alike, features tell them.",
-        ),
-        EMBEDDING_PICTURE: (
-            "Level 0: features in a plane",
-            "Two principal components, of frames from held-out races, by speed and by the place along the track.",
-        ),
     }
     files = {folder / name: words for name, words in titles.items()}
     return [
@@ -157,7 +147,7 @@ def _cloning_figures(cloning: Mapping[str, Any]) -> list[_Wanted]:
     accuracy = cloning["validation_accuracy"]
     known = f" It takes the demonstrated action in {accuracy:.0%} of held-out frames." if accuracy else ""
     confusion = np.array(cloning["confusion"], np.float64)
-    figures = [
+    return [
         _Wanted(
             "cloning",
             "What the cloned policy mixes up",
@@ -165,24 +155,5 @@ def _cloning_figures(cloning: Mapping[str, Any]) -> list[_Wanted]:
             f"percent of the row.{known} Many confusions are a matter of a twentieth of a second.",
             lambda theme: learning_plots.confusion_plot(confusion, theme),
             is_small=True,
-        ),
-        _Wanted(
-            "cloning_timelines",
-            "When the cloned policy holds which key",
-            "Along demonstrations that it did not learn from, below what their drivers held; it sees its own previous "
-            "actions, as when it drives, but goes where they went.",
-            lambda theme: draw_timelines(cloning["timelines"], theme.colours_of_clone),
-        ),
-    ]
-    if cloning["calibration"]:  # which numbers have none
-        figures.append(
-            _Wanted(
-                "cloning_calibration",
-                "How sure the cloned policy is",
-                "A dot is a fifteenth of the frames: how likely it found the action that it would take, and how often "
-                "that was done. The error is the mean distance from the dashed line.",
-                lambda theme: draw_calibration(cloning["calibration"], theme.colours_of_clone),
-                is_small=True,
-            )
         )
-    return figures
+    ]

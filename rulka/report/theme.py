@@ -18,8 +18,6 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rulka.pretraining.clone_plots import Colours
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -69,11 +67,6 @@ class Theme:
         named = {"agent": self.blue, "cloned": self.green, "random": self.muted}
         others = [contestant.key for contestant in evaluation.contestants if contestant.key not in named]
         return named | {key: self.other(place) for place, key in enumerate(others)}
-
-    @property
-    def colours_of_clone(self) -> Colours:
-        """Those of the cloned policy and of who drove what it learned from."""
-        return Colours(self.muted, self.green, self.orange)
 
     def other(self, place: int) -> str:
         """Returns the colour of an algorithm that is not the agent's, by its place among those."""

@@ -15,7 +15,7 @@ from rulka.cluster.ray_cluster import ActorLostError, Node
 from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError
 from rulka.study import nodes as nodes_module
 from rulka.study.nodes import command_of, deal, helped
-from rulka.study.population import run_population
+from rulka.study.population_run import run_population
 from tests.waiting import PATIENCE_S
 
 

@@ -56,9 +56,7 @@ def test_the_clone_is_measured_by_its_numbers_and_the_nearest_actions(done: Path
     assert metrics["label_entropy"] is None
     assert metrics["calibration"] == {}
     assert [row["offset"] for row in metrics["by_offset"]] == [0, 2]
-    assert not (done / "policy" / "calibration.png").exists()
-    assert (done / "policy" / "timelines.png").exists()
-    assert len(json_of(done / "visited" / "rounds.json")) == 1
+    assert len(metrics["rounds"]) == 1
 
 
 @pytest.mark.slow

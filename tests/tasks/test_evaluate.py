@@ -107,13 +107,7 @@ def write_inputs(tmp_path: Path) -> Inputs:
     log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "record_s": None, "mean_return": -1.0}
     (tmp_path / "agent" / "training.jsonl").write_text(json.dumps(log) + "\n")
     confusion = (np.eye(12) * 3).tolist()
-    bins = {"expected_calibration_error": 0.1, "bins": [{"confidence": 0.6, "accuracy": 0.5, "num_frames": 36}]}
-    cloning = {
-        "confusion": confusion,
-        "validation_accuracy": 0.5,
-        "calibration": {"recorded_actions": bins, "own_actions": bins},
-        "timelines": [{"race_id": "one", "end_ms": 900, "driver": [[0, 0], [50, 1]], "policy": [[0, 2]]}],
-    }
+    cloning = {"confusion": confusion, "validation_accuracy": 0.5}
     (tmp_path / "policy" / "metrics.json").write_text(json.dumps(cloning))
     (tmp_path / "races").mkdir()
     races = tuple(demonstration(number, speed) for number, speed in enumerate((6.0, 8.0, 10.0)))
@@ -171,8 +165,7 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bfloat16", "mixes up"):
         assert text in page
     plots = {path.name for path in (out_dir / "plots").iterdir()}
-    of_races, of_clone = ("driven_lines", "splits", "speed", "times"), ("", "_timelines", "_calibration")
-    assert plots == {f"{name}.png" for name in (*of_races, "training", *(f"cloning{name}" for name in of_clone))}
+    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "speed", "times", "training", "cloning")}
     with av.open(str(out_dir / "race.mp4")) as video:
         assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
     assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))
