@@ -12,7 +12,6 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
                             "validation" where there are none, and "train", with `validation_*` null, where none is
                             held out. `races` says how it raced after which epoch, and with `clone.dagger` `rounds`
                             how it drove to meet what it was advised on
-         loss_curve.png
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
@@ -43,7 +42,7 @@ from rulka.device import Generators, device_of, use_cores, use_device
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.visiting import visit
-from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, LOSS_CURVE, METRICS_FILE, POLICY, RACES
+from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
 from rulka.params import (
     ActionParams,
     CloneParams,
@@ -54,19 +53,18 @@ from rulka.params import (
     SimulatorParams,
     read_params,
 )
-from rulka.pretraining.clone_measures import measure
 from rulka.pretraining.cloning import (
     Labels,
     Lesson,
     check_races,
     disconnect,
     disturb,
+    measure,
     measured_races,
     predict_own,
     races_of,
 )
 from rulka.pretraining.fit import History, Lessons, fit, resumable, say_if_stopped
-from rulka.pretraining.plots import plot_loss
 from rulka.pretraining.visited import Visited
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -286,13 +284,6 @@ def _write_results(
         **{f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")},
     }
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    plot_loss(
-        folder / LOSS_CURVE,
-        history,
-        title="Level 1: behaviour cloning",
-        unit="minus log-density (nats)" if table.is_analog else "cross-entropy (nats)",
-        baselines={} if table.is_analog else {"entropy of the labels": measured["label_entropy"]},
-    )
 
 
 def say_what_is_never_done(share: torch.Tensor, table: ActionTable) -> None:

@@ -2,10 +2,8 @@
 
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
-         metrics.json       losses of every epoch, which one was kept, what they compare with, and
-                            why training stopped early, if it did; and what features tell of held-out frames, and of
-                            which split these are (`probed_on`)
-         loss_curve.png, probes.png
+         metrics.json       losses of every epoch, which one was kept, why training stopped early, if it did; and what
+                            features tell of held-out frames, and of which split these are (`probed_on`)
          previews.png       frames, and below them what is rebuilt of them, or two views
 Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
@@ -21,23 +19,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.image import imsave
 
-from models.encoders.base import normalise_image
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
+from rulka.datasets.card import contact_sheet
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.datasets.split import SPLITS
 from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import (
     ENCODER,
     FRAMES,
-    LOSS_CURVE,
     METRICS_FILE,
     PRETRAIN_RUNS,
     PREVIEWS_PICTURE,
-    PROBES_PICTURE,
 )
 from rulka.observation import reference_normalisation
 from rulka.params import (
@@ -49,7 +46,6 @@ from rulka.params import (
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import FitError, History, Lessons, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
-from rulka.pretraining.plots import plot_loss, plot_probes, save_rows
 from rulka.pretraining.probes import probe_encoder, spread
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -57,7 +53,6 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import output_folder, require, run_stage
 
 NUM_PREVIEWS = 12
-NUM_BASELINE_FRAMES = 4096
 VALIDATION_BATCH = 512
 
 
@@ -106,7 +101,7 @@ def pretrain(
         )
         with output_folder(out_dir) as folder:
             facts = {"probes": probes, "probed_on": probed.split if probed else None}
-            _write_results(folder, objective, history, facts, pretrain, train, validation)
+            _write_results(folder, history, facts, pretrain, train, validation)
             _draw_previews(folder, objective, pretrain, train if probed is None else probed)
             write_artifact(folder, artifact)
 
@@ -180,15 +175,12 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
 
 def _write_results(
     folder: Path,
-    objective: Objective,
     history: History,
     facts: dict[str, Any],
     pretrain: PretrainParams,
     train: FrameDataset,
     validation: FrameDataset,
 ) -> None:
-    judged = validation if len(validation) else train
-    baselines = objective.baseline(_some(train), _some(judged), min(pretrain.batch_size, len(judged)))
     metrics = {
         "objective": pretrain.objective.kind,
         "num_train_frames": len(train),
@@ -196,31 +188,21 @@ def _write_results(
         "train_loss": history.best.train_loss,
         "validation_loss": history.best.validation_loss,
         **history.to_json(),
-        **baselines,
         **facts,
     }
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    plot_probes(folder / PROBES_PICTURE, facts["probes"])
-    unit = "loss" if objective.compares_frames else "loss (squared error, images in [-1, 1])"
-    title = f"Level 0: encoder ({pretrain.objective.kind})"
-    plot_loss(folder / LOSS_CURVE, history, title=title, unit=unit, baselines=baselines)
 
 
 def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
-    """Draws what became of frames."""
+    """Draws frames, and what became of them in rows below."""
     device = device_of(objective)
     images = torch.from_numpy(frames.seen(spread(np.arange(len(frames)), NUM_PREVIEWS)))
     generator = make_generator(device, pretrain.seed)
     with torch.no_grad():
         shown = [objective.preview(images.to(device), generator) for _ in range(1 + objective.compares_frames)]
     pixels = [(each * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu() for each in shown]
-    save_rows(folder / PREVIEWS_PICTURE, *(each[:, -1].numpy() for each in (images, *pixels)))
-
-
-def _some(frames: FrameDataset) -> torch.Tensor:
-    """Returns normalised images [N, C, H, W], spread evenly over all."""
-    chosen = spread(np.arange(len(frames)), NUM_BASELINE_FRAMES)
-    return normalise_image(torch.from_numpy(frames.seen(chosen)), torch.float32)
+    rows = np.concatenate([each[:, -1].numpy() for each in (images, *pixels)])
+    imsave(folder / PREVIEWS_PICTURE, contact_sheet(rows, len(images)), cmap="gray", vmin=0, vmax=255)
 
 
 def main() -> None:

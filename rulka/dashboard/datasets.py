@@ -14,7 +14,6 @@ from rulka.folders import (
     ENCODER,
     FRAMES,
     PREVIEWS_PICTURE,
-    PROBES_PICTURE,
     RACES,
 )
 from rulka.tracks.track import load_track
@@ -23,7 +22,6 @@ CONTACT_SHEET = "contact_sheet.png"
 PICTURES = {
     CONTACT_SHEET: (FRAMES, "Frames of the training split, some of each map"),
     PREVIEWS_PICTURE: (ENCODER, "What Level 0 was shown, and what became of it"),
-    PROBES_PICTURE: (ENCODER, "What a linear layer tells from the features"),
 }
 """Pictures that stages leave beside their data, with where they lie and what they show."""
 MOST_NAMED = 200

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rulka.evaluation.results import Evaluation
-from rulka.folders import LOSS_CURVE, PREVIEWS_PICTURE, PROBES_PICTURE
+from rulka.folders import PREVIEWS_PICTURE
 from rulka.report import learning_plots, race_plots
 from rulka.report.learning_plots import TrainingLog
 from rulka.report.theme import DARK, LIGHT, Draw, to_png
@@ -49,7 +49,7 @@ def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog], cloning: M
     Args:
         evaluation: all races.
         logs: training logs, the agent's first; may be empty.
-        cloning: measures of the cloned policy, see `rulka.pretraining.clone_measures`; empty when unknown.
+        cloning: measures of the cloned policy, see `rulka.pretraining.cloning`; empty when unknown.
 
     Returns:
         Figures by file name without extension, in the order of the page.
@@ -73,12 +73,6 @@ def save_figures(folder: Path, figures: dict[str, Plot]) -> None:
 def encoder_figures(folder: Path) -> list[Plot]:
     """Returns the pictures of Level 0 that lie in the encoder's folder."""
     titles = {
-        LOSS_CURVE: ("Level 0: loss", "Of every epoch, on training frames and held-out ones. The dotted line is kept."),
-        PROBES_PICTURE: (
-            "Level 0: what features tell",
-            "A linear layer on the features tells these of frames from held-out races, beside the same encoder with "
-            "random weights, and a constant.",
-        ),
         PREVIEWS_PICTURE: (
             "Level 0: what it was shown",
             "Frames, and below them what was rebuilt of them from their features, or two views that were compared.",

@@ -13,12 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.errors import UserError
 from rulka.evaluation.by_track import HEAD, track_rows
 from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_LOG, TRANSFER_REPORT
 from rulka.graph import read_graph
 from rulka.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
-from rulka.study.plan import EXPERIMENTS, Cell, Plan
+from rulka.study.plan import EXPERIMENTS, Cell, Plan, StudyError
 
 SCORE = "lap_share"
 """What runs are compared by: the mean over races of reference lap over race time, 0 for one that did not finish."""
@@ -29,14 +28,6 @@ PRETRAINING: Mapping[str, tuple[str, ...]] = {
 """The stages that an agent owes something to, by where its parts come from."""
 PACE = "check_pace"
 """How well a greedy check went: the share of its races that finished, over their mean time in seconds."""
-
-
-class NoResultsError(UserError):
-    """No cell has come to its end."""
-
-
-class UnknownMeasureError(UserError):
-    """A stage's metrics do not hold what an experiment is to compare."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +103,13 @@ def gather(plan: Plan) -> Results:
     """Reads the results of all cells that came to their end.
 
     Raises:
-        NoResultsError: if none has.
-        UnknownMeasureError: if the file names a number that is not there.
+        StudyError: if none has.
+        StudyError: if the file names a number that is not there.
     """
     finished = [cell for cell in plan.cells if cell.last.cpu_seconds is not None]
     if not finished:
         message = f"no cell of {plan.name} has come to its end"
-        raise NoResultsError(message, hint=f"Look at the logs in {EXPERIMENTS.as_posix()}.")
+        raise StudyError(message, hint=f"Look at the logs in {EXPERIMENTS.as_posix()}.")
     missing = tuple(cell.name for cell in plan.cells if cell not in finished)
     if plan.file.measures:
         return Results(pd.DataFrame([_measured(cell, plan.file.measures) for cell in finished]), missing)
@@ -144,11 +135,11 @@ def _number(metrics: Any, name: str, whose: str) -> float:
         if not isinstance(value, dict) or key not in value:
             known = ", ".join(value) if isinstance(value, dict) else "a number"
             message = f"measures: {whose} have no {name}; where {key} is looked for there is {known}"
-            raise UnknownMeasureError(message, hint="A dot stands before each key inside another.")
+            raise StudyError(message, hint="A dot stands before each key inside another.")
         value = value[key]
     if not isinstance(value, (int, float)):
         message = f"measures: {name} of the {whose} is no number"
-        raise UnknownMeasureError(message, hint="Name one of the numbers inside it.")
+        raise StudyError(message, hint="Name one of the numbers inside it.")
     return float(value)
 
 

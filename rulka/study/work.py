@@ -80,13 +80,6 @@ class Job(NamedTuple):
         return self.cpu_seconds is None and all((before / DONE_FILE).exists() for before in self.inputs.values())
 
 
-class Failure(NamedTuple):
-    """A job that failed: what it last said, and where all of it can be read."""
-
-    job: Job
-    said: str
-
-
 class Work:
     """Does jobs beside other processes, which it knows by their locks alone.
 
@@ -96,7 +89,7 @@ class Work:
     """
 
     def __init__(self, num_processes: int, say: Callable[[str], None]) -> None:
-        self.failures: dict[Path, Failure] = {}
+        self.failures: dict[Path, Job] = {}
         self._num_processes, self._say = num_processes, say
         self._leaders: list[Leader] = []
         self._lock, self._is_stopping = Lock(), False
@@ -122,7 +115,7 @@ class Work:
     def check(self) -> None:
         """Raises UnfinishedError if a job failed here."""
         if self.failures:
-            names = ", ".join(failure.job.name for failure in self.failures.values())
+            names = ", ".join(job.name for job in self.failures.values())
             message = f"{names} did not come to an end"
             raise UnfinishedError(message, hint="The lines above say why. The same command tries again.")
 
@@ -137,23 +130,23 @@ class Work:
             with locked(job.folder):
                 if job.cpu_seconds is not None:  # somebody has finished it since it was found due
                     return True
-                failure = self._run(job)
+                said = self._run(job)
         except RunInUseError:
             return False
-        if failure is None:
+        if said is None:
             self._say(f"{job.name} is done: {end(job)}")
         else:
-            self.failures[job.folder] = failure
-            log = (job.folder / LOG_FILE).as_posix()
-            self._say(f"{job.name} failed: {failure.said}; see {log}")
+            self.failures[job.folder] = job
+            self._say(f"{job.name} failed: {said}; see {(job.folder / LOG_FILE).as_posix()}")
         return True
 
-    def _run(self, job: Job) -> Failure | None:
+    def _run(self, job: Job) -> str | None:
+        """Runs a job's module, and returns what it said if it failed."""
         _lay_out(job)
         for _ in range(NUM_STARTS):
             with self._lock, (job.folder / LOG_FILE).open("ab") as log:
                 if self._is_stopping:
-                    return Failure(job, "it was not begun")
+                    return "it was not begun"
                 command = [sys.executable, "-m", job.module]
                 leader = start_group(command, _environment(self._num_processes), log, job.folder)
                 self._leaders.append(leader)
@@ -165,7 +158,7 @@ class Work:
             if leader.returncode >= 0:
                 break
             self._say(f"{job.name} was killed: it goes on")
-        return Failure(job, _last_line(job.folder / LOG_FILE))
+        return _last_line(job.folder / LOG_FILE)
 
     def _stop(self) -> None:
         with self._lock:

@@ -17,8 +17,7 @@ from models.torso import InputShape
 from rulka.actions import action_table
 from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.observation import reference_normalisation
-from rulka.pretraining.clone_measures import action_before, measure
-from rulka.pretraining.cloning import Measured
+from rulka.pretraining.cloning import Measured, action_before, measure
 
 Write = Callable[..., tuple[Path, object]]
 MEAN, STD = (torch.from_numpy(part) for part in (reference_normalisation().mean, reference_normalisation().std))

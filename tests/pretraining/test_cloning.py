@@ -23,16 +23,20 @@ from rulka.datasets.sharded import ShardedArray
 from rulka.datasets.split import SPLITS, Split
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
 from rulka.params import CloneParams, LabelKind, reference_params
-from rulka.pretraining.clone_measures import action_before, analog, by_offset, confusion_matrix, label_entropy, measure
 from rulka.pretraining.cloning import (
     Labels,
     Lesson,
     Measured,
     Predictions,
+    action_before,
+    by_offset,
+    confusion_matrix,
     disconnect,
     disturb,
     hidden_of,
     hide,
+    label_entropy,
+    measure,
     measured_races,
     predict_own,
     races_of,
@@ -288,12 +292,3 @@ def test_frames_without_a_label_count_nothing() -> None:
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad[:, :2], torch.tensor([[0.0, 0.0], [0.75, -0.75], [0.0, 0.0]]))
     assert lesson.policy_loss(logits, labels, torch.zeros(3, dtype=torch.bool)).item() == 0.0
-
-
-def test_errors_of_controls_by_hand() -> None:
-    known, wanted = (np.array(rows, np.float32) for rows in ([[0.5, 1, 0], [-0.5, 0, 0]], [[1, 1, 0], [-1, 1, 0.5]]))
-    assert analog(torch.tensor([[0.5, 1, 0], [-1, 0, 0]]), known, wanted) == {
-        "steer": {"clone_error": 0.25, "constant_error": 1.0},
-        "gas": {"clone_error": 0.5, "constant_error": 0.5},
-        "brake": {"clone_error": 0.25, "constant_error": 0.25},
-    }

@@ -13,8 +13,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
 from rulka.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
-from rulka.pretraining.objectives import OBJECTIVES, Objective, ObjectiveError, build_objective
-from rulka.pretraining.views import random_view
+from rulka.pretraining.objectives import OBJECTIVES, Objective, ObjectiveError, build_objective, random_view
 from tests.conftest import sees
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)

@@ -20,7 +20,6 @@ from rulka.errors import UserError
 from rulka.statistics import bootstrap_interval
 from rulka.study.experiment import run_experiment
 from rulka.study.plan import EXPERIMENTS, do_stages, read_plan
-from rulka.study.results import UnknownMeasureError
 from rulka.study.work import UnfinishedError
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -200,7 +199,7 @@ def test_an_experiment_may_end_before_anything_races() -> None:
         ("probes.speed.pretrained_error", "where speed is looked for there is speed_mps"),
         ("loss", "no number"),
     ):
-        with pytest.raises(UnknownMeasureError, match=message):
+        with pytest.raises(UserError, match=message):
             run_experiment(write(**measured | {"measures": [name]}), (), 2, None, lambda _: None)
 
 

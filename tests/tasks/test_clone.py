@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from torch.nn import functional
 
 import rulka.evaluation.closed_loop as closed_loop
-import rulka.pretraining.clone_measures as clone_measures
 import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
 from models.actor_critic import ClonePolicy
@@ -191,7 +190,7 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
         share = torch.from_numpy(frames.action_share[frames_of(races)])
         return Predictions(torch.where(share > 0, 0.0, next(losses)), table)  # the higher the worse
 
-    for module in (stage, clone_measures):
+    for module in (stage, cloning):
         monkeypatch.setattr(module, "predict_own", own)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=3)
     assert metrics["best_epoch"] == 1

@@ -77,9 +77,7 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
         "weights.safetensors",
         "meta.json",
         "metrics.json",
-        "loss_curve.png",
         "previews.png",
-        "probes.png",
     }
     assert artifact.provenance["probes"] == metrics["probes"]
     assert metrics["probes"]["speed_mps"]["constant_error"] > 0
@@ -130,7 +128,6 @@ def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) ->
     assert metrics["validation_loss"] is None
     assert metrics["num_validation_frames"] == 0
     assert metrics["probes"] is metrics["probed_on"] is None
-    assert (tmp_path / "encoder" / "probes.png").stat().st_size > 1000
 
 
 def test_contrastive_losses_come_from_batches_of_one_size(
@@ -156,7 +153,7 @@ def test_contrastive_losses_come_from_batches_of_one_size(
         assert {size for is_training, size in sizes if is_training} == {batch_size}
         assert {size for is_training, size in sizes if not is_training} == {min(batch_size, num_held_out)}
         assert metrics["train_loss"] == pytest.approx(math.log(2 * batch_size - 1), rel=1e-5)
-        assert metrics["validation_loss"] == pytest.approx(metrics["blind_guess_loss"], rel=1e-5)
+        assert metrics["validation_loss"] == pytest.approx(math.log(2 * min(batch_size, num_held_out) - 1), rel=1e-5)
 
 
 def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:
