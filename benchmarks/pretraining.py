@@ -31,9 +31,9 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.datasets.frames import Batch, FrameDataset, Images
 from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, upload, wait_for
 from rulka.observation import reference_normalisation
-from rulka.params import FitParams, ObjectiveParams, Params, PretrainParams, read_params
+from rulka.params import FitParams, ObjectiveParams, Params, read_params
 from rulka.pretraining.fit import Lessons, choose_precision, fit
-from rulka.pretraining.objectives import build_objective
+from rulka.pretraining.objectives import OBJECTIVES, build_objective
 from rulka.progress import Progress
 from tasks.capture import capture
 from tasks.races import races
@@ -42,13 +42,6 @@ NUM_ROUNDS = 7
 NUM_BATCHES = 8
 NUM_DEMONSTRATIONS = 8
 """Of some 250 frames each: enough that no batch of a round is read twice."""
-VIEWS: dict[str, Any] = {"projection": 128, "crop_pixels": 8, "brightness": 0.2, "blur_pixels": 1, "noise": 0.1}
-OBJECTIVES: tuple[dict[str, Any], ...] = (
-    {"kind": "autoencoder"},
-    {"kind": "vae", "num_latent": 64, "kl_weight": 0.001},
-    {"kind": "simclr", "temperature": 0.5, **VIEWS},
-    {"kind": "vicreg", "invariance": 25, "variance": 25, "covariance": 1, **VIEWS},
-)
 
 Round = Callable[[], int]
 """Learns and returns from how many frames."""
@@ -85,31 +78,29 @@ def rounds_of(
     device = next(network.parameters()).device
     cached = next(read(0))
     precision = choose_precision(params.precision, network, lambda: loss(upload(cached, device)))
-    once = params.model_copy(update={"epochs": 1})
+    once = params.model_copy(update={"epochs": 1, "precision": precision})
     epochs = itertools.count()
 
     def learn(batches: Callable[[int], Any]) -> int:
         lessons = Lessons(lambda _: itertools.islice(batches(next(epochs)), NUM_BATCHES), loss, lambda: None)
         bar = Progress("", None, "frames", stream=io.StringIO())
-        fit(network, once, lambda: precision, NUM_BATCHES, lessons, bar)
+        fit(network, once, NUM_BATCHES, lessons, bar)
         wait_for(device)
         return int(bar.done)
 
     return partial(learn, read), partial(learn, lambda _: itertools.repeat(cached))
 
 
-def level_0(params: Params, kind: dict[str, Any], frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
+def level_0(params: Params, chosen: ObjectiveParams, frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
     """Returns the rounds of an objective."""
-    chosen = PretrainParams.model_validate(params.pretrain.model_dump() | {"objective": kind})
-    objective_params: ObjectiveParams = chosen.objective
-    objective = build_objective(objective_params, params.encoder, params.observation).to(device)
+    objective = build_objective(chosen, params.encoder, params.observation).to(device)
     generator = make_generator(device, 0)
 
     def loss(batch: Images) -> Tensor:
         return objective.loss(batch.image, generator)
 
-    read = partial(_read, frames.iterate_images, chosen.batch_size)
-    return rounds_of(objective, chosen, read, loss)
+    read = partial(_read, frames.iterate_images, params.pretrain.batch_size)
+    return rounds_of(objective, params.pretrain, read, loss)
 
 
 def level_1(params: Params, frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
@@ -166,7 +157,7 @@ def main() -> None:
     device = choose_device(arguments.device or os.environ.get(DEVICE_VARIABLE, "cpu")).device
     with tempfile.TemporaryDirectory() as folder:
         frames = make_frames(params, Path(folder))
-        rounds = {kind["kind"]: level_0(params, kind, frames, device) for kind in OBJECTIVES}
+        rounds = {kind().kind: level_0(params, kind(), frames, device) for kind in OBJECTIVES}
         rates = median_rates(rounds | {"clone": level_1(params, frames, device)})
     if arguments.json:
         print(json.dumps({"device": str(device), "batch": params.pretrain.batch_size, "frames_per_s": rates}))

@@ -1,21 +1,27 @@
-"""Statistics of finish rates and times. Times are of finished races alone; a race that did not finish has no time.
+"""Statistics of races and of runs: rates, times and scores, with 95 % intervals.
 
-Sources: Wilson 1927 for the interval of a rate; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean with
-bootstrap intervals; Mann and Whitney 1947 for the comparison of two samples. The formulas are those of `scipy.stats`.
+Times are of finished races alone; a race that did not finish has no time. A score matrix is [R, T]: R runs (or races)
+on each of T tasks (tracks). With one task, what is stratified by task is the plain statistic.
+
+Sources: Wilson 1927 for the interval of a rate; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the
+probability of improvement and their bootstrap intervals, as the package `rliable` computes them; Mann and Whitney 1947
+for the comparison of two samples of times.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-Statistic = Callable[..., Any]
-"""Maps samples, and the `axis` along which they lie, to one value for each row."""
+Scores = NDArray[np.float64]
+Statistic = Callable[..., NDArray[np.float64]]
+"""Maps score matrices [..., R, T] to numbers [...]."""
+NUM_RESAMPLES = 2000
 
 
 class Interval(NamedTuple):
@@ -51,34 +57,53 @@ def wilson_interval(num_successes: int, num_trials: int) -> Interval:
     return Interval(float(interval.low), float(interval.high))
 
 
-def interquartile_mean(samples: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
-    """Returns the mean along an axis of n values without the lowest and the highest n // 4."""
-    return stats.trim_mean(samples, 0.25, axis=axis)
+def mean(scores: Scores) -> NDArray[np.float64]:
+    """Returns the means [...] of score matrices [..., R, T]."""
+    return scores.mean(axis=(-2, -1))
+
+
+def median(scores: Scores) -> NDArray[np.float64]:
+    """Returns the medians [...] of score matrices [..., R, T]."""
+    return np.median(scores, axis=(-2, -1))
+
+
+def interquartile_mean(scores: Scores) -> NDArray[np.float64]:
+    """Returns the means [...] of score matrices [..., R, T] without their lowest and highest R T // 4 scores."""
+    return stats.trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1)
+
+
+def probability_of_improvement(ours: Scores, theirs: Scores) -> NDArray[np.float64]:
+    """Returns the chances [...] that a run of ours scores higher than one of theirs, ties counted half, means over T.
+
+    Args:
+        ours: [..., R, T].
+        theirs: [..., S, T] of the same tasks.
+    """
+    first, second = ours[..., :, None, :], theirs[..., None, :, :]
+    return ((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1))
 
 
 def bootstrap_interval(
-    samples: Sequence[float], statistic: Statistic, *, seed: int, num_resamples: int
-) -> Interval | None:
-    """Returns the 95 % percentile bootstrap interval of a statistic, None with fewer than two samples.
+    statistic: Statistic, *samples: Scores, seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> Interval:
+    """Returns the 95 % percentile bootstrap interval of a statistic of score matrices.
+
+    Runs are drawn with replacement for each task by itself, and for each matrix by itself.
 
     Args:
-        samples: [n] observed values.
         statistic: what to estimate.
+        samples: [R, T] each, with at least one run.
         seed: makes the resampling repeatable.
-        num_resamples: number of resampled data sets.
+        num_resamples: number of resampled matrices.
     """
-    if len(samples) < 2:
-        return None
-    # Percentile and not BCa, scipy's default: that one has no answer where all times are equal.
-    found = stats.bootstrap(
-        (np.asarray(samples, dtype=np.float64),),
-        statistic,
-        n_resamples=num_resamples,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(seed),
-    )
-    return Interval(float(found.confidence_interval.low), float(found.confidence_interval.high))
+    rng = np.random.default_rng(seed)
+    drawn = [
+        np.take_along_axis(scores[None], rng.integers(len(scores), size=(num_resamples, *scores.shape)), axis=1)
+        for scores in samples
+    ]
+    # Percentile and not BCa: that one has no answer where all scores are equal.
+    low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
+    return Interval(float(low), float(high))
 
 
 def rank_sum(first_s: Sequence[float | None], second_s: Sequence[float | None]) -> RankSum | None:

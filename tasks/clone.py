@@ -6,15 +6,13 @@ Reads  data/frames/         see rulka.datasets.frames
 Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are those of `ClonePolicy` or
                             `ClonedIqn`, and of `CloningHeads`, which never drive
          metrics.json       accuracy on held-out races beside what needs no learning, where the action changes, per
-                            action, calibration, and every epoch. Races of the validation split give the loss along
+                            action, and every epoch. Races of the validation split give the loss along
                             races in which the policy sees its own actions, weighed as in training, which chooses the
                             epoch where it does not race; those of the test split are measured on. `measured_on` says
                             "validation" where there are none, and "train", with `validation_*` null, where none is
-                            held out. `races` says how it raced after which epoch
-         loss_curve.png, confusion.png, calibration.png, timelines.png
-       data/visited/        with `clone.dagger` the frames that the policy met while it was taught, and what it was
-                            advised there, see rulka.pretraining.visited; else no round
-Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.resume
+                            held out. `races` says how it raced after which epoch, and with `clone.dagger` `rounds`
+                            how it drove to meet what it was advised on
+Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
 from __future__ import annotations
@@ -26,27 +24,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from models.actor_critic import CloningHeads
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
-from rulka.agents.precision import Precision, raise_malloc_thresholds
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
-from rulka.datasets.frames import Batch, FrameDataset, FrameRace, check_contract, frames_of
+from rulka.datasets.frames import Batch, FrameDataset, check_contract, frames_of
 from rulka.datasets.races import load_races
 from rulka.datasets.split import SPLITS, Split
-from rulka.device import Generators, device_of, upload, use_cores, use_device
-from rulka.evaluation.closed_loop import ClosedLoop, drive
+from rulka.device import Generators, device_of, use_cores, use_device
+from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.visiting import visit
-from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES, VISITED
+from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
 from rulka.params import (
     ActionParams,
     CloneParams,
@@ -57,22 +52,18 @@ from rulka.params import (
     SimulatorParams,
     read_params,
 )
-from rulka.pretraining.clone_measures import measure
-from rulka.pretraining.clone_plots import draw_calibration, draw_timelines
 from rulka.pretraining.cloning import (
     Labels,
     Lesson,
-    Measured,
     check_races,
     disconnect,
     disturb,
+    measure,
     measured_races,
     predict_own,
     races_of,
 )
-from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
-from rulka.pretraining.plots import plot_confusion, plot_loss
-from rulka.pretraining.resume import resumable
+from rulka.pretraining.fit import History, Lessons, fit, resumable, say_if_stopped
 from rulka.pretraining.visited import Visited
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -88,32 +79,6 @@ _ENCODER_PREFIX = "encoder."
 
 
 @dataclass(frozen=True)
-class _Result:
-    policy: Cloned
-    heads: CloningHeads
-    history: History
-    races: dict[int, ClosedLoop]
-    imitated: NDArray[np.int64]
-    choosing: list[FrameRace]
-    measured: Measured
-
-
-@dataclass(frozen=True)
-class _Driven:
-    """How the policy raced, by the number of the epoch before."""
-
-    races: dict[int, ClosedLoop]
-
-    def state_dict(self) -> dict[int, dict[str, Any]]:
-        """Returns plain values."""
-        return {epoch: driven.to_json() for epoch, driven in self.races.items()}
-
-    def load_state_dict(self, state: dict[int, dict[str, Any]]) -> None:
-        """Takes over what `state_dict` returned."""
-        self.races.update({epoch: ClosedLoop(**values) for epoch, values in state.items()})
-
-
-@dataclass(frozen=True)
 class Folders:
     """Where the stage reads and writes: outputs of `races`, `capture`, `pretrain`, and its own; live checkpoints."""
 
@@ -122,7 +87,6 @@ class Folders:
     encoder: Path
     out: Path
     runs: Path
-    visited: Path
 
 
 def clone(
@@ -182,13 +146,13 @@ def clone(
     origin = provenance("clone", sections, inputs)
     with resumable(folders.runs, origin) as checkpoints:
         visited = Visited(
-            checkpoints.folder / VISITED.name,
+            checkpoints.folder / "visited",
             observation_contract(observation, places),
             table,
             observation.frames,
             clone.labels,
         )
-        result = _train(policy, heads, clone, splits, table, races, visited, checkpoints)
+        history = _train(policy, heads, clone, splits, table, races, visited, checkpoints)
         artifact = Artifact(
             kind="policy",
             tensors=policy.state_dict() | heads.state_dict(),
@@ -203,10 +167,9 @@ def clone(
             normalisation=normalisation,
             provenance=origin,
         )
-        with output_folder(folders.out) as folder, output_folder(folders.visited) as met:
-            _write_results(folder, result, splits["train"], table)
+        with output_folder(folders.out) as folder:
+            _write_results(folder, policy, heads, clone, splits, table, history, visited)
             write_artifact(folder, artifact)
-            visited.copy_to(met)
         visited.clear()
 
 
@@ -219,7 +182,7 @@ def _train(
     races: EvaluationRaces | None,
     visited: Visited,
     checkpoints: Checkpoints,
-) -> _Result:
+) -> History:
     train, validation = splits["train"], splits["validation"]
     choosing = races_of(validation, clone.maps)
     policy.dropout = clone.dropout
@@ -240,10 +203,7 @@ def _train(
         floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device)
         return visited.taught_beside(lesson).loss(batch, floats)
 
-    taught, sample = nn.ModuleList([policy, heads]), upload(train.batch(slice(0, clone.batch_size)), device)
-
-    def precision() -> Precision:
-        return choose_precision(clone.precision, taught, lambda: lesson.loss(sample, sample.floats))
+    taught = nn.ModuleList([policy, heads])
 
     wanted = labels_of(validation).now[frames_of(choosing)] if choosing else None
 
@@ -252,22 +212,20 @@ def _train(
             return None
         return float(lesson.policy_loss(predict_own(policy, validation, choosing, table).outputs, wanted))
 
-    driven = _Driven({})
-
     def judge(epoch: int) -> tuple[float, float] | None:
         if races is None:
             return None
         _visit_when_due(policy, clone.dagger, races, visited, epoch)
         if not clone.race_every or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
             return None
-        driven.races[epoch] = drive(policy, races)
-        return driven.races[epoch].rank
+        driven = drive(policy, races)
+        visited.raced.append({"epoch": epoch} | driven.to_json())
+        return driven.rank
 
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(
             taught,
             clone,
-            precision,
             math.ceil(len(frames) / clone.batch_size),
             Lessons(
                 batches=lambda epoch: visited.batches(
@@ -276,13 +234,13 @@ def _train(
                 loss=loss,
                 validate=validate,
                 judge=judge if races else None,
-                keeps={"generators": generators, "driven": driven, "visited": visited},
+                keeps={"generators": generators, "visited": visited},
             ),
             bar,
             checkpoints,
         )
     say_if_stopped("clone", history)
-    return _Result(policy, heads, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
+    return history
 
 
 def _visit_when_due(
@@ -296,41 +254,35 @@ def _visit_when_due(
     visited.add(epoch, visit(policy, replace(races, seeds=seeds), dagger.pace, f"visited-{epoch + 1}"))
 
 
-def _write_results(folder: Path, result: _Result, train: FrameDataset, table: ActionTable) -> None:
-    is_held_out = result.measured.frames.split != "train"
+def _write_results(
+    folder: Path,
+    policy: Cloned,
+    heads: CloningHeads,
+    clone: CloneParams,
+    splits: Mapping[Split, FrameDataset],
+    table: ActionTable,
+    history: History,
+    visited: Visited,
+) -> None:
+    imitated = frames_of(races_of(splits["train"], clone.maps))
+    choosing, judged = races_of(splits["validation"], clone.maps), measured_races(splits, clone.maps)
+    is_held_out = judged.frames.split != "train"
     with torch.no_grad():
-        measured = measure(result.policy, result.heads, train, result.imitated, result.measured, table)
-    metrics = _metrics(result) | measured
-    metrics |= {f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")}
-    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    plot_loss(
-        folder / "loss_curve.png",
-        result.history,
-        title="Level 1: behaviour cloning",
-        unit="minus log-density (nats)" if table.is_analog else "cross-entropy (nats)",
-        baselines={} if table.is_analog else {"entropy of the labels": measured["label_entropy"]},
-    )
-    plot_confusion(folder / "confusion.png", np.array(measured["confusion"]), action_names(table))
-    if measured["calibration"]:
-        draw_calibration(measured["calibration"]).savefig(folder / "calibration.png", dpi=100)
-    draw_timelines(measured["timelines"]).savefig(folder / "timelines.png", dpi=100)
-
-
-def _metrics(result: _Result) -> dict[str, Any]:
-    return {
-        "num_train_frames": len(result.imitated),
-        "num_validation_frames": len(frames_of(result.choosing)),
-        "num_validation_races": len(result.choosing),
-        "num_measured_races": len(result.measured.races),
-        "measured_on": result.measured.frames.split,
-        "best_epoch": result.history.best_epoch,
-        "train_loss": result.history.best.train_loss,
-        "stopped": result.history.stopped,
-        "precision": result.history.precision,
-        "seconds": round(result.history.seconds, 1),
-        "epochs": [epoch.to_json() for epoch in result.history.epochs],
-        "races": [{"epoch": epoch} | driven.to_json() for epoch, driven in result.races.items()],
+        measured = measure(policy, heads, splits["train"], imitated, judged, table)
+    metrics = {
+        "num_train_frames": len(imitated),
+        "num_validation_frames": len(frames_of(choosing)),
+        "num_validation_races": len(choosing),
+        "num_measured_races": len(judged.races),
+        "measured_on": judged.frames.split,
+        "train_loss": history.best.train_loss,
+        **history.to_json(),
+        "races": visited.raced,
+        "rounds": visited.rounds,
+        **measured,
+        **{f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")},
     }
+    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
 
 
 def say_what_is_never_done(share: torch.Tensor, table: ActionTable) -> None:
@@ -364,7 +316,7 @@ def main() -> None:
         params.encoder,
         params.network,
         params.clone,
-        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, visited=VISITED, runs=CLONE_RUNS),
+        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS),
     )
 
 

@@ -2,13 +2,10 @@
 
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
-         metrics.json       losses of every epoch, which one was kept, what they compare with, and
-                            why training stopped early, if it did; and what features tell of held-out frames, and of
-                            which split these are (`probed_on`)
-         loss_curve.png, probes.png
+         metrics.json       losses of every epoch, which one was kept, why training stopped early, if it did; and what
+                            features tell of held-out frames, and of which split these are (`probed_on`)
          previews.png       frames, and below them what is rebuilt of them, or two views
-         neighbours.png, embedding.png   where the features put held-out frames
-Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.resume
+Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
 from __future__ import annotations
@@ -17,63 +14,46 @@ import copy
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.image import imsave
 
-from models.encoders.base import Encoder, normalise_image
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
-from rulka.agents.precision import Precision, raise_malloc_thresholds
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
+from rulka.datasets.card import contact_sheet
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.datasets.split import SPLITS
 from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import (
-    EMBEDDING_PICTURE,
     ENCODER,
     FRAMES,
-    LOSS_CURVE,
     METRICS_FILE,
-    NEIGHBOURS_PICTURE,
     PRETRAIN_RUNS,
     PREVIEWS_PICTURE,
-    PROBES_PICTURE,
 )
 from rulka.observation import reference_normalisation
 from rulka.params import (
     ActionParams,
     ObservationParams,
     PretrainParams,
-    SimclrParams,
-    VicregParams,
     read_params,
 )
 from rulka.pretraining.backbones import first_encoder
-from rulka.pretraining.embedding import embed
-from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
-from rulka.pretraining.losses import VICREG_EPSILON
+from rulka.pretraining.fit import FitError, History, Lessons, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
-from rulka.pretraining.plots import plot_embedding, plot_loss, plot_neighbours, plot_probes, save_rows
-from rulka.pretraining.probes import Probes, probe_encoder, spread
-from rulka.pretraining.resume import resumable
+from rulka.pretraining.probes import probe_encoder, spread
 from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import output_folder, require, run_stage
 
 NUM_PREVIEWS = 12
-NUM_BASELINE_FRAMES = 4096
 VALIDATION_BATCH = 512
-
-
-@dataclass(frozen=True)
-class _Result:
-    objective: Objective
-    history: History
 
 
 def pretrain(
@@ -106,20 +86,23 @@ def pretrain(
     sections = {"observation": observation, "encoder": encoder, "pretrain": pretrain}
     origin = provenance("pretrain", sections, {"frames": frames_dir}) | {"first_weights": first.origin}
     with resumable(runs_dir, origin) as checkpoints:
-        result = _train(objective, pretrain, train, validation, checkpoints)
+        history = _train(objective, pretrain, train, validation, checkpoints)
         probed = next((frames for frames in (test, validation) if frames.on_main_track()), None)
-        probes = _probe(result.objective, fresh, train, probed)
+        with torch.no_grad():
+            probes = None if probed is None else probe_encoder(objective.encoder, fresh, train, probed)
         artifact = Artifact(
             kind="encoder",
-            tensors={f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()},
+            tensors={f"encoder.{name}": tensor for name, tensor in objective.encoder.state_dict().items()},
             config={"encoder": first.config.model_dump(mode="json")},
             observation=sight_contract(observation),
             actions=action_table(actions.ticks_per_action),
             normalisation=reference_normalisation(),
-            provenance=origin | {"probes": probes.to_json() if probes else None},
+            provenance=origin | {"probes": probes},
         )
         with output_folder(out_dir) as folder:
-            _write_results(folder, result, probes, pretrain, train, validation, probed)
+            facts = {"probes": probes, "probed_on": probed.split if probed else None}
+            _write_results(folder, history, facts, pretrain, train, validation)
+            _draw_previews(folder, objective, pretrain, train if probed is None else probed)
             write_artifact(folder, artifact)
 
 
@@ -129,22 +112,14 @@ def _train(
     train: FrameDataset,
     validation: FrameDataset,
     checkpoints: Checkpoints,
-) -> _Result:
+) -> History:
     device = device_of(objective)
     _check_comparable(objective, train, validation)
     generators = Generators(device, pretrain.seed)
-    sample = torch.from_numpy(train.seen(slice(0, pretrain.batch_size))).to(device)
-
-    def precision() -> Precision:
-        return choose_precision(
-            pretrain.precision, objective, lambda: objective.loss(sample, make_generator(device, 0))
-        )
-
     with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * len(train), "frames") as bar:
         history = fit(
             objective,
             pretrain,
-            precision,
             _steps_per_epoch(objective, len(train), pretrain.batch_size),
             Lessons(
                 batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
@@ -156,15 +131,7 @@ def _train(
             checkpoints,
         )
     say_if_stopped("pretrain", history)
-    return _Result(objective, history)
-
-
-def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, held_out: FrameDataset | None) -> Probes | None:
-    """Returns what the features tell of held-out frames, beside those of fresh weights."""
-    if held_out is None:
-        return None
-    with torch.no_grad():
-        return probe_encoder(objective.encoder, fresh, train, held_out)
+    return history
 
 
 def _batches(
@@ -208,77 +175,34 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
 
 def _write_results(
     folder: Path,
-    result: _Result,
-    probes: Probes | None,
+    history: History,
+    facts: dict[str, Any],
     pretrain: PretrainParams,
     train: FrameDataset,
     validation: FrameDataset,
-    probed: FrameDataset | None,
 ) -> None:
-    baselines = _baselines(pretrain, train, validation)
-    metrics = _metrics(result, pretrain, train, validation) | baselines
-    metrics |= {"probes": probes.to_json() if probes else None, "probed_on": probed.split if probed else None}
-    plot_probes(folder / PROBES_PICTURE, probes)
-    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    unit = "loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
-    title = f"Level 0: encoder ({pretrain.objective.kind})"
-    plot_loss(folder / LOSS_CURVE, result.history, title=title, unit=unit, baselines=baselines)
-    _draw(folder, result.objective, pretrain, train if probed is None else probed)
-
-
-def _draw(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
-    """Draws what became of frames, and where their features put them."""
-    device = device_of(objective)
-    images = torch.from_numpy(frames.seen(spread(np.arange(len(frames)), NUM_PREVIEWS)))
-    generator = make_generator(device, pretrain.seed)
-    num_rows = 2 if objective.compares_frames else 1
-    with torch.no_grad():
-        shown = [objective.preview(images.to(device), generator) for _ in range(num_rows)]
-        embedding = embed(objective.encoder, frames)
-    pixels = [(each * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu() for each in shown]
-    save_rows(folder / PREVIEWS_PICTURE, *(each[:, -1].numpy() for each in (images, *pixels)))
-    plot_neighbours(folder / NEIGHBOURS_PICTURE, embedding)
-    plot_embedding(folder / EMBEDDING_PICTURE, embedding)
-
-
-def _metrics(
-    result: _Result, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset
-) -> dict[str, Any]:
-    best = result.history.best
-    return {
+    metrics = {
         "objective": pretrain.objective.kind,
         "num_train_frames": len(train),
         "num_validation_frames": len(validation),
-        "best_epoch": best.epoch,
-        "train_loss": best.train_loss,
-        "validation_loss": best.validation_loss,
-        "stopped": result.history.stopped,
-        "precision": result.history.precision,
-        "seconds": round(result.history.seconds, 1),
-        "epochs": [epoch.to_json() for epoch in result.history.epochs],
+        "train_loss": history.best.train_loss,
+        "validation_loss": history.best.validation_loss,
+        **history.to_json(),
+        **facts,
     }
+    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
 
 
-def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> dict[str, float]:
-    """Returns the loss of what needs no learning.
-
-    The mean training frame; a blind guess of the other view; features that are always the same.
-    """
-    match pretrain.objective:
-        case SimclrParams():
-            num_frames = len(validation) or len(train)
-            return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
-        case VicregParams(variance=weight):
-            return {"collapsed_loss": weight * (1.0 - math.sqrt(VICREG_EPSILON))}
-    mean = _spread_frames(train).mean(dim=0)
-    error = _spread_frames(validation if len(validation) else train) - mean
-    return {"mean_image_loss": float(error.square().mean())}
-
-
-def _spread_frames(frames: FrameDataset) -> torch.Tensor:
-    """Returns normalised images [N, C, H, W], spread evenly over all."""
-    chosen = spread(np.arange(len(frames)), NUM_BASELINE_FRAMES)
-    return normalise_image(torch.from_numpy(frames.seen(chosen)), torch.float32)
+def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
+    """Draws frames, and what became of them in rows below."""
+    device = device_of(objective)
+    images = torch.from_numpy(frames.seen(spread(np.arange(len(frames)), NUM_PREVIEWS)))
+    generator = make_generator(device, pretrain.seed)
+    with torch.no_grad():
+        shown = [objective.preview(images.to(device), generator) for _ in range(1 + objective.compares_frames)]
+    pixels = [(each * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu() for each in shown]
+    rows = np.concatenate([each[:, -1].numpy() for each in (images, *pixels)])
+    imsave(folder / PREVIEWS_PICTURE, contact_sheet(rows, len(images)), cmap="gray", vmin=0, vmax=255)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Statistics against values worked by hand and slow, obvious twins."""
+"""Statistics against values worked by hand, slow and obvious twins, and rliable 1.2.0 (20,000 and 5,000 resamples)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,23 @@ from rulka.statistics import (
     Interval,
     bootstrap_interval,
     interquartile_mean,
+    mean,
+    median,
+    probability_of_improvement,
     rank_sum,
     wilson_interval,
 )
+
+OURS = np.array(
+    [
+        [0.7409, 0.9401, 0.5321],
+        [0.8309, 0.5908, 0.6001],
+        [0.3719, 0.8082, 0.759],
+        [0.4035, 0.7851, 0.4683],
+        [0.7411, 0.7773, 0.602],
+    ]
+)
+THEIRS = np.array([[0.5267, 0.1619, 0.18], [0.7409, 0.822, 0.6947], [0.7975, 0.847, 0.8548], [0.4829, 0.6139, 0.5066]])
 
 
 def test_wilson_interval_by_hand() -> None:
@@ -44,30 +58,28 @@ def test_impossible_counts_are_refused(successes: int, trials: int) -> None:
 def test_interquartile_mean_by_hand() -> None:
     """Of eight values the two lowest and the two highest go: (3 + 4 + 5 + 6) / 4 = 4.5, whatever the outer ones."""
     values = np.array([100.0, 3.0, 4.0, -7.0, 5.0, 6.0, 99.0, 0.0])
-    assert interquartile_mean(values) == pytest.approx(4.5)
-    assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == pytest.approx(3.0)  # 3 // 4 = 0: nothing goes
+    assert interquartile_mean(values[:, None]) == pytest.approx(4.5)
+    assert interquartile_mean(np.array([[1.0, 2.0, 6.0]])) == pytest.approx(3.0)  # 3 // 4 = 0: nothing goes
 
 
 def test_bootstrap_interval_of_two_values_is_exact() -> None:
     """The mean of two draws from {0, 1} is 0, 1/2 or 1, the outer ones a quarter each: the interval is [0, 1]."""
-    assert bootstrap_interval([0.0, 1.0], np.mean, seed=1, num_resamples=500) == Interval(0.0, 1.0)
+    assert bootstrap_interval(mean, np.array([[0.0], [1.0]]), seed=1, num_resamples=500) == Interval(0.0, 1.0)
 
 
 def test_bootstrap_interval_matches_the_known_spread() -> None:
     """The mean of n = 400 uniform values has a standard error of 1 / sqrt(12 n) = 0.01443."""
     samples = np.random.default_rng(0).uniform(size=400)
-    interval = bootstrap_interval(samples.tolist(), np.mean, seed=3, num_resamples=4000)
-    assert interval is not None
+    interval = bootstrap_interval(mean, samples[:, None], seed=3, num_resamples=4000)
     assert interval.high - interval.low == pytest.approx(2 * 1.96 * samples.std() / 20, rel=0.06)
     assert interval.low < samples.mean() < interval.high
 
 
 def test_bootstrap_interval_depends_on_its_seed_alone() -> None:
-    samples = [10.0, 10.5, 11.0, 12.0, 15.0]
-    first, again, other = (bootstrap_interval(samples, np.median, seed=s, num_resamples=50) for s in (1, 1, 2))
+    samples = np.array([[10.0], [10.5], [11.0], [12.0], [15.0]])
+    first, again, other = (bootstrap_interval(median, samples, seed=s, num_resamples=50) for s in (1, 1, 2))
     assert first == again
     assert first != other
-    assert bootstrap_interval([10.0], np.median, seed=1, num_resamples=50) is None
 
 
 def naive_share_faster(first: list[float | None], second: list[float | None]) -> float:
@@ -110,3 +122,36 @@ def test_rank_sum_counts_an_unfinished_race_as_slowest() -> None:
 def test_rank_sum_of_equal_or_missing_races_is_unknown() -> None:
     assert rank_sum([1.0, 1.0], [1.0]) is None
     assert rank_sum([], [1.0]) is None
+
+
+def test_values_are_those_of_rliable() -> None:
+    assert interquartile_mean(OURS) == pytest.approx(0.6809333333333334, abs=1e-12)
+    assert probability_of_improvement(OURS, THEIRS) == pytest.approx(0.5083333333333333, abs=1e-12)
+
+
+def test_intervals_are_those_of_rliable() -> None:
+    """The bootstrap draws at random: its ends are known to a hundredth or so."""
+    assert bootstrap_interval(interquartile_mean, OURS) == pytest.approx((0.5829, 0.7540), abs=0.01)
+    both = bootstrap_interval(probability_of_improvement, OURS, THEIRS)
+    assert both == pytest.approx((0.2667, 0.7417), abs=0.03)
+
+
+def test_middle_half_by_hand() -> None:
+    """Of 0 to 7, the two lowest and the two highest are left out: (2 + 3 + 4 + 5) / 4."""
+    assert interquartile_mean(np.arange(8.0).reshape(4, 2)) == 3.5
+
+
+def test_ties_count_half_and_tasks_are_not_mixed() -> None:
+    """On the first task 1 of 2 and a tie, (1 + 0.5) / 2; on the second none, though 9 beats all of the first."""
+    ours, theirs = np.array([[2.0, 9.0]]), np.array([[1.0, 10.0], [2.0, 11.0]])
+    assert probability_of_improvement(ours, theirs) == pytest.approx((0.75 + 0.0) / 2)
+
+
+def test_runs_are_drawn_within_their_task() -> None:
+    """Tasks of one value each have no spread, however different they are."""
+    same = np.tile([0.1, 0.9], (4, 1))
+    assert bootstrap_interval(interquartile_mean, same) == (0.5, 0.5)
+
+
+def test_one_run_has_an_interval_of_no_width() -> None:
+    assert bootstrap_interval(interquartile_mean, np.array([[0.3]])) == (0.3, 0.3)

@@ -129,7 +129,7 @@ def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json:
         "seed": agent.provenance["parameters"]["train"]["seed"],
         "episodes": len(values),
         "mean_return": float(values.mean()),
-        "iqm_return": float(interquartile_mean(values)),
+        "iqm_return": float(interquartile_mean(values[:, None])),
         "std_return": float(values.std()),
         **{name: training[name] for name in ("env_steps", "weights_of_env_steps", "minutes", "cpu_minutes")},
         "folder": folder.as_posix(),

@@ -149,8 +149,8 @@ def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False
         cluster: let processes on the nodes of the Ray cluster that RULKA_CLUSTER names help; they share this folder.
         as_json: print the members, the best first, as a list of JSON objects, and all other lines on standard error.
     """
-    from rulka.study.population import run_population
     from rulka.study.population_page import format_standings
+    from rulka.study.population_run import run_population
 
     with lines_aside(as_json):
         ended = run_population(file, page, say, on_cluster=cluster)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
 from rulka.reference.medals import medal_won, medals_of
-from rulka.statistics import Interval, bootstrap_interval, interquartile_mean, rank_sum, wilson_interval
+from rulka.statistics import Statistic, bootstrap_interval, interquartile_mean, median, rank_sum, wilson_interval
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")
@@ -38,23 +38,26 @@ def summarise(races: Sequence[RaceResult], seed: int) -> Json:
         seed: of the bootstrap.
     """
     times_s = finish_times_s(races)
+    values = np.asarray(times_s, dtype=np.float64)[:, None]
 
-    def statistic(function: Any) -> float | None:
-        return _rounded(function(np.array(times_s))) if times_s else None
+    def estimate(function: Any) -> float | None:
+        return _rounded(function(values)) if times_s else None
 
-    def interval(function: Any) -> list[float] | None:
-        return _rounded_pair(bootstrap_interval(times_s, function, seed=seed, num_resamples=NUM_RESAMPLES))
+    def interval(function: Statistic) -> list[float] | None:
+        if len(times_s) < 2:
+            return None
+        return _rounded_pair(bootstrap_interval(function, values, seed=seed, num_resamples=NUM_RESAMPLES))
 
     return {
         "races": len(races),
         "finished": len(times_s),
         "finish_rate": _rounded(len(times_s) / len(races)),
         "finish_rate_interval": _rounded_pair(wilson_interval(len(times_s), len(races))),
-        "best_time_s": statistic(np.min),
-        "median_time_s": statistic(np.median),
-        "median_time_interval_s": interval(np.median),
-        "mean_time_s": statistic(np.mean),
-        "iqm_time_s": statistic(interquartile_mean),
+        "best_time_s": estimate(np.min),
+        "median_time_s": estimate(median),
+        "median_time_interval_s": interval(median),
+        "mean_time_s": estimate(np.mean),
+        "iqm_time_s": estimate(interquartile_mean),
         "iqm_time_interval_s": interval(interquartile_mean),
         "mean_progress_m": _rounded(np.mean([race.progress_m for race in races])),
     }

@@ -54,7 +54,7 @@ class VaeParams(Section):
 
 
 class ViewsParams(Section):
-    """Two views of a frame are compared, each drawn by itself; see `rulka.pretraining.views`."""
+    """Two views of a frame are compared, each drawn by itself; see `rulka.pretraining.objectives`."""
 
     projection: Size = key(128, "numbers in which views are compared")
     crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")

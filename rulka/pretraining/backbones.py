@@ -115,28 +115,25 @@ def _folder_of(source: FolderSource | HubSource) -> tuple[Path, dict[str, Any]]:
 def _download(source: HubSource) -> Path:
     """Returns the folder of a revision in the cache of huggingface_hub, after downloading what is not there yet."""
     import httpx2
-    from huggingface_hub import constants, errors, snapshot_download
+    from huggingface_hub import errors, snapshot_download
 
     called = f"{source.name} (revision {source.revision})"
-    elsewhere = "or copy its files from a machine that has it and set encoder.source to {kind: folder, path: ...}."
     try:
         folder = snapshot_download(
             source.name, revision=source.revision, allow_patterns=[CONFIG_FILE, PROCESSOR_FILE, *WEIGHTS_FILES]
         )
-    except errors.LocalEntryNotFoundError as error:
-        if constants.HF_HUB_OFFLINE:
-            message = f"encoder.source: {called} is not on this machine, and HF_HUB_OFFLINE forbids to download it"
-            raise BackboneError(message, hint=f"Run once without HF_HUB_OFFLINE, {elsewhere}") from error
-        reason = next(iter(str(error).splitlines()), "")
-        message = f"encoder.source: {called} is not on this machine, and the hub cannot be reached: {reason}"
-        raise BackboneError(message, hint=f"Try again with a network, {elsewhere}") from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         message = f"encoder.source: the hub does not give out {called}"
         hint = "Check name and revision; for a private or gated one, sign in with `hf auth login`."
         raise BackboneError(message, hint=hint) from error
     except (httpx2.HTTPError, OSError) as error:
-        message = f"encoder.source: {called} cannot be downloaded: {error}"
-        raise BackboneError(message, hint=f"Try again later, {elsewhere}") from error
+        reason = next(iter(str(error).splitlines()), "")
+        message = f"encoder.source: {called} is not on this machine and cannot be downloaded: {reason}"
+        hint = (
+            "Try again with a network and without HF_HUB_OFFLINE, or copy its files from a machine that has it and set"
+            " encoder.source to {kind: folder, path: ...}."
+        )
+        raise BackboneError(message, hint=hint) from error
     if not (Path(folder) / CONFIG_FILE).is_file():
         message = f"encoder.source: {called} holds no {CONFIG_FILE}, so it is no model of transformers"
         raise BackboneError(message, hint="Name another one in encoder.source.name.")

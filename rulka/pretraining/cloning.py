@@ -1,4 +1,4 @@
-"""What behaviour cloning needs beside the loop: disturbed inputs, labels, and what a policy makes of frames.
+"""What behaviour cloning needs beside the loop: disturbed inputs, labels, what a policy makes of frames, and measures.
 
 The previous actions are among the floats, and most actions repeat the one before, so a cloned policy that only copies
 its own last action looks good on recorded frames and then drives straight on for ever. Hiding them from a share of the
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.actor_critic import CloningHeads
-from rulka.actions import STEER_GAS_BRAKE, ActionTable
+from rulka.actions import FORWARD, STEER_GAS_BRAKE, ActionTable
 from rulka.agents.distributions import SquashedGaussian, distribution_of
 from rulka.agents.networks import Cloned
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
@@ -196,27 +196,32 @@ class Lesson:
         return torch.stack(losses).mean()
 
     def policy_loss(self, logits: Tensor, labels: Tensor, is_known: Tensor | None = None) -> Tensor:
-        """Returns the loss [] of one offset: cross-entropy of each place, or `control_losses` of numbers.
+        """Returns the mean loss [] of one offset.
 
         Args:
-            logits: [B, K A], or [B, 6] where decisions are numbers.
-            labels: [B, K A], or [B, 3], on the same device.
+            logits: see `losses_of`.
+            labels: likewise.
             is_known: [B] whether a frame has a label; the others count nothing. All have one when left out.
         """
-        if self.table.is_analog:
-            return mean_of_known(control_losses(logits, labels), is_known)
-        by_place = (-1, self.table.num_actions)
-        if is_known is not None:
-            is_known = is_known.repeat_interleave(self.table.actions_per_decision)
-        losses = functional.cross_entropy(logits.float().view(by_place), labels.view(by_place), reduction="none")
-        return mean_of_known(losses, is_known)
+        losses = losses_of(logits, labels, self.table)
+        if is_known is None:
+            return losses.mean()
+        is_known = is_known.repeat_interleave(len(losses) // len(is_known))
+        return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)
 
 
-def mean_of_known(losses: Tensor, is_known: Tensor | None) -> Tensor:
-    """Returns the mean [] of losses [B] of frames that have a label [B], or of all; 0 where none has one."""
-    if is_known is None:
-        return losses.mean()
-    return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)
+def losses_of(outputs: Tensor, labels: Tensor, table: ActionTable) -> Tensor:
+    """Returns the losses [B K] of each place of decisions: cross-entropy, or `control_losses` of numbers.
+
+    Args:
+        outputs: logits [B, K A], or [B, 6] where decisions are numbers.
+        labels: shares of the actions [B, K A] in any shape, or controls [B, 3], on the same device.
+        table: what decisions are.
+    """
+    if table.is_analog:
+        return control_losses(outputs, labels)
+    by_place = (-1, table.num_actions)
+    return functional.cross_entropy(outputs.float().view(by_place), labels.reshape(by_place), reduction="none")
 
 
 def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
@@ -230,38 +235,13 @@ def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
     return -_OF_NUMBERS.log_prob(outputs, middle + NEAREST_END * (controls - middle))
 
 
-class Predicted(Protocol):
-    """What a policy makes of N frames."""
-
-    @property
-    def outputs(self) -> Tensor:
-        """What it puts out, in main memory."""
-        ...
-
-    @property
-    def predicted(self) -> NDArray[np.int64]:
-        """[N K] the action that it takes, or that its numbers are nearest to."""
-        ...
-
-    def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns the loss [N K] of each place against labels, in nats."""
-        ...
-
-
-def predictions_of(outputs: Tensor, table: ActionTable) -> Predicted:
-    """Returns those that a policy of such decisions puts out, [N, K A], or [N, 6] where they are numbers."""
-    if table.is_analog:
-        return ControlPredictions(outputs.cpu(), table)
-    return Predictions(outputs.reshape(-1, table.num_actions).cpu())
-
-
 @dataclass(frozen=True)
-class ControlPredictions:
-    """What a policy of numbers makes of N frames.
+class Predictions:
+    """What a policy makes of N frames.
 
     Attributes:
-        outputs: [N, 6] float32, in main memory.
-        table: of actions.
+        outputs: logits [N, K A], or [N, 6] where decisions are numbers; float32, in main memory.
+        table: what its decisions are.
     """
 
     outputs: Tensor
@@ -269,43 +249,20 @@ class ControlPredictions:
 
     @property
     def controls(self) -> Tensor:
-        """[N, 3] steering, gas and brake that it takes."""
+        """[N, 3] steering, gas and brake that it takes, where decisions are numbers."""
         return _OF_NUMBERS.greedy(self.outputs)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """[N] the action nearest to that."""
-        steer, gas, brake = self.controls.numpy().T
-        return self.table.index_of(gas, brake, steer, HALF_LOCK)
+        """[N K] the most likely action of each place, or [N] the one that its numbers are nearest to."""
+        if self.table.is_analog:
+            steer, gas, brake = self.controls.numpy().T
+            return self.table.index_of(gas, brake, steer, HALF_LOCK)
+        return self.outputs.view(-1, self.table.num_actions).argmax(dim=1).numpy()
 
     def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns minus log-densities [N] of labels [N, 3]."""
-        return control_losses(self.outputs, labels).double().numpy()
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a policy makes of N frames, place after place.
-
-    Attributes:
-        outputs: logits [N K, A] float32, in main memory.
-    """
-
-    outputs: Tensor
-
-    @property
-    def predicted(self) -> NDArray[np.int64]:
-        """[N K] most likely action."""
-        return self.outputs.argmax(dim=1).numpy()
-
-    @property
-    def confidence(self) -> NDArray[np.float32]:
-        """[N K] probability of the most likely action."""
-        return self.outputs.softmax(dim=1).amax(dim=1).numpy()
-
-    def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns the cross-entropy [N K] of each place against labels [N K, A], nats."""
-        return functional.cross_entropy(self.outputs, labels, reduction="none").double().numpy()
+        """Returns the loss [N K] of each place against labels, nats; see `losses_of`."""
+        return losses_of(self.outputs, labels, self.table).double().numpy()
 
 
 def hidden_of(
@@ -322,7 +279,7 @@ def hidden_of(
     return torch.cat(hidden)
 
 
-def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predicted:
+def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predictions:
     """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
 
     The car still goes where the recorded driver went. Previous actions from before the first frame are the recorded
@@ -355,7 +312,7 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
         chosen = distribution.greedy(outputs[at])
         pressed = _keys_of(chosen) if table.is_analog else keys[chosen].flatten(1)
         previous[is_going] = torch.cat([previous[is_going], pressed], dim=1)[:, -previous.shape[1] :]
-    return predictions_of(outputs, table)
+    return Predictions(outputs.cpu(), table)
 
 
 def _keys_of(controls: Tensor) -> Tensor:
@@ -369,3 +326,133 @@ def _in_order(policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64]) 
     parts = range(0, len(numbers), EVALUATION_BATCH)
     batches = (frames.batch(numbers[start : start + EVALUATION_BATCH]) for start in parts)
     return upload_ahead(batches, device_of(policy))
+
+
+# Measures -------------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    policy: Cloned,
+    heads: CloningHeads,
+    train: FrameDataset,
+    imitated: NDArray[np.int64],
+    measured: Measured,
+    table: ActionTable,
+) -> dict[str, Any]:
+    """Compares a policy with the labels of some races, and with policies that learned nothing.
+
+    Losses are against the shares of the actions, or against controls where these are decided for. Everything else goes
+    by the action that was held longest, and by that which numbers are nearest to.
+
+    Args:
+        policy: call this without gradients.
+        heads: those beside it.
+        train: training frames.
+        imitated: numbers of those that it learned from, in order, which the policies that learned nothing know.
+        measured: races to measure on, at least one.
+        table: what its actions are, A of them.
+
+    Returns:
+        Plain JSON: loss, accuracy (both with the recorded previous actions), the same with_own_actions,
+        accuracy_without_previous_actions, accuracies of the majority action and of the action before, label_entropy,
+        where_action_changes (the same on these frames, and their share), per_action, by_offset, confusion.
+    """
+    frames, races = measured
+    numbers = frames_of(races)
+    count, decided = table.num_actions, frames.decided(numbers)
+    action, share = decided.action.ravel(), torch.from_numpy(decided.share).flatten(0, 1)
+    wanted = torch.from_numpy(frames.controls[numbers]) if table.is_analog else share
+    hidden = hidden_of(policy, frames, numbers)
+    seen = Predictions(policy.read_out(hidden).cpu(), table)
+    blind = Predictions(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)).cpu(), table)
+    own = predict_own(policy, frames, races, table)
+    before = action_before(decided.action, frames.race_index[numbers])
+    majority = int(train.decided(imitated).share.sum(axis=(0, 1), dtype=np.float64).argmax())
+    columns = {
+        "loss": seen.losses(wanted),
+        "accuracy": seen.predicted == action,
+        "loss_with_own_actions": own.losses(wanted),
+        "accuracy_with_own_actions": own.predicted == action,
+        "accuracy_without_previous_actions": blind.predicted == action,
+        "majority_accuracy": action == majority,
+        "repeat_last_action_accuracy": action == before,
+    }
+    has_changed = before != action
+    return {
+        **_means(columns, np.ones(len(action), bool)),
+        "label_entropy": None if table.is_analog else label_entropy(share.numpy()),
+        "where_action_changes": {"share": float(has_changed.mean()), **_means(columns, has_changed)},
+        "per_action": [_of_action(k, action, columns, has_changed) for k in range(count)],
+        "by_offset": by_offset({0: policy.read_out(hidden)} | heads.ahead(hidden), frames, numbers, table),
+        "confusion": confusion_matrix(action, seen.predicted, count).tolist(),
+    }
+
+
+def _means(columns: dict[str, NDArray], is_chosen: NDArray[np.bool_]) -> dict[str, float | None]:
+    """Returns the mean of every column over some frames, None where there are none."""
+    return {name: float(column[is_chosen].mean()) if is_chosen.any() else None for name, column in columns.items()}
+
+
+def _of_action(
+    number: int, action: NDArray[np.int64], columns: dict[str, NDArray], has_changed: NDArray[np.bool_]
+) -> dict[str, float | int | None]:
+    is_done = action == number
+    wanted = ("loss", "accuracy", "accuracy_with_own_actions")
+    return {
+        "action": number,
+        "num_frames": int(is_done.sum()),
+        **_means({name: columns[name] for name in wanted}, is_done),
+        "num_changes": int((is_done & has_changed).sum()),
+        "accuracy_where_action_changes": _means(columns, is_done & has_changed)["accuracy"],
+    }
+
+
+def by_offset(
+    outputs: dict[int, Tensor], frames: FrameDataset, numbers: NDArray[np.int64], table: ActionTable
+) -> list[dict[str, float | int | None]]:
+    """Says how well actions are known before they are taken, with the recorded previous actions.
+
+    Args:
+        outputs: of N frames, by how many decisions ahead.
+        frames: where they are from.
+        numbers: [N] of these frames.
+        table: what decisions are.
+
+    Returns:
+        Plain JSON for each offset: how many frames have an action so long after them, loss and accuracy.
+    """
+    labels, rows = Labels.of(frames, "soft", is_analog=table.is_analog), []
+    for offset, each in outputs.items():
+        predicted = Predictions(each.cpu(), table)
+        wanted, is_known = labels.ahead(torch.from_numpy(numbers), offset)
+        later = frames.decided(numbers + offset * is_known.numpy()).action
+        columns = {"loss": predicted.losses(wanted), "accuracy": predicted.predicted == later.ravel()}
+        is_place = np.repeat(is_known.numpy(), later.shape[1])
+        rows.append({"offset": offset, "num_frames": int(is_known.sum()), **_means(columns, is_place)})
+    return rows
+
+
+def action_before(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns [N K] the recorded action before each; "forward" at the start of a race.
+
+    Args:
+        action: [N, K] recorded actions, each race's frames in order.
+        race_index: [N] race of every frame.
+    """
+    previous = np.roll(action.ravel(), 1)
+    is_first = np.ones(len(action), bool)
+    is_first[1:] = race_index[1:] != race_index[:-1]
+    previous[np.flatnonzero(is_first) * action.shape[1]] = FORWARD
+    return previous
+
+
+def label_entropy(action_share: NDArray[np.float32]) -> float:
+    """Returns the mean entropy of the labels in nats: the cross-entropy that no policy can go below."""
+    share = action_share.astype(np.float64)
+    return float(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=1).mean())
+
+
+def confusion_matrix(action: NDArray[np.int64], predicted: NDArray[np.int64], num_actions: int) -> NDArray[np.int64]:
+    """Returns [A, A] counts, rows what was done and columns what was predicted."""
+    counts = np.bincount(action * num_actions + predicted, minlength=num_actions**2)
+    return counts.reshape(num_actions, num_actions)

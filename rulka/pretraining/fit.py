@@ -1,27 +1,40 @@
-"""The supervised training loop of Levels 0 and 1: epochs over frames, the best epoch's weights kept."""
+"""The supervised training loop of Levels 0 and 1: epochs over frames, the best epoch's weights kept.
+
+A training that was stopped goes on from `runs/<stage>/<fingerprint>/`. The fingerprint is a hash of parameters, inputs
+and code, so that a checkpoint of others is never gone on with. Of runs with another one the last is kept, as a changed
+parameter is often changed back.
+"""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.device import BatchT, device_of, upload_ahead
+from rulka.device import BatchT, device_of, state_on_host, upload, upload_ahead
 from rulka.errors import UserError
 from rulka.params import FitParams
-from rulka.pretraining.resume import Keeper, Stateful
 from rulka.progress import Progress
-from rulka.runtime.checkpoint import Checkpoints
+from rulka.provenance import fingerprint
+from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
+from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.stop import StopSignals
 
+NUM_OTHERS_KEPT = 1
+"""Runs with another fingerprint."""
 WARMUP_SHARE = 0.05
 """Share of all gradient steps over which the learning rate rises from zero."""
 
@@ -32,6 +45,18 @@ class FitError(UserError):
 
 class _DivergedError(Exception):
     """Training cannot go on from here."""
+
+
+class Stateful(Protocol):
+    """What can be put into a checkpoint: tensors and plain values."""
+
+    def state_dict(self) -> Any:
+        """Returns all that it needs to go on."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> object:
+        """Goes on from what `state_dict` returned."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,43 +71,99 @@ class Epoch:
     validation_loss: float | None
     seconds: float
 
-    @property
-    def judged_loss(self) -> float:
-        """On held-out frames where there are any."""
-        return self.train_loss if self.validation_loss is None else self.validation_loss
-
     def to_json(self) -> dict[str, float | int | None]:
         """Returns plain JSON, which knows no NaN: a loss that was none becomes null."""
         return {name: value if value is None or math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class History:
-    """All epochs, and which one's weights were kept.
+    """How far training is, and at its end what became of it; all of it goes into checkpoints.
 
     Attributes:
+        precision: in which it is computed.
         epochs: those that came to their end.
-        best_epoch: number of the one whose weights were kept.
-        precision: in which it was computed.
+        best_epoch: number of the one whose weights are kept; -1 where there is none yet.
+        best_rank: how good it is, larger being better.
+        best_weights: those at its end.
         stopped: why training ended before its last epoch, None where it did not.
         has_diverged: whether that is because losses, gradients or weights were no numbers any more.
+        num_steps: gradient steps of all epochs.
+        all_frames: of all epochs.
+        num_batches: of the epoch under way.
+        num_frames: of the epoch under way.
+        loss_sum: of its frames.
+        epoch_seconds: of the epoch under way.
     """
 
-    epochs: tuple[Epoch, ...]
-    best_epoch: int
-    precision: Precision
+    precision: Precision = "measured"
+    epochs: list[Epoch] = field(default_factory=list)
+    best_epoch: int = -1
+    best_rank: tuple[float, ...] = ()
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
     stopped: str | None = None
     has_diverged: bool = False
+    num_steps: int = 0
+    all_frames: int = 0
+    num_batches: int = 0
+    num_frames: int = 0
+    loss_sum: float = 0.0
+    epoch_seconds: float = 0.0
 
     @property
     def best(self) -> Epoch:
-        """The epoch whose weights were kept."""
+        """The epoch whose weights are kept."""
         return self.epochs[self.best_epoch]
 
     @property
     def seconds(self) -> float:
         """Of all epochs together, however often training was stopped in between."""
         return sum(epoch.seconds for epoch in self.epochs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON of what became of it."""
+        return {
+            "best_epoch": self.best_epoch,
+            "stopped": self.stopped,
+            "precision": self.precision,
+            "seconds": round(self.seconds, 1),
+            "epochs": [epoch.to_json() for epoch in self.epochs],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of it as plain values and tensors."""
+        return vars(self) | {"epochs": [asdict(epoch) for epoch in self.epochs]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` returned."""
+        vars(self).update(dict(state) | {"epochs": [Epoch(**row) for row in state["epochs"]]})
+
+    def count_batch(self, num_frames: int, loss: float) -> None:
+        """Counts a batch that was learned from."""
+        self.num_steps, self.num_batches = self.num_steps + 1, self.num_batches + 1
+        self.num_frames, self.all_frames = self.num_frames + num_frames, self.all_frames + num_frames
+        self.loss_sum += loss * num_frames
+
+    def end_epoch(self, validation_loss: float | None, rank: tuple[float, ...] | None, network: nn.Module) -> None:
+        """Ends the epoch under way, and remembers it and its weights if it is the best so far.
+
+        Args:
+            validation_loss: on held-out frames.
+            rank: what the judge says of it; None where the loss is to decide.
+            network: that was trained.
+        """
+        train_loss = self.loss_sum / self.num_frames
+        self.epochs.append(Epoch(len(self.epochs), train_loss, validation_loss, round(self.epoch_seconds, 3)))
+        self.num_batches, self.num_frames, self.loss_sum, self.epoch_seconds = 0, 0, 0.0, 0.0
+        judged_loss = train_loss if validation_loss is None else validation_loss
+        rank = (0.0, -judged_loss) if rank is None else (1.0, *rank)
+        weights = network.state_dict()
+        # Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where
+        # nothing is held out, the last step of an epoch shows in no loss of it.
+        is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
+        if is_finite and (self.best_epoch < 0 or rank > self.best_rank):
+            self.best_epoch, self.best_rank = len(self.epochs) - 1, rank
+            self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
 @dataclass(frozen=True)
@@ -108,83 +189,9 @@ class Lessons(Generic[BatchT]):
     keeps: Mapping[str, Stateful] = field(default_factory=dict)
 
 
-@dataclass
-class _Done:
-    """How far training is; all of it goes into checkpoints.
-
-    Attributes:
-        precision: in which it is computed.
-        epochs: those that came to their end.
-        best_epoch: number of the best of them, None where there is none yet.
-        best_rank: how good it is, larger being better.
-        best_weights: those at its end.
-        stopped: see `History`.
-        has_diverged: see `History`.
-        num_steps: gradient steps of all epochs.
-        all_frames: of all epochs.
-        num_batches: of the epoch under way.
-        num_frames: of the epoch under way.
-        loss_sum: of its frames.
-        seconds: of the epoch under way.
-    """
-
-    precision: Precision = "measured"
-    epochs: list[Epoch] = field(default_factory=list)
-    best_epoch: int | None = None
-    best_rank: tuple[float, ...] = ()
-    best_weights: dict[str, Tensor] = field(default_factory=dict)
-    stopped: str | None = None
-    has_diverged: bool = False
-    num_steps: int = 0
-    all_frames: int = 0
-    num_batches: int = 0
-    num_frames: int = 0
-    loss_sum: float = 0.0
-    seconds: float = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all of it as plain values and tensors."""
-        return vars(self) | {"epochs": [asdict(epoch) for epoch in self.epochs]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` returned."""
-        vars(self).update(dict(state) | {"epochs": [Epoch(**row) for row in state["epochs"]]})
-
-    def count_batch(self, num_frames: int, loss: float) -> None:
-        """Counts a batch that was learned from."""
-        self.num_steps, self.num_batches = self.num_steps + 1, self.num_batches + 1
-        self.num_frames, self.all_frames = self.num_frames + num_frames, self.all_frames + num_frames
-        self.loss_sum += loss * num_frames
-
-    def end_epoch(self, validation_loss: float | None, rank: tuple[float, ...] | None, network: nn.Module) -> None:
-        """Ends the epoch under way, and remembers it and its weights if it is the best so far.
-
-        Args:
-            validation_loss: on held-out frames.
-            rank: what the judge says of it; None where the loss is to decide.
-            network: that was trained.
-        """
-        epoch = Epoch(len(self.epochs), self.loss_sum / self.num_frames, validation_loss, round(self.seconds, 3))
-        self.epochs.append(epoch)
-        self.num_batches, self.num_frames, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
-        rank = (0.0, -epoch.judged_loss) if rank is None else (1.0, *rank)
-        weights = network.state_dict()
-        # Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where
-        # nothing is held out, the last step of an epoch shows in no loss of it.
-        is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
-        if is_finite and (self.best_epoch is None or rank > self.best_rank):
-            self.best_epoch, self.best_rank = epoch.epoch, rank
-            self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
-
-    def num_without_better(self) -> int:
-        """Returns how many epochs have ended since the best one."""
-        return len(self.epochs) - (0 if self.best_epoch is None else self.best_epoch + 1)
-
-
 def fit(
     network: nn.Module,
     params: FitParams,
-    precision: Callable[[], Precision],
     steps_per_epoch: int,
     lessons: Lessons[BatchT],
     bar: Progress,
@@ -197,8 +204,7 @@ def fit(
 
     Args:
         network: trained in place, where it is.
-        params: how; their precision and seed are the caller's to apply.
-        precision: says what to compute in, see `choose_precision`; not asked where training goes on.
+        params: how; their seed is the caller's to apply.
         steps_per_epoch: gradient steps of one epoch, by which the learning rate falls.
         lessons: what is learned.
         bar: counts frames and shows losses.
@@ -215,28 +221,55 @@ def fit(
         network.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, eps=1e-6
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(params.epochs * steps_per_epoch))
-    done = _Done()
-    parts = {"network": network, "optimizer": optimizer, "schedule": schedule, "done": done, **lessons.keeps}
+    done = History()
     with StopSignals() as stop:
-        keeper = Keeper(checkpoints, params.checkpoint_s, parts, stop)
-        if keeper.restore():
+        training = _Training(network, optimizer, schedule, params, lessons, done, checkpoints, stop, bar)
+        if training.restore():
             bar.skip(done.all_frames)
         else:
-            done.precision = precision()
-        step = _Step(network, optimizer, schedule, params.max_grad_norm, done.precision)
+            training.choose_precision()
         while done.stopped is None and len(done.epochs) < params.epochs:
-            _train_epoch(step, lessons, done, keeper, bar, params)
+            training.epoch()
             if done.stopped is None:
-                keeper.look(done.num_steps)
-        if done.best_epoch is None:
-            message = "no epoch ended with finite losses and weights"
-            if done.stopped is not None and done.has_diverged:
-                message = done.stopped
+                training.save_if_due()
+        if done.best_epoch < 0:
+            message = (done.stopped if done.has_diverged else None) or "no epoch ended with finite losses and weights"
             raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
-        keeper.save(done.num_steps)
+        training.save()
     network.load_state_dict(done.best_weights)
     network.eval()
-    return History(tuple(done.epochs), done.best_epoch, done.precision, done.stopped, done.has_diverged)
+    return done
+
+
+@contextmanager
+def resumable(runs: Path, origin: Mapping[str, Any]) -> Iterator[Checkpoints]:
+    """Yields the checkpoints of a run, which nobody else works on meanwhile; they go when the block ends well.
+
+    Args:
+        runs: folder of all runs of the stage.
+        origin: what `rulka.provenance.provenance` says of the output that is being made.
+
+    Raises:
+        RunInUseError: if another process makes the same.
+    """
+    folder = runs / fingerprint(origin)[:16]
+    with locked(folder):
+        remove_unfinished(folder)
+        _forget_others(folder)
+        checkpoints = Checkpoints(folder)
+        yield checkpoints
+        checkpoints.clear()
+
+
+def _forget_others(folder: Path) -> None:
+    others = [other for other in folder.parent.iterdir() if other.is_dir() and other != folder]
+    for other in sorted(others, key=_last_saved_s, reverse=True)[NUM_OTHERS_KEPT:]:
+        with suppress(RunInUseError), locked(other):
+            shutil.rmtree(other)
+
+
+def _last_saved_s(folder: Path) -> float:
+    return max((file.stat().st_mtime for file in Checkpoints(folder).files()), default=0.0)
 
 
 def say_if_stopped(stage: str, history: History) -> None:
@@ -266,80 +299,112 @@ def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[]
     return faster_precision(run, device) if precision == "measured" else precision
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One gradient step."""
+@dataclass
+class _Training(Generic[BatchT]):
+    """What every epoch needs, see `fit`; and when it was last saved."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
-    max_grad_norm: float
-    precision: Precision
+    params: FitParams
+    lessons: Lessons[BatchT]
+    done: History
+    checkpoints: Checkpoints | None
+    stop: StopSignals
+    bar: Progress
+    saved_s: float = field(default_factory=time.monotonic)
 
-    def __call__(self, loss: Callable[[BatchT], Tensor], batch: BatchT) -> float:
-        """Makes it and returns the loss.
+    @property
+    def _parts(self) -> dict[str, Stateful]:
+        own = {"network": self.network, "optimizer": self.optimizer, "schedule": self.schedule, "done": self.done}
+        return {**own, **self.lessons.keeps}
+
+    def choose_precision(self) -> None:
+        """Sets what to compute in, measured where it is to be; random numbers are drawn as if it had not been."""
+        before = {name: copy.deepcopy(part.state_dict()) for name, part in self.lessons.keeps.items()}
+        first = cache(lambda: upload(next(self.lessons.batches(0)), device_of(self.network)))
+        self.done.precision = choose_precision(self.params.precision, self.network, lambda: self.lessons.loss(first()))
+        for name, part in self.lessons.keeps.items():
+            part.load_state_dict(before[name])
+
+    def restore(self) -> bool:
+        """Goes on from the newest checkpoint; returns whether there is one."""
+        state = self.checkpoints.load_newest() if self.checkpoints else None
+        if state is None:
+            return False
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+        torch.set_rng_state(state["torch_generator"])
+        return True
+
+    def save(self) -> None:
+        """Saves now; torch's global generator in main memory is kept too."""
+        if self.checkpoints is not None:
+            states = {name: state_on_host(part.state_dict()) for name, part in self._parts.items()}
+            self.checkpoints.save(self.done.num_steps, states | {"torch_generator": torch.get_rng_state()})
+        self.saved_s = time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Saves if it is time to, or somebody asks to stop, between two steps.
+
+        Raises:
+            StopRequestedError: if somebody asked to stop; all is saved then.
+        """
+        if self.stop.is_requested or time.monotonic() - self.saved_s >= self.params.checkpoint_s:
+            self.save()
+        self.stop.check()
+
+    def epoch(self) -> None:
+        """Makes one gradient step for each batch that is left of an epoch, validates and judges."""
+        done, lessons, number = self.done, self.lessons, len(self.done.epochs)
+        device = device_of(self.network)
+        begun_s = time.monotonic() - done.epoch_seconds
+        self.network.train()
+        # Batches that an earlier start has learned from are read and passed over, in a small part of that time.
+        batches = itertools.islice(lessons.batches(number), done.num_batches, None)
+        try:
+            for batch in upload_ahead(batches, device):
+                loss = self._step(batch)
+                done.count_batch(len(batch[0]), loss)
+                self.bar.advance(len(batch[0]), loss=loss)
+                done.epoch_seconds = time.monotonic() - begun_s
+                self.save_if_due()
+        except _DivergedError as error:
+            done.stopped, done.has_diverged = f"{error} in epoch {number + 1} of {self.params.epochs}", True
+            return
+        self.network.eval()
+        with torch.no_grad():
+            with autocast(done.precision, device):
+                validation_loss = lessons.validate()
+            rank = None if lessons.judge is None else lessons.judge(number)
+        done.epoch_seconds = time.monotonic() - begun_s
+        done.end_epoch(validation_loss, rank, self.network)
+        has_looked = lessons.judge is None or rank is not None  # what was not judged is no better than what was
+        patience = self.params.patience
+        if patience is not None and has_looked and number - done.best_epoch >= patience:
+            done.stopped = f"no better epoch in {patience}, at epoch {number + 1} of {self.params.epochs}"
+
+    def _step(self, batch: BatchT) -> float:
+        """Makes a gradient step and returns the loss.
 
         Raises:
             _DivergedError: before a step that would put numbers into the weights that are none.
         """
-        with autocast(self.precision, device_of(self.network)):
-            batch_loss = loss(batch)
-        value = float(batch_loss.detach())
+        with autocast(self.done.precision, device_of(self.network)):
+            loss = self.lessons.loss(batch)
+        value = float(loss.detach())
         if not math.isfinite(value):
             message = f"the training loss became {value}"
             raise _DivergedError(message)
         self.optimizer.zero_grad(set_to_none=True)
-        batch_loss.backward()
-        norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm))
+        loss.backward()
+        norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.params.max_grad_norm))
         if not math.isfinite(norm):
             message = f"the norm of the gradient became {norm}"
             raise _DivergedError(message)
         self.optimizer.step()
         self.schedule.step()
         return value
-
-
-def _train_epoch(
-    step: _Step,
-    lessons: Lessons[BatchT],
-    done: _Done,
-    keeper: Keeper,
-    bar: Progress,
-    params: FitParams,
-) -> None:
-    """Makes one gradient step for each batch that is left of an epoch, validates and judges."""
-    network, number = step.network, len(done.epochs)
-    device = device_of(network)
-    clock_s = time.monotonic()
-
-    def count_time() -> None:
-        nonlocal clock_s
-        now_s = time.monotonic()
-        done.seconds, clock_s = done.seconds + now_s - clock_s, now_s
-
-    network.train()
-    # Batches that an earlier start has learned from are read and passed over, which takes a small part of that time.
-    batches = itertools.islice(lessons.batches(number), done.num_batches, None)
-    try:
-        for batch in upload_ahead(batches, device):
-            value = step(lessons.loss, batch)
-            done.count_batch(len(batch[0]), value)
-            bar.advance(len(batch[0]), loss=value)
-            count_time()
-            keeper.look(done.num_steps)
-    except _DivergedError as error:
-        done.stopped, done.has_diverged = f"{error} in epoch {number + 1} of {params.epochs}", True
-        return
-    network.eval()
-    with torch.no_grad():
-        with autocast(step.precision, device):
-            validation_loss = lessons.validate()
-        rank = None if lessons.judge is None else lessons.judge(number)
-    count_time()
-    done.end_epoch(validation_loss, rank, network)
-    has_looked = lessons.judge is None or rank is not None  # what was not judged is no better than what was
-    if params.patience is not None and has_looked and done.num_without_better() >= params.patience:
-        done.stopped = f"no better epoch in {params.patience}, at epoch {number + 1} of {params.epochs}"
 
 
 def _rate_factor(num_steps: int) -> Callable[[int], float]:

@@ -1,34 +1,44 @@
 """What Level 0 can learn from: rebuilding frames (plain or variational), or comparing views of frames.
 
-Every objective owns an `encoder`, which is all that is kept, and the head that is thrown away.
-Dimensions: B batch, C frames that the encoder takes at once, H x W pixels.
+Every objective owns an `encoder`, which is all that is kept, and the head that is thrown away. A further one is a class
+here with a line in `OBJECTIVES`, and a section in `rulka/params/pretrain.py`.
+
+Sources: Kingma and Welling 2013, arXiv:1312.6114; Chen et al. 2020 (SimCLR), arXiv:2002.05709; Bardes et al. 2021
+(VICReg), arXiv:2105.04906.
+Dimensions: B batch, C frames that the encoder takes at once, H x W pixels, Z latent numbers, P numbers of a projection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
 from rulka.errors import UserError
-from rulka.params import (
+from rulka.params import ObservationParams
+from rulka.params.pretrain import (
     AutoencoderParams,
     ObjectiveParams,
-    ObservationParams,
     SimclrParams,
     VaeParams,
     VicregParams,
     ViewsParams,
 )
-from rulka.pretraining.losses import nt_xent_loss, reconstruction_loss, vae_loss, vicreg_loss
-from rulka.pretraining.views import random_view
 
 TRAINING_BYTES = 16
 """Of a weight in training: itself, its gradient, and two moments of AdamW."""
+BLUR_REACH = 2.5
+"""Of the kernel, in the largest standard deviations."""
+VICREG_EPSILON = 1e-4
+"""Added to variances before their root is taken: a number that is always the same has a deviation of 0.01."""
 
 
 class ObjectiveError(UserError):
@@ -46,8 +56,9 @@ class Objective(nn.Module):
 
     compares_frames = False
 
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams) -> None:
+    def __init__(self, params: Any, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__()
+        self.params = params
         self.encoder = build_encoder(encoder, observation.height, observation.width, observation.channels)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
@@ -59,89 +70,43 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
+# Rebuilding frames ----------------------------------------------------------------------------------------------------
+
+
 class AutoencoderObjective(Objective):
     """Mean squared error of images rebuilt from their features."""
 
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams) -> None:
-        super().__init__(encoder, observation)
+    def __init__(self, params: AutoencoderParams, encoder: EncoderConfig, observation: ObservationParams) -> None:
+        super().__init__(params, encoder, observation)
         self.decoder = _decoder(self.encoder.num_features, observation)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the reconstruction loss []; draws nothing."""
-        target = normalise_image(image, torch.float32)
-        return reconstruction_loss(target, self.decoder(self.encoder(target)))
+        return reconstruction_loss(_normal(image), self.preview(image, generator))
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the rebuilt images."""
-        return self.decoder(self.encoder(normalise_image(image, torch.float32)))
+        return self.decoder(self.encoder(_normal(image)))
 
 
 class VaeObjective(Objective):
     """Reconstruction from a noisy latent code, and the divergence of the code from a standard normal."""
 
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: VaeParams) -> None:
-        super().__init__(encoder, observation)
+    def __init__(self, params: VaeParams, encoder: EncoderConfig, observation: ObservationParams) -> None:
+        super().__init__(params, encoder, observation)
         self.head = VaeHead(self.encoder.num_features, params.num_latent)
         self.decoder = _decoder(params.num_latent, observation)
-        self.kl_weight = params.kl_weight
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the negative evidence bound [] up to constants."""
-        target = normalise_image(image, torch.float32)
+        target = _normal(image)
         latent = self.head(self.encoder(target))
         rebuilt = self.decoder(sample(latent, generator))
-        return vae_loss(target, rebuilt, latent.mean.float(), latent.log_variance.float(), self.kl_weight)
+        return vae_loss(target, rebuilt, latent.mean.float(), latent.log_variance.float(), self.params.kl_weight)
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the images rebuilt from the means of their codes."""
-        return self.decoder(self.head(self.encoder(normalise_image(image, torch.float32))).mean)
-
-
-class ViewsObjective(Objective):
-    """Comparing two views of every frame, in the numbers of a projection."""
-
-    compares_frames = True
-
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: ViewsParams) -> None:
-        super().__init__(encoder, observation)
-        self.projector = Projector(self.encoder.num_features, params.projection)
-        self._views = params
-
-    def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the loss [] of two views of every image."""
-        return self.compare(*(self.projector(self.encoder(self.preview(image, generator))) for _ in range(2)))
-
-    def compare(self, first: Tensor, second: Tensor) -> Tensor:
-        """Returns the loss [] of the projections [B, P] of two views."""
-        raise NotImplementedError
-
-    def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns one random view of every image."""
-        return random_view(normalise_image(image, torch.float32), self._views, generator)
-
-
-class SimclrObjective(ViewsObjective):
-    """Finding the other view of the same frame among all views of a batch."""
-
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: SimclrParams) -> None:
-        super().__init__(encoder, observation, params)
-        self.temperature = params.temperature
-
-    def compare(self, first: Tensor, second: Tensor) -> Tensor:
-        """Returns the NT-Xent loss []."""
-        return nt_xent_loss(first, second, self.temperature)
-
-
-class VicregObjective(ViewsObjective):
-    """Views of a frame that are alike, in numbers that all vary and have little in common."""
-
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: VicregParams) -> None:
-        super().__init__(encoder, observation, params)
-        self.weights = params.invariance, params.variance, params.covariance
-
-    def compare(self, first: Tensor, second: Tensor) -> Tensor:
-        """Returns the weighted sum [] of the three terms."""
-        return vicreg_loss(first, second, *self.weights)
+        return self.decoder(self.head(self.encoder(_normal(image))).mean)
 
 
 def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
@@ -166,18 +131,184 @@ def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
     return ConvDecoder(num_inputs, *size)
 
 
+def reconstruction_loss(image: Tensor, reconstruction: Tensor) -> Tensor:
+    """Mean squared error [] of reconstructions [B, C, H, W] in the scale of the normalised images, [-1, 1].
+
+    Divide by 4 to compare with errors of images in [0, 1].
+    """
+    return (reconstruction.float() - image.float()).square().mean()
+
+
+def kl_from_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL divergence [] from N(mean, variance) to N(0, 1): summed over Z, averaged over B; both arguments [B, Z]."""
+    return 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1).mean()
+
+
+def vae_loss(image: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor, kl_weight: float) -> Tensor:
+    """Negative evidence bound [] up to constants: reconstruction loss plus `kl_weight` times the divergence."""
+    return reconstruction_loss(image, reconstruction) + kl_weight * kl_from_standard_normal(mean, log_variance)
+
+
+# Comparing views of frames --------------------------------------------------------------------------------------------
+
+
+class ViewsObjective(Objective):
+    """Comparing two views of every frame, in the numbers of a projection."""
+
+    compares_frames = True
+
+    def __init__(self, params: ViewsParams, encoder: EncoderConfig, observation: ObservationParams) -> None:
+        super().__init__(params, encoder, observation)
+        self.projector = Projector(self.encoder.num_features, params.projection)
+
+    def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns the loss [] of two views of every image."""
+        return self.compare(*(self.projector(self.encoder(self.preview(image, generator))) for _ in range(2)))
+
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the loss [] of the projections [B, P] of two views."""
+        raise NotImplementedError
+
+    def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns one random view of every image."""
+        return random_view(_normal(image), self.params, generator)
+
+
+class SimclrObjective(ViewsObjective):
+    """Finding the other view of the same frame among all views of a batch."""
+
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the NT-Xent loss []."""
+        return nt_xent_loss(first, second, self.params.temperature)
+
+
+class VicregObjective(ViewsObjective):
+    """Views of a frame that are alike, in numbers that all vary and have little in common."""
+
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the weighted sum [] of the three terms."""
+        return vicreg_loss(first, second, self.params.invariance, self.params.variance, self.params.covariance)
+
+
+def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy [] of finding the other view of the same image among all 2 B - 1 other views.
+
+    Args:
+        first: [B, P] projections of one view of each image; any scale.
+        second: [B, P] projections of another view of the same images.
+        temperature: divides the cosine similarities; positive.
+    """
+    batch = len(first)
+    views = functional.normalize(torch.cat([first, second]).float(), dim=1)
+    similarity = views @ views.T / temperature
+    similarity = similarity.masked_fill(torch.eye(2 * batch, dtype=torch.bool, device=views.device), -torch.inf)
+    partner = torch.arange(2 * batch, device=views.device).roll(batch)
+    return functional.cross_entropy(similarity, partner)
+
+
+def vicreg_loss(first: Tensor, second: Tensor, invariance: float, variance: float, covariance: float) -> Tensor:
+    """Weighted sum [] of VICReg's three terms, as the authors' code has them.
+
+    Args:
+        first: [B, P] projections of one view of each image, B at least 2; not normalised.
+        second: [B, P] projections of another view of the same images.
+        invariance: weight of the squared difference of two views of an image, mean over B and P.
+        variance: weight of how much less than 1 a number's standard deviation over the batch is, mean over P and views.
+        covariance: weight of the squared covariances of different numbers, divided by P, sum of both views.
+    """
+    first, second = first.float(), second.float()
+    (spread, shared), (other_spread, other_shared) = (_variance_and_covariance(view) for view in (first, second))
+    apart = (first - second).square().mean()
+    return invariance * apart + 0.5 * variance * (spread + other_spread) + covariance * (shared + other_shared)
+
+
+def _variance_and_covariance(view: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the mean hinge on standard deviations [], and the squared covariances off the diagonal over P []."""
+    batch, numbers = view.shape
+    centred = view - view.mean(dim=0)
+    covariance = centred.T @ centred / (batch - 1)
+    deviation = (covariance.diagonal() + VICREG_EPSILON).sqrt()
+    off_diagonal = covariance.square().sum() - covariance.diagonal().square().sum()
+    return functional.relu(1.0 - deviation).mean(), off_diagonal / numbers
+
+
+def random_view(image: Tensor, views: ViewsParams, generator: torch.Generator) -> Tensor:
+    """Crops, scales back, blurs, lights and disturbs every image differently.
+
+    torchvision's transforms draw once for a whole batch, so that views are made by torch's own sampling here. Called
+    for each image in turn, its RandomResizedCrop, GaussianBlur, ColorJitter and GaussianNoise left SimCLR 0.49 of its
+    rate on one core, and 0.45 in the thread that reads frames. Frames are never mirrored: left and right mean different
+    actions.
+
+    The peer draws one crop and one brightness for a whole batch and clamps to [0, 1], which makes half of the pixels of
+    images in [-1, 1] black.
+
+    Args:
+        image: [B, C, H, W] normalised images in [-1, 1]; all frames of one are changed alike, but for the noise.
+        views: how much of each at most.
+        generator: of random numbers, on the images' device.
+
+    Returns:
+        [B, C, H, W] in [-1, 1].
+    """
+    seen = _cropped(image, views.crop_pixels, generator)
+    if views.blur_pixels > 0.0:
+        seen = _blurred(seen, views.blur_pixels, generator)
+    factor = 1.0 + views.brightness * (2.0 * _draw(image, generator) - 1.0)
+    seen = (seen + 1.0) * factor - 1.0
+    if views.noise > 0.0:
+        noise = torch.randn(image.shape, generator=generator, device=image.device)
+        seen = seen + views.noise * _draw(image, generator) * noise
+    return seen.clamp(-1.0, 1.0)
+
+
+def _draw(image: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns [B, 1, 1, 1] uniform numbers."""
+    return torch.rand(len(image), 1, 1, 1, generator=generator, device=image.device)
+
+
+def _cropped(image: Tensor, most_pixels: float, generator: torch.Generator) -> Tensor:
+    """Cuts off at most so many rows and columns, and scales back."""
+    batch, _, height, width = image.shape
+    draws = {"generator": generator, "device": image.device}
+    cut = most_pixels * torch.rand(batch, **draws)
+    scale = torch.stack([1.0 - cut / width, 1.0 - cut / height], dim=1)
+    shift = (1.0 - scale) * (2.0 * torch.rand(batch, 2, **draws) - 1.0)
+    transform = torch.cat([torch.diag_embed(scale), shift[:, :, None]], dim=2)
+    grid = functional.affine_grid(transform, list(image.shape), align_corners=False)
+    return functional.grid_sample(image, grid.to(image.dtype), padding_mode="border", align_corners=False)
+
+
+def _blurred(image: Tensor, most_pixels: float, generator: torch.Generator) -> Tensor:
+    """Blurs with a Gaussian of a standard deviation of at most so many pixels, along rows and then columns."""
+    reach = max(1, round(BLUR_REACH * most_pixels))
+    deviation = (most_pixels * _draw(image, generator)).clamp(min=1e-3)
+    distance = torch.arange(-reach, reach + 1, device=image.device)
+    kernel = torch.softmax(-0.5 * (distance / deviation).square(), dim=3)
+    seen = functional.pad(image.transpose(0, 1), (reach,) * 4, mode="replicate")
+    for shape in ((len(image), 1, 1, -1), (len(image), 1, -1, 1)):
+        seen = functional.conv2d(seen, kernel.reshape(shape).to(image.dtype), groups=len(image))
+    return seen.transpose(0, 1)
+
+
+# All of them ----------------------------------------------------------------------------------------------------------
+
+OBJECTIVES: Mapping[type[ObjectiveParams], type[Objective]] = {
+    AutoencoderParams: AutoencoderObjective,
+    VaeParams: VaeObjective,
+    SimclrParams: SimclrObjective,
+    VicregParams: VicregObjective,
+}
+
+
 def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:
     """Returns an objective with fresh weights from torch's global generator.
 
     Raises:
         ObjectiveError: if images are too large for it.
     """
-    match objective:
-        case AutoencoderParams():
-            return AutoencoderObjective(encoder, observation)
-        case VaeParams():
-            return VaeObjective(encoder, observation, objective)
-        case SimclrParams():
-            return SimclrObjective(encoder, observation, objective)
-        case VicregParams():
-            return VicregObjective(encoder, observation, objective)
+    return OBJECTIVES[type(objective)](objective, encoder, observation)
+
+
+def _normal(image: Tensor) -> Tensor:
+    return normalise_image(image, torch.float32)

@@ -9,10 +9,6 @@ Dimensions: N frames, E features, Q quantities.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,51 +28,8 @@ PENALTIES = tuple(10.0**power for power in range(-4, 5))
 _BATCH = 512
 
 
-@dataclass(frozen=True)
-class Probe:
-    """How well one quantity is told from features; errors are root mean squares, in the unit of its name.
-
-    Attributes:
-        pretrained_error: with the pretrained encoder.
-        random_error: with random weights in the same encoder.
-        constant_error: of the mean of the training frames, which looks at nothing.
-    """
-
-    pretrained_error: float
-    random_error: float
-    constant_error: float
-
-
-@dataclass(frozen=True)
-class ActionProbe:
-    """The same for the action: the share of frames of which it is told right.
-
-    Attributes:
-        accuracy: with the pretrained encoder.
-        random_accuracy: with random weights in the same encoder.
-        constant_accuracy: of the most frequent action of the training frames.
-    """
-
-    accuracy: float
-    random_accuracy: float
-    constant_accuracy: float
-
-
-@dataclass(frozen=True)
-class Probes:
-    """All probes of an encoder.
-
-    Attributes:
-        quantities: by name, see `quantities_of`.
-        action: of the recorded action.
-    """
-
-    quantities: dict[str, Probe]
-    action: ActionProbe
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON."""
-        return {name: asdict(probe) for name, probe in self.quantities.items()} | {"action": asdict(self.action)}
+Probes = dict[str, dict[str, float]]
+"""What is told of each quantity, plain JSON by its name; see `probe_encoder`."""
 
 
 def quantities_of(floats: NDArray[np.float32], along_m: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
@@ -110,28 +63,36 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
         fresh: the same with random weights.
         train: frames to fit on.
         held_out: frames to measure on, at least one of the main track.
+
+    Returns:
+        For each of `quantities_of` the root mean square errors, in the unit of its name: pretrained_error,
+        random_error with random weights, and constant_error of the mean of the training frames, which looks at
+        nothing. For `action` the shares of frames of which the recorded action is told right: accuracy,
+        random_accuracy, and constant_accuracy of the most frequent action of the training frames.
     """
     shown = [spread(frames_of(frames.on_main_track()), MOST_FRAMES) for frames in (train, held_out)]
-    targets = [
-        np.stack(list(quantities_of(frames.floats[rows], frames.along_m[rows]).values()), axis=1)
+    known, wanted = (
+        quantities_of(frames.floats[rows], frames.along_m[rows])
         for frames, rows in zip((train, held_out), shown, strict=True)
-    ]
-    names = list(quantities_of(train.floats[:1], train.along_m[:1]))
-    action, wanted = train.action[shown[0]].astype(np.int64), held_out.action[shown[1]].astype(np.int64)
-    one_hot = np.eye(train.action_share[:1].shape[1])[action]
-    errors, accuracies = [], []
-    for network in (encoder, fresh):
-        network.eval()
-        seen, met = (features_of(network, frames, rows) for frames, rows in zip((train, held_out), shown, strict=True))
-        told = _fit(seen, np.concatenate([targets[0], one_hot], axis=1))(met)
-        errors.append(_root_mean_square(told[:, : len(names)] - targets[1]).tolist())
-        accuracies.append(float((told[:, len(names) :].argmax(axis=1) == wanted).mean()))
-    constant = _root_mean_square(targets[0].mean(axis=0) - targets[1]).tolist()
-    most_frequent = float((wanted == np.bincount(action).argmax()).mean())
-    return Probes(
-        {name: Probe(*each) for name, each in zip(names, zip(*errors, constant, strict=True), strict=True)},
-        ActionProbe(accuracies[0], accuracies[1], most_frequent),
     )
+    action, true_action = (
+        frames.action[rows].astype(np.int64) for frames, rows in zip((train, held_out), shown, strict=True)
+    )
+    one_hot = np.eye(train.action_share[:1].shape[1])[action]
+    targets = np.concatenate([np.stack(list(known.values()), axis=1), one_hot], axis=1)
+    probes: Probes = {name: {} for name in (*known, "action")}
+    for prefix, network in (("pretrained_", encoder), ("random_", fresh)):
+        network.eval()
+        seen, met = (_features_of(network, frames, rows) for frames, rows in zip((train, held_out), shown, strict=True))
+        told = _tell(seen, targets, met)
+        for place, (name, values) in enumerate(wanted.items()):
+            probes[name][f"{prefix}error"] = float(_root_mean_square(told[:, place] - values))
+        is_right = told[:, len(known) :].argmax(axis=1) == true_action
+        probes["action"][f"{prefix.removeprefix('pretrained_')}accuracy"] = float(is_right.mean())
+    for name, values in wanted.items():
+        probes[name]["constant_error"] = float(_root_mean_square(known[name].mean() - values))
+    probes["action"]["constant_accuracy"] = float((true_action == np.bincount(action).argmax()).mean())
+    return probes
 
 
 def spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -139,49 +100,42 @@ def spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return numbers[np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64)]
 
 
-def features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns [N, E] what an encoder makes of frames; call it without gradients."""
+def _features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns [N, E] what an encoder makes of frames."""
     device = device_of(encoder)
     batches = (torch.from_numpy(frames.seen(rows[start : start + _BATCH])) for start in range(0, len(rows), _BATCH))
     parts: list[Tensor] = [encoder(normalise_image(image.to(device), torch.float32)).cpu() for image in batches]
     return torch.cat(parts).double().numpy()
 
 
-def _fit(
-    features: NDArray[np.float64], targets: NDArray[np.float64]
-) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Fits a ridge regression from features [N, E] to each of the targets [N, Q], with the penalty that suits each."""
+def _tell(
+    features: NDArray[np.float64], targets: NDArray[np.float64], seen: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Fits ridge regressions from features [N, E] to targets [N, Q], and returns what they tell from others [M, E].
+
+    The penalty of each target is the one that does best on the last of the features.
+    """
     num_fitted = max(1, round((1.0 - CHOOSING_SHARE) * len(features)))
-    choices = _solutions(features[:num_fitted], targets[:num_fitted])
-    rest, wanted = (features[num_fitted:], targets[num_fitted:]) if num_fitted < len(features) else (features, targets)
-    error = np.array([_root_mean_square(solve(rest) - wanted) for solve in choices])
-    best = error.argmin(axis=0)
-    final = _solutions(features, targets)
-
-    def tell(seen: NDArray[np.float64]) -> NDArray[np.float64]:
-        told = np.stack([solve(seen) for solve in final])
-        return told[best, :, np.arange(len(best))].T
-
-    return tell
+    rest = slice(num_fitted if num_fitted < len(features) else 0, None)
+    tried = _regressions(features[:num_fitted], targets[:num_fitted], features[rest])
+    best = _root_mean_square(tried - targets[rest]).argmin(axis=0)
+    return np.take_along_axis(_regressions(features, targets, seen), best[None, None], axis=0)[0]
 
 
-def _solutions(
-    features: NDArray[np.float64], targets: NDArray[np.float64]
-) -> list[Callable[[NDArray[np.float64]], NDArray[np.float64]]]:
-    """Returns the regressions with all `PENALTIES`, from one decomposition."""
+def _regressions(
+    features: NDArray[np.float64], targets: NDArray[np.float64], seen: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Returns [P, M, Q] what the regressions with all `PENALTIES` tell, from one decomposition."""
     mean, offset = features.mean(axis=0), targets.mean(axis=0)
     centred = features - mean
     values, vectors = np.linalg.eigh(centred.T @ centred)
+    values = values.clip(min=0.0)
     projected = vectors.T @ (centred.T @ (targets - offset))
-    scale = max(float(values.clip(min=0.0).mean()), np.finfo(np.float64).tiny)
-
-    def regression(penalty: float) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-        weights = vectors @ (projected / (values.clip(min=0.0) + penalty * scale)[:, None])
-        return lambda seen: (seen - mean) @ weights + offset
-
-    return [regression(penalty) for penalty in PENALTIES]
+    penalties = np.array(PENALTIES) * max(float(values.mean()), np.finfo(np.float64).tiny)
+    weights = vectors @ (projected / (values + penalties[:, None])[..., None])
+    return (seen - mean) @ weights + offset
 
 
 def _root_mean_square(error: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [Q] of errors [N, Q]."""
-    return np.sqrt(np.square(error).mean(axis=0))
+    """Returns [..., Q] of errors [..., N, Q], or [] of errors [N]."""
+    return np.sqrt(np.square(error).mean(axis=-2 if error.ndim > 1 else 0))

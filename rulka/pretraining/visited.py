@@ -1,6 +1,5 @@
 """Frames that the cloned policy met while it was taught, labelled with advice, and learned from beside recorded ones.
 
-    rounds.json    one object for each round: after which epoch, how the policy drove, and how many frames it met
     round-<k>/     a frame dataset of that round, see `rulka.datasets.frames`
 
 Dimensions: N recorded frames, M met ones.
@@ -8,7 +7,6 @@ Dimensions: N recorded frames, M met ones.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,15 +25,14 @@ from rulka.params import LabelKind
 from rulka.pretraining.cloning import Labels, Lesson
 from rulka.stage import output_folder
 
-ROUNDS_FILE = "rounds.json"
-
 
 class Visited:
-    """All rounds so far.
+    """All rounds so far, and how the policy raced.
 
     Attributes:
         folder: where they are; made with the first.
-        rounds: a plain object for each.
+        rounds: a plain object for each: after which epoch, how the policy drove, and how many frames it met.
+        raced: likewise for each time that the policy raced without learning from it.
         num_frames: M.
     """
 
@@ -51,7 +48,7 @@ class Visited:
             frames: how many are seen at once.
             kind: of the labels that are learned.
         """
-        self.folder, self.rounds = folder, list[dict[str, Any]]()
+        self.folder, self.rounds, self.raced = folder, list[dict[str, Any]](), list[dict[str, Any]]()
         self._observation, self._table, self._frames = observation, table, frames
         self._kind: LabelKind = kind
         self._parts: list[FrameDataset] = []
@@ -121,23 +118,16 @@ class Visited:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what checkpoints need: which rounds there are; their frames stay in the folder."""
-        return {"rounds": self.rounds}
+        return {"rounds": self.rounds, "raced": self.raced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned, with the frames in the folder."""
-        self.rounds, self._parts = [dict(each) for each in state["rounds"]], []
+        self.rounds, self.raced, self._parts = list(state["rounds"]), list(state["raced"]), []
         for number in range(len(self.rounds)):
             self._open(f"round-{number + 1}")
 
-    def copy_to(self, folder: Path) -> None:
-        """Copies the rounds into an existing folder, and says which there are."""
-        (folder / ROUNDS_FILE).write_text(json.dumps(self.rounds, indent=1) + "\n", encoding="utf-8")
-        for number in range(len(self.rounds)):
-            name = f"round-{number + 1}"
-            shutil.copytree(self.folder / name, folder / name)
-
     def clear(self) -> None:
-        """Removes the folder, as its content lies elsewhere now."""
+        """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _open(self, name: str) -> None:

@@ -34,8 +34,7 @@ from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult, finish_times_s
 from rulka.params import Params
 from rulka.progress import Progress
-from rulka.statistics import Interval
-from rulka.study.statistics import Scores, stratified_interval
+from rulka.statistics import Interval, Scores, bootstrap_interval, mean
 from rulka.tracks.track import Track
 
 FEWEST_PAIRS = 10
@@ -179,7 +178,7 @@ def _rounded(interval: Interval) -> list[float]:
 
 def interval_of(values: Scores, seed: int) -> Interval:
     """Returns the 95 % bootstrap interval of the mean of values [R, T], drawn anew for each track by itself."""
-    return stratified_interval(lambda drawn: float(drawn.mean()), values, seed=seed)
+    return bootstrap_interval(mean, values, seed=seed)
 
 
 def lead(ours: RaceResult, theirs: RaceResult) -> float:

@@ -9,18 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from rulka.evaluation.results import Evaluation
-from rulka.folders import LOSS_CURVE, PREVIEWS_PICTURE, PROBES_PICTURE
+from rulka.folders import PREVIEWS_PICTURE
 from rulka.report.learning_plots import TrainingLog, confusion_plot, training_plot
 from rulka.report.race_plots import map_plot, speed_plot, split_chart, time_plot
 from rulka.report.theme import LIGHT, to_png
 
 ENCODER_PICTURES = {
-    LOSS_CURVE: ("Level 0: loss", "Of every epoch, on training frames and held-out ones. The dotted line is kept."),
-    PROBES_PICTURE: (
-        "Level 0: what features tell",
-        "A linear layer on the features tells these of frames from held-out races, beside the same encoder with "
-        "random weights, and a constant.",
-    ),
     PREVIEWS_PICTURE: (
         "Level 0: what it was shown",
         "Frames, and below them what was rebuilt of them from their features, or two views that were compared.",

@@ -19,14 +19,18 @@ class RunInUseError(UserError):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
     """Keeps every other process out of the folder of a run; the system takes the lock of a process that dies.
+
+    Args:
+        folder: of the run.
+        patience_s: how long it waits for a process that works there.
 
     Raises:
         RunInUseError: if another process works there; the message names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK_FILE, timeout=0)
+    lock = FileLock(folder / LOCK_FILE, timeout=patience_s)
     try:
         lock.acquire()
     except Timeout as error:

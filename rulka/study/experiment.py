@@ -6,16 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulka.errors import UserError
 from rulka.outputs import check_file
-from rulka.study.page import format_measures, format_summaries, write_page
-from rulka.study.plan import read_plan
-from rulka.study.results import Measures, gather, gather_measures
-from rulka.study.work import Work
-
-
-class UnfinishedError(UserError):
-    """Some cells did not come to their end."""
+from rulka.study.page import format_results, write_experiment
+from rulka.study.plan import do_stages, jobs_of, read_plan
+from rulka.study.results import gather
+from rulka.study.work import UnfinishedError
 
 
 class Table(NamedTuple):
@@ -33,7 +28,7 @@ class Table(NamedTuple):
 def run_experiment(
     file: Path, cells: Sequence[str], num_processes: int, page: Path | None, say: Callable[[str], None]
 ) -> Table:
-    """Does what is left to do of an experiment, and returns its table.
+    """Does what is left to do of an experiment beside what others do, and returns its table.
 
     Args:
         file: of the experiment.
@@ -43,24 +38,21 @@ def run_experiment(
         say: gets lines for people while it lasts.
 
     Raises:
-        UserError: if the file cannot be run, another process is at it, or the page cannot be written.
+        UserError: if the file cannot be run, or the page cannot be written.
         UnfinishedError: if cells failed; the others are done, and the page holds them.
     """
     whole = read_plan(file)
     plan = whole.chosen(cells) if cells else whole
     if page is not None:
         check_file(page, ".md")
-    say(f"{whole.file.title}: {len(plan.cells)} cells, {len(plan.jobs())} stages. {whole.file.cost}")
-    work = Work(plan.jobs(), num_processes, say)
-    work.do()
-    results = gather_measures(whole, work) if whole.file.measures else gather(whole, work)
+    say(f"{whole.file.title}: {len(plan.cells)} cells, {len(jobs_of(plan.cells))} stages. {whole.file.cost}")
+    do_stages(plan.cells, num_processes, say)
+    results = gather(whole)
     if page is not None:
-        write_page(whole, results, page, f"rulka experiment {file.as_posix()}")
-    failed = [cell.name for cell in plan.cells if work.spent(cell.jobs[-1]) is None]
+        write_experiment(whole, results, page, f"rulka experiment {file.as_posix()}")
+    failed = [cell.name for cell in plan.cells if cell.last.cpu_seconds is None]
     if failed:
         message = f"{len(failed)} of {len(plan.cells)} cells did not come to their end: {', '.join(failed)}"
         raise UnfinishedError(message, hint="The lines above say why. The same command tries those again, no others.")
-    if isinstance(results, Measures):
-        return Table(format_measures(results), results.rows.to_dict("records"))
-    summaries = results.summaries(whole.file.baseline)
-    return Table(format_summaries(summaries), [one._asdict() for one in summaries])
+    rows = results.rows.to_dict("records") if whole.file.measures else results.summaries(whole.file.baseline)
+    return Table(format_results(whole, results), rows)

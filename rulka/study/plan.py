@@ -1,4 +1,4 @@
-"""What an experiment is to do: its file, its cells, and for each the stages to run, known by what decides them.
+"""What a study is to do: its file, its cells, and for each the stages to run, known by what decides them.
 
 Cells share what does not differ between them: a variant of `train` races and learns on the same races, frames, encoder
 and policy as all others. A stage's work is known by its key, a hash of the parameter sections that `dvc.yaml` names for
@@ -7,33 +7,36 @@ it, its code, and the keys of the stages before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
 from rulka.errors import UserError
+from rulka.folders import RUNS
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
 from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.base import Count, Section, Seed
 from rulka.params.problems import problems_of
 from rulka.presets import laid_over
 from rulka.provenance import hash_json, hash_path
+from rulka.study.work import Job, Work, jobs_left
 
+EXPERIMENTS = RUNS / "experiments"
+"""Where the stages of all studies are; what these have in common is done once."""
 KEY_LENGTH = 16
 """Hexadecimal digits of a key that name its folder."""
 NO_LIMIT = 10**12
 """Environment steps that nobody drives."""
 MeasuredStage = Literal["pretrain", "clone", "evaluate"]
 """Stages that say in numbers how good their result is."""
-SEEDED = ("train.seed",)
-"""Parameters that take the seed of a cell where a file does not say which."""
 
 
-class ExperimentError(UserError):
-    """An experiment's file asks for something that cannot be, or that would teach nothing."""
+class StudyError(UserError):
+    """The file of an experiment or a population asks for something that cannot be, or that would teach nothing."""
 
 
 class Budget(Section):
@@ -56,50 +59,46 @@ class Budget(Section):
         return {"train": limits | {"max_minutes": None}}
 
 
-class ExperimentFile(Section):
-    """An experiment as it is written down."""
+class StudyFile(Section):
+    """What experiments and populations both have written down."""
 
     title: str = Field(description="what the page is called")
     question: str = Field(description="what it is to answer")
     cost: str = Field(description="what it takes on two cores, for whoever is about to start it")
+    seeded: tuple[str, ...] = Field(
+        ("train.seed",), strict=False, description="parameters that take the seed of a run, by dotted name"
+    )
+    overrides: dict[str, Any] = Field(default_factory=dict, description="parameters of all runs")
+
+
+StudyFileT = TypeVar("StudyFileT", bound=StudyFile)
+
+
+class ExperimentFile(StudyFile):
+    """An experiment as it is written down."""
+
     last_stage: MeasuredStage = Field("evaluate", description="the stage at which each cell ends")
     measures: tuple[str, ...] = Field(
         (), strict=False, description="numbers of that stage's metrics.json to compare, a dot before each key inside"
     )
     budget: Budget | None = Field(None, description="of each training; None leaves what the parameters say")
     seeds: tuple[Seed, ...] = Field(min_length=1, strict=False, description="one cell of each variant for each")
-    seeded: tuple[str, ...] = Field(SEEDED, strict=False, description="parameters that take the seed")
-    overrides: dict[str, Any] = Field(default_factory=dict, description="parameters of all variants")
     baseline: str = Field(description="the variant that the others are compared with; it alone may change nothing")
     variants: dict[str, dict[str, Any]] = Field(min_length=1, description="parameters of each, by its name")
 
     @model_validator(mode="after")
     def _check(self) -> ExperimentFile:
-        if (self.last_stage == "evaluate") == bool(self.measures):
-            message = "measures are named where last_stage is pretrain or clone, and there alone: races have their own"
+        for message in self._problems():
             raise ValueError(message)
         return self
 
-
-class Job(NamedTuple):
-    """One stage's work, which several cells may need.
-
-    Attributes:
-        stage: name of the stage.
-        key: hash of all that decides its result.
-        params: all parameters; those of sections that the stage does not read may be another cell's.
-        inputs: the jobs before it, by the folder that it reads of them.
-    """
-
-    stage: str
-    key: str
-    params: Mapping[str, Any]
-    inputs: Mapping[str, tuple[str, str]]
-
-    @property
-    def name(self) -> str:
-        """Names the folder of the work."""
-        return f"{self.stage}-{self.key[:KEY_LENGTH]}"
+    def _problems(self) -> Iterator[str]:
+        if (self.last_stage == "evaluate") == bool(self.measures):
+            yield "measures are named where last_stage is pretrain or clone, and there alone: races have their own"
+        if twice := sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1}):
+            yield f"the seed {twice[0]} comes twice; the second one would be the same cell again and tell nothing new"
+        if self.baseline not in self.variants:
+            yield f"the baseline {self.baseline!r} is none of the variants {', '.join(self.variants)}"
 
 
 class Cell(NamedTuple):
@@ -109,18 +108,23 @@ class Cell(NamedTuple):
         variant: its name.
         seed: its seed.
         params: all parameters.
-        jobs: its stages in order; the last one gives its result.
+        jobs: by stage, in order; the last one gives its result.
     """
 
     variant: str
     seed: int
     params: Params
-    jobs: tuple[Job, ...]
+    jobs: Mapping[str, Job]
 
     @property
     def name(self) -> str:
         """Says which cell it is."""
         return f"{self.variant}/{self.seed}"
+
+    @property
+    def last(self) -> Job:
+        """The job that gives its result."""
+        return list(self.jobs.values())[-1]
 
 
 @dataclass(frozen=True)
@@ -137,28 +141,17 @@ class Plan:
     file: ExperimentFile
     cells: tuple[Cell, ...]
 
-    def jobs(self) -> dict[str, Job]:
-        """Returns every work once, by its key, in an order in which they can be done."""
-        return jobs_of(self.cells)
-
     def chosen(self, names: Sequence[str]) -> Plan:
         """Returns the plan of some of the cells alone, named `variant/seed`.
 
         Raises:
-            ExperimentError: if there is no such cell.
+            StudyError: if there is no such cell.
         """
         known = {cell.name: cell for cell in self.cells}
         if unknown := [name for name in names if name not in known]:
             message = f"{self.name} has no cell {', '.join(unknown)}"
-            raise ExperimentError(message, hint=f"Its cells are {', '.join(known)}.")
+            raise StudyError(message, hint=f"Its cells are {', '.join(known)}.")
         return Plan(self.name, self.file, tuple(known[name] for name in names))
-
-
-def jobs_of(cells: Iterable[Cell]) -> dict[str, Job]:
-    """Returns every work of cells once, by its key, in an order in which they can be done."""
-    order = list(read_graph())
-    found = {job.key: job for cell in cells for job in cell.jobs}
-    return dict(sorted(found.items(), key=lambda item: order.index(item[1].stage)))
 
 
 def read_plan(path: Path) -> Plan:
@@ -168,116 +161,125 @@ def read_plan(path: Path) -> Plan:
         path: of the file; the parameters it begins with are those of `params.yaml`.
 
     Raises:
-        ExperimentError: if the file is no experiment: a key or parameter that is not known, a variant that changes
-            nothing, two that are alike, a seed that comes twice.
+        StudyError: if the file is no experiment: a key or parameter that is not known, a variant that changes nothing,
+            two that are alike, a seed that comes twice.
         ParamsError: if parameters of a variant cannot be.
     """
-    file = _read_file(path)
-    shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
-    base = laid_over(shipped, file.overrides, f"{path}: overrides", ExperimentError)
-    if file.budget is not None:
-        base = laid_over(base, file.budget.overlay, f"{path}: budget", ExperimentError)
+    file = read_study(path, ExperimentFile, "experiment")
+    base = base_sections(file, path, {} if file.budget is None else file.budget.overlay)
     variants: dict[str, dict[str, Any]] = {}
     for name, overlay in file.variants.items():
-        sections = laid_over(base, overlay, f"{path}: variant {name}", ExperimentError)
+        sections = laid_over(base, overlay, f"{path}: variant {name}", StudyError)
         if sections == base and name != file.baseline:
             message = f"{path}: the variant {name!r} changes nothing"
-            raise ExperimentError(message, hint="Only the baseline may be the parameters as they are.")
-        for other, others in variants.items():
-            if sections == others:
-                message = f"{path}: the variants {other!r} and {name!r} are alike"
-                raise ExperimentError(message)
+            raise StudyError(message, hint="Only the baseline may be the parameters as they are.")
         variants[name] = sections
-    code = {stage: hash_code(code_files(stage)) for stage in _stages(file.last_stage)}
-    outside: dict[str, str] = {}
-    cells = [
-        cell_of(name, seed, seeded(sections, file.seeded, seed, path), code, outside, path)
-        for name, sections in variants.items()
-        for seed in file.seeds
-    ]
+    wanted = [(name, seed, sections) for name, sections in variants.items() for seed in file.seeds]
+    cells = make_cells(wanted, file, file.last_stage, path)
     _check_difference(cells, file.last_stage, path)
-    return Plan(path.stem, file, tuple(cells))
+    return Plan(path.stem, file, cells)
+
+
+def read_study(path: Path, kind: type[StudyFileT], what: str) -> StudyFileT:
+    """Reads the file of an experiment or a population.
+
+    Raises:
+        StudyError: if it is none.
+    """
+    sections = read_sections(path, StudyError)
+    try:
+        return kind.model_validate(sections)
+    except ValidationError as error:
+        message = f"{path} is no {what}: " + "; ".join(problems_of(error, kind))
+        raise StudyError(message) from error
+
+
+def base_sections(file: StudyFile, path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of `params.yaml` with the file's overrides, and what the study sets itself, over them."""
+    shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
+    base = laid_over(shipped, file.overrides, f"{path}: overrides", StudyError)
+    return laid_over(base, own, f"{path}: budget", StudyError)
+
+
+def make_cells(
+    wanted: Iterable[tuple[str, int, Mapping[str, Any]]], file: StudyFile, last_stage: str, path: Path
+) -> tuple[Cell, ...]:
+    """Returns cells.
+
+    Args:
+        wanted: of each the variant's name, the seed and all parameters.
+        file: whose `seeded` parameters take the seed.
+        last_stage: at which they end.
+        path: the file that a message names.
+
+    Raises:
+        StudyError: if there is no parameter of a name in `seeded`.
+        ParamsError: if parameters cannot be.
+    """
+    graph = read_graph()
+    stages = list(graph)[: list(graph).index(last_stage) + 1]
+    code = {stage: hash_code(code_files(stage)) for stage in stages}
+    outside: dict[str, str] = {}  # hashes of what no stage makes
+    cells = []
+    for variant, seed, sections in wanted:
+        own = laid_over(sections, nested(dict.fromkeys(file.seeded, seed)), f"{path}: seeded", StudyError)
+        params = checked_params(own, f"{path}: variant {variant!r} cannot be")
+        own = params.model_dump(mode="json")  # written alike whoever wrote them
+        made: dict[str, Job] = {}
+        jobs = {}
+        for stage in stages:
+            entry = graph[stage]
+            data = [dep for dep in entry["deps"] if dep.startswith("data/")]
+            for dep in data:
+                if dep not in made and dep not in outside:
+                    outside[dep] = hash_path(Path(dep)) if Path(dep).exists() else "nothing"
+            read = {name: own[name] for name in entry.get("params", ())}
+            before = {dep: made[dep].name if dep in made else outside[dep] for dep in data}
+            name = f"{stage}-{hash_json([stage, read, code[stage], before])[:KEY_LENGTH]}"
+            inputs = {dep: made[dep].folder for dep in data if dep in made}
+            jobs[stage] = Job(name, EXPERIMENTS / name, f"tasks.{stage}", own, inputs)
+            made |= dict.fromkeys(entry["outs"], jobs[stage])
+        cells.append(Cell(variant, seed, params, jobs))
+    return tuple(cells)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values by dotted name as sections inside each other."""
+    sections: dict[str, Any] = {}
+    for name, value in values.items():
+        *outer, last = name.split(".")
+        inside = sections
+        for key in outer:
+            inside = inside.setdefault(key, {})
+        inside[last] = value
+    return sections
 
 
 def _check_difference(cells: Sequence[Cell], last_stage: str, path: Path) -> None:
     """Refuses two cells whose every stage is the same work, so that one of them would tell nothing."""
-    named: dict[str, str] = {}
+    named: dict[Path, str] = {}
     for cell in cells:
-        key = cell.jobs[-1].key
-        if key in named:
-            message = f"{path}: {named[key]} and {cell.name} do not differ in anything that is read up to {last_stage}"
-            raise ExperimentError(message, hint="Change a parameter that these stages read; `seeded` names the seeds.")
-        named[key] = cell.name
+        if other := named.get(cell.last.folder):
+            message = f"{path}: {other} and {cell.name} do not differ in anything that is read up to {last_stage}"
+            raise StudyError(message, hint="Change a parameter that these stages read; `seeded` names the seeds.")
+        named[cell.last.folder] = cell.name
 
 
-def _read_file(path: Path) -> ExperimentFile:
-    sections = read_sections(path, ExperimentError)
-    try:
-        file = ExperimentFile.model_validate(sections)
-    except ValidationError as error:
-        message = f"{path} is no experiment: " + "; ".join(problems_of(error, ExperimentFile))
-        raise ExperimentError(message) from error
-    if twice := sorted({seed for seed in file.seeds if file.seeds.count(seed) > 1}):
-        message = f"{path}: the seed {twice[0]} comes twice"
-        raise ExperimentError(message, hint="The second one would be the same cell again and tell nothing new.")
-    if file.baseline not in file.variants:
-        message = f"{path}: the baseline {file.baseline!r} is none of the variants {', '.join(file.variants)}"
-        raise ExperimentError(message)
-    return file
+def jobs_of(cells: Iterable[Cell]) -> list[Job]:
+    """Returns every job of cells once, stage after stage."""
+    stages = zip(*(cell.jobs.values() for cell in cells), strict=True)
+    return list({job.folder: job for stage in stages for job in stage}.values())
 
 
-def seeded(sections: Mapping[str, Any], keys: Sequence[str], seed: int, path: Path) -> dict[str, Any]:
-    """Returns parameters of which those of dotted names have the value of a seed.
+def do_stages(cells: Sequence[Cell], num_processes: int, say: Callable[[str], None]) -> Work:
+    """Does the stages of cells that are not done, as far as none fails that they need; see `Work.failures`."""
+    jobs, work = jobs_of(cells), Work(num_processes, say)
+    if len(jobs) > (left := jobs_left(jobs)):
+        say(f"{len(jobs) - left} of {len(jobs)} stages were done before")
 
-    Raises:
-        ExperimentError: if there is none of a name; `path` is the file that the message names.
-    """
-    overlay: dict[str, Any] = {}
-    for key in keys:
-        section, _, name = key.partition(".")
-        overlay.setdefault(section, {})[name] = seed
-    return laid_over(sections, overlay, f"{path}: seeded", ExperimentError)
+    def end(job: Job) -> str:
+        shutil.rmtree(job.folder / RUNS, ignore_errors=True)  # checkpoints and experience, large
+        return f"{(job.cpu_seconds or 0.0) / 60:.1f} CPU minutes; {jobs_left(jobs)} stages are left"
 
-
-def _stages(last: str) -> list[str]:
-    stages = list(read_graph())
-    return stages[: stages.index(last) + 1]
-
-
-def cell_of(
-    variant: str, seed: int, sections: dict[str, Any], code: Mapping[str, str], outside: dict[str, str], path: Path
-) -> Cell:
-    """Returns a cell.
-
-    Args:
-        variant: its name.
-        seed: its seed.
-        sections: all parameters.
-        code: hash of the code of each of its stages, in order.
-        outside: remembers the hashes of what no stage makes.
-        path: the file that a message names.
-
-    Raises:
-        ParamsError: if the parameters cannot be.
-    """
-    params = checked_params(sections, f"{path}: variant {variant!r} cannot be")
-    sections = params.model_dump(mode="json")  # written alike whoever wrote them
-    graph, made, jobs = read_graph(), {}, []
-    for stage in code:
-        entry = graph[stage]
-        inputs = {path: made[path] for path in entry["deps"] if path in made}
-        for dep in entry["deps"]:
-            if dep.startswith("data/") and dep not in made and dep not in outside:
-                outside[dep] = hash_path(Path(dep)) if Path(dep).exists() else "nothing"
-        key = hash_json(
-            [
-                stage,
-                {name: sections[name] for name in entry.get("params", ())},
-                code[stage],
-                {dep: made[dep].key if dep in made else outside.get(dep) for dep in entry["deps"] if "data/" in dep},
-            ]
-        )
-        job = Job(stage, key, sections, {dep: (job.name, dep) for dep, job in inputs.items()})
-        jobs.append(job)
-        made |= dict.fromkeys(entry["outs"], job)
-    return Cell(variant, seed, params, tuple(jobs))
+    work.do(lambda: [job for job in jobs if job.is_due], end)
+    return work

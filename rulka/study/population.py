@@ -1,237 +1,311 @@
-"""What `rulka population` does: turns that nobody else is at, until all are done; then the best member is evaluated."""
+"""A population: what is written down of it, and the folder that all processes share, from which follows what is due.
+
+    runs/populations/<name>-<key>/
+        member-000/turn-0000/    a turn's folder, see `rulka.study.turn`
+        evaluation/              stage `evaluate` of the best member, at the end
+
+Nothing else is written down: what comes next follows from the results that are there. A turn may begin when all members
+have finished the turn before it. So the same file gives the same turns, whoever does them, and in which order.
+"""
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rulka.cluster import RayCluster, find_cluster
-from rulka.errors import UserError
-from rulka.folders import AGENT, EVALUATION, METRICS_FILE
-from rulka.graph import read_graph
-from rulka.outputs import check_file
-from rulka.processes import end_group
-from rulka.runtime.run_lock import RunInUseError, locked
-from rulka.study.nodes import command_of, deal, helped
-from rulka.study.plan import Job, jobs_of
-from rulka.study.population_file import Population, read_population
-from rulka.study.population_folder import PopulationFolder
-from rulka.study.population_page import Standing, standings, write_page
-from rulka.study.turn import Order, Result
-from rulka.study.work import (
-    LOG_FILE,
-    SAVE_GRACE_S,
-    Failure,
-    Work,
-    WorkInUseError,
-    finish_in,
-    lay_out,
-    start_in,
+import numpy as np
+from pydantic import Field, model_validator
+
+from rulka.folders import AGENT, RUNS
+from rulka.graph import hash_code, read_graph
+from rulka.params import Params, checked_params
+from rulka.params.base import Count, Seed
+from rulka.presets import laid_over
+from rulka.provenance import hash_json
+from rulka.schedule import Schedule
+from rulka.study.plan import (
+    KEY_LENGTH,
+    Budget,
+    Cell,
+    StudyError,
+    StudyFile,
+    base_sections,
+    make_cells,
+    nested,
+    read_study,
 )
+from rulka.study.selection import Explore, Scores, Searched, explored, first_values, parents, ranking
+from rulka.study.turn import ORDER_FILE, RESULT_FILE, Order, Result, read_record
+from rulka.study.work import DONE_FILE, Job, cpu_seconds_in
+from rulka.training.racing import code_hash
 
-LOOK_S = 1.0
-"""How often a process that has nothing to do looks whether another one has finished something."""
-NUM_STARTS = 3
-"""How often a process is started that somebody kills."""
+POPULATIONS = RUNS / "populations"
 EVALUATED = "evaluation"
 """In a population's folder: where its agent is evaluated."""
+_RACES = 4
+"""Purpose of seeds of races; `selection` has others."""
+LAST_STAGE = "transfer"
+"""What members do before their first turn ends with this stage."""
+DECIDES = tuple(Path("rulka", name) for name in ("statistics.py", "study/selection.py", "study/turn.py"))
+"""Code that decides, beside that of the stages, how a population goes."""
+_OWN = {"compared": [], "max_minutes": None, "max_cpu_minutes": None}
+# A turn ends with its newest weights: there is nothing to choose from, and the population races them itself.
+_OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 
 
-class UnfinishedError(UserError):
-    """Some turns did not come to their end."""
+class PopulationFile(StudyFile):
+    """A population as it is written down; parameters in `seeded` take the seed and the member's number, added up."""
+
+    members: int = Field(ge=2, le=1000, description="runs that learn side by side")
+    turns: int = Field(ge=2, le=10_000, description="of each; between two of them members are compared and copied")
+    turn_env_steps: Count = Field(description="decisions of one car in a turn, of each member")
+    seed: Seed = Field(description="of all chance in starting, copying and exploring")
+    races: int = Field(ge=10, le=10_000, description="greedy races after each turn, by which members are compared")
+    parameters: dict[str, Searched] = Field(min_length=1, description="what is searched, by dotted name")
+    worst: float = Field(0.3, gt=0.0, le=0.5, description="share of the members that may be replaced after each turn")
+    explore: Explore = Field(description="how a copied member's parameters differ")
+
+    @model_validator(mode="after")
+    def _check(self) -> PopulationFile:
+        if self.env_steps > 10**12:
+            message = f"{self.turns} turns of {self.turn_env_steps} steps are more than 10^12 steps"
+            raise ValueError(message)
+        return self
+
+    @property
+    def env_steps(self) -> int:
+        """Of each member, in all of its turns."""
+        return self.turns * self.turn_env_steps
 
 
-def run_population(
-    file: Path, page: Path | None, say: Callable[[str], None], *, on_cluster: bool = False
-) -> list[Standing]:
-    """Does what is left to do of a population beside what others do, and returns how it ended, the best member first.
+@dataclass(frozen=True)
+class Population:
+    """A population, checked.
+
+    Attributes:
+        name: of its file, without its ending.
+        file: what it says.
+        cells: what each member's stages before its first turn are.
+        hand_made: what the parameters say of everything that is searched, by its dotted name.
+        key: hash of all that decides how it goes.
+    """
+
+    name: str
+    file: PopulationFile
+    cells: tuple[Cell, ...]
+    hand_made: Mapping[str, Schedule]
+    key: str
+
+    def sections(self, member: int, turn: int, values: Mapping[str, float]) -> dict[str, Any]:
+        """Returns all parameters of a member's turn, which ends where all of its turns so far are used up."""
+        end = {"train.max_env_steps": (turn + 1) * self.file.turn_env_steps}
+        return laid_over(self.cells[member].last.params, nested({**values, **end}), "a turn", StudyError)
+
+
+def read_population(path: Path) -> Population:
+    """Reads a population and finds out, before anything runs, whether all of it can be done.
 
     Args:
-        file: of the population.
-        page: Markdown file to write at the end; None writes none.
-        say: gets lines for people while it lasts.
-        on_cluster: whether processes on the nodes of a Ray cluster help, in this folder, which they share.
+        path: of the file; the parameters it begins with are those of `params.yaml`.
 
     Raises:
-        UserError: if the file cannot be run, or the page cannot be written; or if there is no cluster.
-        UnfinishedError: if turns failed.
+        StudyError: if the file is no population: a key or parameter that is not known, or that no population can
+            search; one member; a range that holds nothing.
+        ParamsError: if parameters cannot be, also those at the ends of a range.
     """
-    population = read_population(file)
-    if page is not None:
-        check_file(page, ".md")
-    address = find_cluster() if on_cluster else None
-    folder = PopulationFolder(population)
-    own = population.file
-    say(f"{own.title}: {own.members} members, {own.turns} turns of {own.turn_env_steps:,} steps each. {own.cost}")
-    say(f"in {folder.path.as_posix()}")
-    worker = Worker(folder, _prepared(population, say), say)
-    with nullcontext() if address is None else _helpers(population, file, RayCluster(address), say):
-        worker.work()
-    evaluated = worker.evaluate()
-    ended = standings(folder)
-    say(f"the best member's agent is {(ended[0].folder / AGENT).as_posix()}, its evaluation {evaluated.as_posix()}")
-    if page is not None:
-        write_page(folder, evaluated, page, f"rulka population {file.as_posix()}")
-    return ended
+    file = read_study(path, PopulationFile, "population")
+    _check_own(file.overrides, path)
+    budget = Budget(env_steps=file.env_steps, cpu_minutes=None).overlay
+    base = base_sections(file, path, {"train": budget["train"] | _OWN})
+    params = checked_params(base, f"{path}: overrides cannot be")
+    if params.train.environment == "game":
+        message = f"{path}: train.environment is game, and members race more cars than a game has"
+        raise StudyError(message, hint="Set train.environment to simulator.")
+    hand_made = {name: _hand_made(name, params, base, path) for name in file.parameters}
+    for which, end in enumerate(("least", "greatest")):  # refused here, whatever the other parameters are at
+        ends = nested({name: each.range[which] for name, each in file.parameters.items()})
+        sections = laid_over(base, ends, f"{path}: parameters", StudyError)
+        checked_params(sections, f"{path}: parameters: the {end} values cannot be")
+    sections = _over_steps(base, file.env_steps)
+    wanted = [(f"member {member}", (file.seed + member) % 2**32, sections) for member in range(file.members)]
+    cells = make_cells(wanted, file, LAST_STAGE, path)
+    told = {"title", "question", "cost"}  # what is for people alone
+    decides = [file.model_dump(mode="json", exclude=told), sections, [cell.last.name for cell in cells]]
+    key = hash_json([*decides, code_hash(), hash_code(DECIDES)])
+    return Population(path.stem, file, cells, hand_made, key)
 
 
-def _helpers(
-    population: Population, file: Path, cluster: RayCluster, say: Callable[[str], None]
-) -> AbstractContextManager[None]:
-    is_serial = population.cells[0].params.train.num_collectors == 0
-    dealt = deal(cluster.nodes(), population.file.members, is_serial=is_serial)
-    return helped(cluster, command_of(file), dealt, say)
+def _check_own(overrides: Mapping[str, Any], path: Path) -> None:
+    """Refuses overrides of what the population sets itself."""
+    train = overrides.get("train", {})
+    own = {**_OWN, "max_env_steps": None}
+    wrong = [name for name in own if isinstance(train, dict) and name in train and train[name] != own[name]]
+    if wrong:
+        message = f"{path}: overrides: train.{wrong[0]} is the population's own matter"
+        raise StudyError(message, hint="A member learns for `turns` times `turn_env_steps`, by greedy `races`.")
 
 
-def _prepared(population: Population, say: Callable[[str], None]) -> Work:
-    """Does the stages before the first turn, as cells of experiments, unless another process does.
+def _hand_made(name: str, params: Params, base: Mapping[str, Any], path: Path) -> Schedule:
+    """Returns what the parameters say of one that is searched.
 
     Raises:
-        UnfinishedError: if one failed.
+        StudyError: if there is no such parameter, or none that can change while a run lasts.
     """
-    jobs = jobs_of(population.cells)
-    work, is_told = Work(jobs, 1, say), False
-    while any(work.spent(job) is None for job in jobs.values()):
-        try:
-            work.do()
-        except WorkInUseError as error:
-            if not is_told:
-                say(f"waiting: {error}")
-            is_told = True
-            time.sleep(LOOK_S)
-            continue
-        for key, failure in work.failures.items():
-            message = f"{jobs[key].name} failed: {failure.said}; see {failure.log.as_posix()}"
-            raise UnfinishedError(message, hint="The same command tries it again.")
-    return work
+    laid_over(base, nested({name: None}), f"{path}: parameters", StudyError)  # names what is not known
+    allowed = (params.train.algorithm, "rewards", "train")
+    if name.partition(".")[0] not in allowed or name in {f"train.{own}" for own in (*_OWN, "checkpoint_s")}:
+        message = f"{path}: parameters: {name} is nothing that a run learns by and that could change on the way"
+        raise StudyError(message, hint=f"What can is in the sections {', '.join(allowed)}.")
+    value: Any = params
+    for key in name.split("."):
+        value = getattr(value, key, None)
+    if isinstance(value, Schedule):
+        return value
+    if not isinstance(value, float):
+        message = f"{path}: parameters: {name} is {value!r}, and a population searches fractions and schedules"
+        raise StudyError(message, hint="Whole numbers are sizes, which a checkpoint has: `rulka experiment`.")
+    return Schedule.model_validate(value)
 
 
-class Worker:
-    """One process at work on a population's folder; there may be others, which it knows by their locks alone.
+def _over_steps(value: Any, env_steps: int) -> Any:
+    """Returns parameters whose schedules over the budget are over environment steps: each turn is a part of it."""
+    if isinstance(value, list):
+        return [_over_steps(each, env_steps) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("shares") is not None and "interpolation" in value:
+        points = [[round(share * env_steps), level] for share, level in value["shares"]]
+        return {key: each for key, each in value.items() if key != "shares"} | {"points": points}
+    return {key: _over_steps(each, env_steps) for key, each in value.items()}
 
-    Args:
-        folder: of the population.
-        prepared: what came before the first turn.
-        say: gets lines for people.
+
+class PopulationFolder:
+    """The folder that all processes of one population share.
+
+    Attributes:
+        population: whose it is.
+        path: where it lies.
     """
 
-    def __init__(self, folder: PopulationFolder, prepared: Work, say: Callable[[str], None]) -> None:
-        self._folder, self._prepared, self._say = folder, prepared, say
-        self._failures: dict[tuple[int, int], Failure] = {}
+    def __init__(self, population: Population, root: Path = POPULATIONS) -> None:
+        self.population = population
+        self.path = root / f"{population.name}-{population.key[:KEY_LENGTH]}"
+        self._results: dict[tuple[int, int], Result] = {}
 
-    def work(self) -> None:
-        """Does turns until all are done.
+    def turn_folder(self, member: int, turn: int) -> Path:
+        """Returns where a member's turn lies."""
+        return self.path / f"member-{member:03d}" / f"turn-{turn:04d}"
 
-        Raises:
-            UnfinishedError: if all that is left has failed here.
-        """
-        while due := self._folder.due():
-            if self._do_one(due):
-                continue
-            if all(place in self._failures for place in due):
-                failed = ", ".join(f"turn {turn} of member {member}" for member, turn in due)
-                message = f"{failed} did not come to an end"
-                raise UnfinishedError(message, hint="The lines above say why. The same command tries again.")
-            time.sleep(LOOK_S)
+    def result(self, member: int, turn: int) -> Result | None:
+        """Returns what came of a turn; None where it is not finished."""
+        folder = self.turn_folder(member, turn)
+        if (member, turn) not in self._results and (folder / DONE_FILE).exists():
+            self._results[member, turn] = read_record(folder / RESULT_FILE, Result)
+        return self._results.get((member, turn))
 
-    def evaluate(self) -> Path:
-        """Lets stage `evaluate` race the best member's agent, unless that is done, and returns where its results lie.
+    def finished(self) -> list[list[Result]]:
+        """Returns what came of each turn that all members have finished, in order."""
+        found: list[list[Result]] = []
+        for turn in range(self.population.file.turns):
+            results = [self.result(member, turn) for member in range(self.population.file.members)]
+            known = [each for each in results if each is not None]
+            if len(known) < len(results):
+                break
+            found.append(known)
+        return found
 
-        Raises:
-            UnfinishedError: if the stage failed.
-        """
-        folder, last = self._folder.path / EVALUATED, self._folder.population.file.turns - 1
-        best = self._folder.ranking(last)[0]
-        while True:
-            try:
-                with locked(folder):
-                    if not (folder / EVALUATION / METRICS_FILE).exists():
-                        self._evaluate(folder, best, self._folder.turn_folder(best, last) / AGENT)
-                return folder / EVALUATION
-            except RunInUseError:
-                time.sleep(LOOK_S)
+    def due(self) -> list[Job]:
+        """Returns all turns that may begin and are not finished."""
+        finished = self.finished()
+        if (turn := len(finished)) == self.population.file.turns:
+            return []
+        return [self._job(order) for order in self._orders(finished) if self.result(order.member, turn) is None]
 
-    def _evaluate(self, folder: Path, member: int, agent: Path) -> None:
-        lay_out(
-            folder,
-            self._folder.population.cells[member].jobs[-1].params,
-            self._inputs("evaluate", member) | {AGENT: agent},
+    def _job(self, order: Order) -> Job:
+        """Returns a member's turn, whose folder gets its order beside the parameters."""
+        return Job(
+            f"turn {order.turn} of member {order.member}",
+            self.turn_folder(order.member, order.turn),
+            "rulka.study.turn",
+            self.population.sections(order.member, order.turn, order.values),
+            self._inputs("train", order.member),
+            {ORDER_FILE: order.model_dump_json(indent=1)},
         )
-        if failure := run_in(folder, "tasks.evaluate", self._say):
-            message = f"the best member cannot be evaluated: {failure.said}; see {failure.log.as_posix()}"
-            raise UnfinishedError(message, hint="The same command tries again.")
 
-    def _do_one(self, due: list[tuple[int, int]]) -> bool:
-        """Does the first turn that nobody is at; returns whether there was one."""
-        for member, turn in due:
-            if (member, turn) in self._failures:
-                continue
-            try:
-                with locked(self._folder.turn_folder(member, turn)):
-                    if self._folder.result(member, turn) is None:  # nobody has finished it since it was found due
-                        self._do(self._folder.order(member, turn))
-            except RunInUseError:
-                continue
-            self._folder.forget_old()
-            return True
-        return False
+    def _orders(self, finished: list[list[Result]]) -> Iterator[Order]:
+        """Yields what the turn after those that are finished is to do, of every member.
 
-    def _do(self, order: Order) -> None:
-        folder = self._folder.turn_folder(order.member, order.turn)
-        values = ", ".join(f"{name} {value:.3g}" for name, value in order.values.items())
-        begins = f", from member {order.parent}" if order.is_copied else ""
-        self._say(f"turn {order.turn} of member {order.member}{begins}: {values}")
-        population = self._folder.population
-        self._folder.write_order(order)
-        inputs = self._inputs("train", order.member)
-        lay_out(folder, population.sections(order.member, order.turn, order.values), inputs)
-        failure = run_in(folder, "rulka.study.turn", self._say)
-        result = None if failure else self._folder.result(order.member, order.turn)
-        if result is None:
-            failure = failure or Failure("it left no result", folder / LOG_FILE)
-            self._failures[order.member, order.turn] = failure
-            self._say(
-                f"turn {order.turn} of member {order.member} failed: {failure.said}; see {failure.log.as_posix()}"
-            )
-        else:
-            self._say(f"turn {order.turn} of member {order.member} is done: {told(result)}")
+        Raises:
+            StudyError: if no member has weights to go on from.
+        """
+        file, turn = self.population.file, len(finished)
+        seed = int(np.random.SeedSequence([file.seed, _RACES, turn]).generate_state(1)[0])
+        common = {"turn": turn, "races": file.races, "seed": seed}
+        if turn == 0:
+            for member in range(file.members):
+                values = first_values(file.parameters, file.seed, member)
+                yield Order(member=member, parent=member, begin=None, values=values, **common)
+            return
+        before = finished[-1]
+        for member, parent in enumerate(parents(_scores(before), file.worst, file.seed, turn)):
+            values, ended = before[parent].order.values, before[parent].checkpoint
+            assert ended is not None
+            begin = f"../../{self.turn_folder(parent, turn - 1).relative_to(self.path).as_posix()}/{ended}"
+            if parent != member:
+                values = explored(values, file.parameters, file.explore, file.seed, turn, member)
+            yield Order(member=member, parent=parent, begin=begin, values=values, **common)
 
-    def _inputs(self, stage: str, member: int) -> dict[Path, Path]:
-        """Returns where what a stage reads lies, of what was made before the member's first turn."""
-        made: dict[str, Job] = {
-            out: job for job in self._folder.population.cells[member].jobs for out in read_graph()[job.stage]["outs"]
+    def end(self, job: Job) -> str:
+        """Removes what no turn can go on from after a job is done, and returns in a few words what came of that."""
+        for turn in range(len(self.finished()) - 1):
+            for member in range(self.population.file.members):
+                shutil.rmtree(self.turn_folder(member, turn) / RUNS, ignore_errors=True)
+        return _told(read_record(job.folder / RESULT_FILE, Result))
+
+    def ranking(self) -> list[int]:
+        """Returns the members from best to worst after the last turn that all have finished."""
+        return ranking(_scores(self.finished()[-1]))
+
+    def cpu_seconds(self) -> float:
+        """Returns what all turns that are finished took on processors."""
+        return math.fsum(cpu_seconds_in(done.parent) or 0.0 for done in self.path.glob(f"member-*/*/{DONE_FILE}"))
+
+    def evaluation(self) -> Job:
+        """Returns stage `evaluate` of the best member's agent, when all turns are finished."""
+        best = self.ranking()[0]
+        inputs = self._inputs("evaluate", best) | {
+            AGENT.as_posix(): self.turn_folder(best, self.population.file.turns - 1)
         }
-        deps = [dep for dep in read_graph()[stage]["deps"] if dep in made]
-        return {Path(dep): self._prepared.folder_of(made[dep]) / dep for dep in deps}
+        params = self.population.cells[best].last.params
+        return Job("the evaluation of the best member", self.path / EVALUATED, "tasks.evaluate", params, inputs)
+
+    def _inputs(self, stage: str, member: int) -> dict[str, Path]:
+        """Returns what a stage reads of what was made before the member's first turn."""
+        graph = read_graph()
+        jobs = self.population.cells[member].jobs
+        made = {out: job.folder for name, job in jobs.items() for out in graph[name]["outs"]}
+        return {dep: made[dep] for dep in graph[stage]["deps"] if dep in made}
 
 
-def run_in(folder: Path, module: str, say: Callable[[str], None]) -> Failure | None:
-    """Runs a module in a folder that is laid out; an interrupt lets it save its work first.
-
-    One that was killed goes on, a few times: the system kills what takes too much memory, and people what they do not
-    know.
-    """
-    failure = None
-    for _ in range(NUM_STARTS):
-        leader = start_in(folder, module, 1)
-        try:
-            failure = finish_in(folder, leader)
-        except BaseException:
-            end_group(leader, SAVE_GRACE_S, ask=signal.SIGINT)
-            raise
-        if leader.returncode >= 0:
-            break
-        say(f"{folder.name} of {folder.parent.name} was killed: it goes on")
-    return failure
-
-
-def told(result: Result) -> str:
-    """Returns in a few words what came of a turn."""
+def _told(result: Result) -> str:
+    """Returns in a few words what a turn did and what came of it."""
+    order = result.order
+    begun = f"from member {order.parent}, " if order.is_copied else ""
+    begun += ", ".join(f"{name} {value:.3g}" for name, value in order.values.items())
     if result.scores is None:
-        return f"it diverged: {result.diverged}"
-    score = sum(result.scores) / len(result.scores)
+        return f"{begun}: it diverged: {result.diverged}"
     time_s = "" if result.mean_time_s is None else f", {result.mean_time_s:.2f} s"
-    return f"{score:.2f} m/s, {result.finish_rate:.0%} finished{time_s}"
+    return f"{begun}: {np.mean(result.scores):.2f} m/s, {result.finish_rate:.0%} finished{time_s}"
+
+
+def _scores(results: list[Result]) -> list[Scores | None]:
+    scores = [None if each.scores is None else np.array(each.scores) for each in results]
+    if all(each is None for each in scores):
+        turn, why = results[0].order.turn, results[0].diverged
+        message = f"all members have diverged in turn {turn}, none is left to go on from: {why}"
+        raise StudyError(message, hint="Begin with less: `start` of the parameters in the population's file.")
+    return scores

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rulka.params.base import Positive, Section, Share, Weight
-from rulka.statistics import Interval
-from rulka.study.statistics import stratified_interval
+from rulka.statistics import Interval, bootstrap_interval, mean
 
 Scores = NDArray[np.float64]
 """[R] what each greedy race of a member is worth, more is better; race k of all members begins alike. None stands for
@@ -140,7 +139,7 @@ def parents(scores: Sequence[Scores | None], share: float, seed: int, turn: int)
 
 def gap(ahead: Scores, behind: Scores) -> Interval:
     """Returns the 95 % bootstrap interval of the mean difference of two members' scores, race by race."""
-    return stratified_interval(lambda drawn: float(drawn.mean()), (ahead - behind)[:, None])
+    return bootstrap_interval(mean, (ahead - behind)[:, None])
 
 
 def _rng(seed: int, purpose: int, turn: int, member: int) -> np.random.Generator:

@@ -7,16 +7,14 @@ Reads  order.json    see `Order`
        params.yaml, data/    as stage `train` does
 Writes runs/train/   as stage `train` does; what it ended with stays, for the turns after it
        data/agent/   likewise
-       result.json   see `Result`; at last, so that whoever finds it finds everything else
+       result.json   see `Result`
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,11 +31,11 @@ from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import Params, read_params
 from rulka.params.base import Section
 from rulka.params.problems import problems_of
-from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint, write_file
+from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
 from rulka.runtime.ranks import DivergedError
-from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.runtime.run_lock import locked
 from rulka.runtime.specs import rank_folder
 from rulka.stage import output_folder, run_stage
 from rulka.training.racing import AgentRun, Folders
@@ -45,7 +43,6 @@ from rulka.training.racing import AgentRun, Folders
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
 PATIENCE_S = 90.0
 """How long a turn waits for one that was interrupted, and that is still saving its work in the same folder."""
-_LOOK_S = 0.5
 RecordT = TypeVar("RecordT", bound=Section)
 
 
@@ -77,13 +74,19 @@ class Result(Section):
     """
 
     order: Order = Field(description="what it was to do")
-    env_steps: int = Field(description="of all turns that led here")
-    gradient_steps: int = Field(description="likewise")
-    checkpoint: str | None = Field(description="that it ended with, from the turn's folder; None where it diverged")
-    scores: tuple[float, ...] | None = Field(strict=False, description="of each greedy race, m/s; see `score_races`")
-    finish_rate: float = Field(description="of these races")
-    mean_time_s: float | None = Field(description="of those that finished")
-    diverged: str | None = Field(description="what was said of it where it did")
+    env_steps: int = Field(default=0, description="of all turns that led here; 0 where it diverged")
+    checkpoint: str | None = Field(default=None, description="that it ended with, from the turn's folder")
+    scores: tuple[float, ...] | None = Field(
+        default=None, strict=False, description="of each greedy race; see `score_races`"
+    )
+    finish_rate: float = Field(default=0.0, description="of these races")
+    mean_time_s: float | None = Field(default=None, description="of those that finished")
+    diverged: str | None = Field(default=None, description="what was said of it where it did")
+
+    @property
+    def score(self) -> float | None:
+        """The mean of its races, m/s; None where it diverged."""
+        return None if self.scores is None else float(np.mean(self.scores))
 
 
 def read_record(path: Path, kind: type[RecordT]) -> RecordT:
@@ -98,12 +101,6 @@ def read_record(path: Path, kind: type[RecordT]) -> RecordT:
     except ValidationError as error:
         message = f"{path.as_posix()} is damaged: {'; '.join(problems_of(error, kind))}"
         raise TurnFileError(message, hint="Remove the folder that it is in: the turn is then done anew.") from error
-
-
-def write_record(path: Path, record: Section) -> None:
-    """Writes an order or a result, all or nothing."""
-    with write_file(path) as file:
-        file.write(record.model_dump_json(indent=1).encode() + b"\n")
 
 
 def do_turn(order: Order, params: Params, folders: Folders, device: torch.device, here: Path = Path()) -> Result:
@@ -122,23 +119,13 @@ def do_turn(order: Order, params: Params, folders: Folders, device: torch.device
     """
     run = AgentRun(params.train.algorithm, params, folders, device)
     checkpoints = Checkpoints(run.folder)
-    with _locked_soon(run.folder):
+    with locked(run.folder, PATIENCE_S):
         if order.begin is not None and not checkpoints.files():
             take_over(here / order.begin, run.folder, is_copied=order.is_copied)
         try:
             run.finish()
         except DivergedError as error:
-            begun = load_checkpoint(checkpoints.files()[0])["run"] if checkpoints.files() else {}
-            steps = {name: int(begun.get(name, 0)) for name in ("env_steps", "gradient_steps")}
-            return Result(
-                order=order,
-                **steps,
-                checkpoint=None,
-                scores=None,
-                finish_rate=0.0,
-                mean_time_s=None,
-                diverged=str(error),
-            )
+            return Result(order=order, diverged=str(error))
         with output_folder(folders.out) as out:
             run.deliver(out)
         newest = checkpoints.files()[0]
@@ -149,12 +136,10 @@ def do_turn(order: Order, params: Params, folders: Folders, device: torch.device
     return Result(
         order=order,
         env_steps=saved["run"]["env_steps"],
-        gradient_steps=saved["run"]["gradient_steps"],
         checkpoint=Path(os.path.relpath(newest, here)).as_posix(),
         scores=tuple(map(float, scores)),
         finish_rate=float(outcomes.finished.mean()),
         mean_time_s=float(finished_s.mean()) if len(finished_s) else None,
-        diverged=None,
     )
 
 
@@ -227,21 +212,6 @@ def _race(run: AgentRun, learned: Mapping[str, Any], order: Order) -> RaceOutcom
         check.close()
 
 
-@contextmanager
-def _locked_soon(folder: Path) -> Iterator[None]:
-    """Locks the folder of a run, as soon as a turn that was interrupted there has saved its work."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            with locked(folder):
-                yield
-                return
-        except RunInUseError:
-            if time.monotonic() > give_up_s:
-                raise
-            time.sleep(_LOOK_S)
-
-
 def main() -> None:
     """Does the turn of the folder that this process works in."""
     torch.set_num_threads(1)
@@ -249,7 +219,7 @@ def main() -> None:
     order = read_record(Path(ORDER_FILE), Order)
     folders = Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT)
     result = do_turn(order, read_params(), folders, use_device())
-    write_record(Path(RESULT_FILE), result)
+    Path(RESULT_FILE).write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,219 +1,201 @@
-"""Doing the work of an experiment: every job a stage in a folder of its own, several at once, none twice.
+"""Doing jobs: each a module that runs in a folder of its own, several at once, none twice, whoever does them.
 
-The folder looks to the stage like the project: its code and graph are links to those of the project, its inputs links
-to the outputs of the jobs before it, its parameters its own. A finished job has a note of what it took; one that was
-killed is gone on with in the way of its stage, a training from its last checkpoint. A job that fails is told of by
-name, and those that need it are left out; all others go on.
+The folder looks to the module like the project: its code and graph are links to those of the project, its inputs links
+to the outputs of the jobs before it, its parameters its own. A job is claimed by a lock on its folder, which the system
+takes from a process that dies. So any number of processes, also on machines that share the folder, do the same work
+together. A finished job has a note of what it took; one that was killed goes on in the way of its module, a training
+from its last checkpoint. A job that fails is named, and those that need it are left out; all others go on.
 
-    runs/experiments/<stage>-<key>/    params.yaml, log.txt, data/<output>/, and done.json at the end
+    <folder>/    params.yaml, log.txt, data/<output>/, and done.json at the end
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-import filelock
 import psutil
 import yaml
 
 from rulka.errors import UserError
-from rulka.folders import DATA, RUNS
+from rulka.folders import DATA
 from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 from rulka.processes import Leader, end_group, start_group
-from rulka.study.plan import Job
+from rulka.runtime.run_lock import RunInUseError, locked
 
-EXPERIMENTS = RUNS / "experiments"
 DONE_FILE = "done.json"
-"""Of a finished job: `seconds` and `cpu_seconds` that it took, all of its starts together."""
+"""Of a finished job: `cpu_seconds` that it took, all of its starts together."""
 SPENT_FILE = "spent.json"
 """The same of a job that was stopped, so far."""
 LOG_FILE = "log.txt"
 SAVE_GRACE_S = 60.0
-"""How long stages may take to save their work after Ctrl-C."""
-_LOOK_S = 0.5
+"""How long jobs may take to save their work after Ctrl-C."""
+NUM_STARTS = 3
+"""How often a job is started that somebody kills: the system one that takes too much memory, people one they do not
+know."""
+LOOK_S = 0.5
+"""How often it is looked whether a job, here or in another process, has ended."""
 
 
-class WorkInUseError(UserError):
-    """An experiment is under way in another process."""
+class UnfinishedError(UserError):
+    """Some work did not come to its end."""
 
 
-class Spent(NamedTuple):
-    """What a job took: time, and that of all of its processes on processors, in seconds."""
+class Job(NamedTuple):
+    """Work to be done once.
 
-    seconds: float
-    cpu_seconds: float
+    Attributes:
+        name: for people.
+        folder: its own.
+        module: what runs there.
+        params: all parameters; those of sections that the module does not read may be another job's.
+        inputs: folders of the jobs before it, by the output that it reads of them.
+        note: content of a further file for the module, by its name.
+    """
 
-    def __add__(self, other: tuple[object, ...]) -> Spent:
-        """Returns the sum of both."""
-        assert isinstance(other, Spent)
-        return Spent(self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
+    name: str
+    folder: Path
+    module: str
+    params: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+    note: Mapping[str, str] = {}
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """What it took on processors, in all of its processes; None where it is not finished."""
+        return cpu_seconds_in(self.folder)
 
-class Failure(NamedTuple):
-    """A job that failed: what it last said, and where all of it can be read."""
-
-    said: str
-    log: Path
+    @property
+    def is_due(self) -> bool:
+        """Whether it is not finished, and all jobs before it are."""
+        return self.cpu_seconds is None and all((before / DONE_FILE).exists() for before in self.inputs.values())
 
 
 class Work:
-    """The jobs of an experiment.
+    """Does jobs beside other processes, which it knows by their locks alone.
 
     Args:
-        jobs: by their key, in an order in which they can be done.
-        num_processes: how many jobs may run at once.
-        say: gets a line for people when a job begins or ends.
-        folder: where the work of all experiments lies; what they have in common is done once.
+        num_processes: how many jobs may run at once here.
+        say: gets a line for people when a job ends.
     """
 
-    def __init__(
-        self, jobs: Mapping[str, Job], num_processes: int, say: Callable[[str], None], folder: Path = EXPERIMENTS
-    ) -> None:
-        self.folder = folder
-        self.failures: dict[str, Failure] = {}
-        self._jobs, self._num_processes, self._say = jobs, num_processes, say
-        self._leaders: dict[str, Leader] = {}
+    def __init__(self, num_processes: int, say: Callable[[str], None]) -> None:
+        self.failures: dict[Path, Job] = {}
+        self._num_processes, self._say = num_processes, say
+        self._leaders: list[Leader] = []
         self._lock, self._is_stopping = Lock(), False
 
-    def folder_of(self, job: Job) -> Path:
-        """Returns where the work of a job lies."""
-        return self.folder / job.name
+    def do(self, due: Callable[[], Iterable[Job]], end: Callable[[Job], str]) -> None:
+        """Does jobs until nothing is due that has not failed here; see `failures` and `check` afterwards.
 
-    def spent(self, job: Job) -> Spent | None:
-        """Returns what a job took; None where it is not finished."""
-        return spent_in(self.folder_of(job))
-
-    def do(self) -> None:
-        """Does all jobs that are not done, as far as none fails that they need; see `failures` afterwards.
+        Args:
+            due: says which jobs can be done now, those included that somebody is at.
+            end: called for each that was done here; returns what to say of it.
 
         Raises:
-            WorkInUseError: if another process is at it.
             KeyboardInterrupt: after the jobs under way have saved their work.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone(), ThreadPoolExecutor(self._num_processes) as pool:
+        with ThreadPoolExecutor(self._num_processes) as pool:
             try:
-                self._do_all(pool)
+                for worker in as_completed([pool.submit(self._work, due, end) for _ in range(self._num_processes)]):
+                    worker.result()
             except BaseException:
                 self._stop()
                 raise
 
-    def _do_all(self, pool: ThreadPoolExecutor) -> None:
-        waiting = {key: job for key, job in self._jobs.items() if self.spent(job) is None}
-        finished = {job.name for key, job in self._jobs.items() if key not in waiting}
-        if finished:
-            self._say(f"{len(finished)} of {len(self._jobs)} stages were done before")
-        running: dict[Future[Failure | None], Job] = {}
-        while waiting or running:
-            ready = [job for job in waiting.values() if all(name in finished for name, _ in job.inputs.values())]
-            for job in ready[: self._num_processes - len(running)]:
-                del waiting[job.key]
-                running[pool.submit(self._do, job)] = job
-            if not running:
-                return  # what still waits needs a job that failed
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                job, failure = running.pop(future), future.result()
-                if failure is None:
-                    finished.add(job.name)
-                    spent = self.spent(job)
-                    assert spent is not None
-                    left = len(waiting) + len(running)
-                    self._say(f"{job.name} is done: {spent.cpu_seconds / 60:.1f} CPU minutes; {left} stages are left")
-                else:
-                    self.failures[job.key] = failure
-                    self._say(f"{job.name} failed: {failure.said}; see {failure.log.as_posix()}")
+    def check(self) -> None:
+        """Raises UnfinishedError if a job failed here."""
+        if self.failures:
+            names = ", ".join(job.name for job in self.failures.values())
+            message = f"{names} did not come to an end"
+            raise UnfinishedError(message, hint="The lines above say why. The same command tries again.")
 
-    def _do(self, job: Job) -> Failure | None:
-        folder = self.folder_of(job)
-        lay_out(folder, job.params, {Path(dep): self.folder / name / path for dep, (name, path) in job.inputs.items()})
-        with self._lock:
-            if self._is_stopping:
-                return Failure("not begun", folder / LOG_FILE)
-            leader = self._leaders[job.key] = start_in(folder, f"tasks.{job.stage}", self._num_processes)
-        failure = finish_in(folder, leader)
-        with self._lock:
-            del self._leaders[job.key]
-        if failure is None:
-            shutil.rmtree(folder / RUNS, ignore_errors=True)  # checkpoints and experience, large
-        return failure
+    def _work(self, due: Callable[[], Iterable[Job]], end: Callable[[Job], str]) -> None:
+        while not self._is_stopping and (jobs := [job for job in due() if job.folder not in self.failures]):
+            if not any(self._does(job, end) for job in jobs):
+                time.sleep(LOOK_S)
+
+    def _does(self, job: Job, end: Callable[[Job], str]) -> bool:
+        """Does a job, unless somebody is at it; returns whether nobody was."""
+        try:
+            with locked(job.folder):
+                if job.cpu_seconds is not None:  # somebody has finished it since it was found due
+                    return True
+                said = self._run(job)
+        except RunInUseError:
+            return False
+        if said is None:
+            self._say(f"{job.name} is done: {end(job)}")
+        else:
+            self.failures[job.folder] = job
+            self._say(f"{job.name} failed: {said}; see {(job.folder / LOG_FILE).as_posix()}")
+        return True
+
+    def _run(self, job: Job) -> str | None:
+        """Runs a job's module, and returns what it said if it failed."""
+        _lay_out(job)
+        for _ in range(NUM_STARTS):
+            with self._lock, (job.folder / LOG_FILE).open("ab") as log:
+                if self._is_stopping:
+                    return "it was not begun"
+                command = [sys.executable, "-m", job.module]
+                leader = start_group(command, _environment(self._num_processes), log, job.folder)
+                self._leaders.append(leader)
+            is_done = _finish(job.folder, leader)
+            with self._lock:
+                self._leaders.remove(leader)
+            if is_done:
+                return None
+            if leader.returncode >= 0:
+                break
+            self._say(f"{job.name} was killed: it goes on")
+        return _last_line(job.folder / LOG_FILE)
 
     def _stop(self) -> None:
         with self._lock:
-            self._is_stopping, leaders = True, list(self._leaders.values())
+            self._is_stopping, leaders = True, list(self._leaders)
         if leaders:
             self._say("stopping: what is under way saves its work first")
         with ThreadPoolExecutor(max(1, len(leaders))) as pool:
             list(pool.map(lambda leader: end_group(leader, SAVE_GRACE_S, ask=signal.SIGINT), leaders))
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        lock = filelock.FileLock(self.folder / "lock", is_singleton=False)
-        try:
-            lock.acquire(timeout=0.0)
-        except filelock.Timeout as error:
-            message = f"another process is at an experiment in {self.folder.as_posix()}"
-            raise WorkInUseError(message, hint="Wait until it has ended, or end it.") from error
-        try:
-            yield
-        finally:
-            lock.release()
+
+def jobs_left(jobs: Sequence[Job]) -> int:
+    """Returns how many jobs are not finished."""
+    return sum(job.cpu_seconds is None for job in jobs)
 
 
-def lay_out(folder: Path, params: Mapping[str, Any], inputs: Mapping[Path, Path]) -> None:
-    """Makes a folder look to a stage like the project.
-
-    Args:
-        folder: of the work; made where it is missing.
-        params: all parameters.
-        inputs: what takes the place of outputs of earlier stages, by where it is looked for in the folder.
-    """
-    (folder / DATA).mkdir(parents=True, exist_ok=True)
-    links = {Path(name): Path(name).resolve() for name in (*CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE)}
-    links |= {place: target.resolve() for place, target in inputs.items()}
-    links |= {path: path.resolve() for path in DATA.glob("recordings*") if path not in links}
-    for place, target in links.items():
-        if not (folder / place).is_symlink():
-            (folder / place).symlink_to(target)
-    (folder / PARAMS_FILE).write_text(yaml.safe_dump(dict(params), sort_keys=False), encoding="utf-8")
-
-
-def start_in(folder: Path, module: str, num_processes: int) -> Leader:
-    """Starts a module in a folder that is laid out, one of so many that run at once; what it prints goes to its log."""
-    with (folder / LOG_FILE).open("ab") as log:
-        return start_group([sys.executable, "-m", module], _environment(num_processes), log, folder)
-
-
-def finish_in(folder: Path, leader: Leader) -> Failure | None:
-    """Waits for a module that was started in a folder, notes there what it took, and returns how it failed, if so."""
-    before = _read_spent(folder / SPENT_FILE) or Spent(0.0, 0.0)
-    started_s = time.monotonic()
-    cpu_seconds = _wait(leader)
-    end_group(leader)
-    spent = before + Spent(time.monotonic() - started_s, cpu_seconds)
-    is_done = leader.returncode == 0
-    _write_spent(folder / (DONE_FILE if is_done else SPENT_FILE), spent)
-    return None if is_done else Failure(_last_line(folder / LOG_FILE), folder / LOG_FILE)
-
-
-def spent_in(folder: Path) -> Spent | None:
-    """Returns what the work in a folder took; None where it is not finished."""
+def cpu_seconds_in(folder: Path) -> float | None:
+    """Returns what the job in a folder took on processors; None where it is not finished."""
     return _read_spent(folder / DONE_FILE)
 
 
+def _lay_out(job: Job) -> None:
+    """Makes the folder of a job look like the project."""
+    folder = job.folder
+    (folder / DATA).mkdir(parents=True, exist_ok=True)
+    links = {Path(name): Path(name) for name in (*CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE)}
+    links |= {path: path for path in DATA.glob("recordings*")}
+    links |= {Path(output): before / output for output, before in job.inputs.items()}
+    for place, target in links.items():
+        if not (folder / place).is_symlink():
+            (folder / place).symlink_to(target.resolve())
+    (folder / PARAMS_FILE).write_text(yaml.safe_dump(dict(job.params), sort_keys=False), encoding="utf-8")
+    for name, text in job.note.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def _environment(num_processes: int) -> Mapping[str, str]:
-    """Returns the environment of a stage, with a share of the cores where there are several.
+    """Returns the environment of a job, with a share of the cores where there are several.
 
     Threads of two pretrainings that both take every core wait for one another at each layer: on two cores 350 frames a
     second each, and 870 with one thread each.
@@ -222,17 +204,27 @@ def _environment(num_processes: int) -> Mapping[str, str]:
     return {**shares, **os.environ, "PYTHONUNBUFFERED": "1"}
 
 
+def _finish(folder: Path, leader: Leader) -> bool:
+    """Waits for the end of a module, notes what it took, and returns whether it ended well."""
+    cpu_seconds = (_read_spent(folder / SPENT_FILE) or 0.0) + _wait(leader)
+    end_group(leader)
+    is_done = leader.returncode == 0
+    path = folder / (DONE_FILE if is_done else SPENT_FILE)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps({"cpu_seconds": round(cpu_seconds, 2)}), encoding="utf-8")
+    beside.replace(path)
+    return is_done
+
+
 def _wait(leader: Leader) -> float:
-    """Waits for the end of a job and returns the seconds that its processes had on processors."""
+    """Waits for the end of a module and returns the seconds that its processes had on processors."""
     seconds: dict[int, float] = {}
     while leader.poll() is None:
         for process in _family(leader.pid):
-            try:
+            with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            seconds[process.pid] = times.user + times.system
-        time.sleep(_LOOK_S)
+                seconds[process.pid] = times.user + times.system
+        time.sleep(LOOK_S)
     return sum(seconds.values())
 
 
@@ -244,21 +236,15 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _read_spent(path: Path) -> Spent | None:
+def _read_spent(path: Path) -> float | None:
     try:
-        return Spent(**json.loads(path.read_text(encoding="utf-8")))
+        return json.loads(path.read_text(encoding="utf-8"))["cpu_seconds"]
     except FileNotFoundError:
         return None
 
 
-def _write_spent(path: Path, spent: Spent) -> None:
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps({name: round(value, 2) for name, value in spent._asdict().items()}), encoding="utf-8")
-    beside.replace(path)
-
-
 def _last_line(log: Path) -> str:
-    """Returns what a stage said of its error, else the last line that it printed."""
+    """Returns what a module said of its error, else the last line that it printed."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")

@@ -276,7 +276,6 @@ def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
             encoder=folder / "encoder",
             out=folder / "policy",
             runs=folder / "runs",
-            visited=folder / "visited",
         )
         clone(
             observation,

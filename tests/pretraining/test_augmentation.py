@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rulka.params import SimclrParams
-from rulka.pretraining.views import random_view
+from rulka.pretraining.objectives import random_view
 
 
 def views(crop_pixels: float = 0.0, brightness: float = 0.0, **others: float) -> SimclrParams:

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from rulka.agents import precision as agents_precision
-from rulka.agents.precision import Precision
 from rulka.datasets.frames import Batch
 from rulka.params import FitParams
 from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, choose_precision, fit, say_if_stopped
@@ -63,10 +62,6 @@ class Bar(Progress):
         self.seen.append((int(amount), facts["loss"]))
 
 
-def in_float32() -> Precision:
-    return "float32"
-
-
 def run(
     validation: list[float | None],
     seen: list | None = None,
@@ -83,7 +78,6 @@ def run(
     history = fit(
         network,
         params,
-        in_float32,
         5,
         Lessons(batches, lambda batch: (network(batch.floats) - 3).square().mean(), validate, judge),
         Bar([] if seen is None else seen),
@@ -159,7 +153,7 @@ def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor])
     def validate() -> None:
         network.at_end_of_epoch.append(network.weights)
 
-    history = fit(network, PARAMS, in_float32, 5, Lessons(batches, loss, validate), Bar([]))
+    history = fit(network, PARAMS, 5, Lessons(batches, loss, validate), Bar([]))
     return history, network
 
 

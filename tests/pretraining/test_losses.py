@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
-from rulka.pretraining.losses import (
+from rulka.pretraining.objectives import (
     kl_from_standard_normal,
     nt_xent_loss,
     reconstruction_loss,

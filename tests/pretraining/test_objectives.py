@@ -13,8 +13,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
 from rulka.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
-from rulka.pretraining.objectives import Objective, ObjectiveError, build_objective
-from rulka.pretraining.views import random_view
+from rulka.pretraining.objectives import OBJECTIVES, Objective, ObjectiveError, build_objective, random_view
 from tests.conftest import sees
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
@@ -23,7 +22,7 @@ SIMCLR = SimclrParams(kind="simclr", temperature=0.5, **VIEWS)
 VICREG = VicregParams(kind="vicreg", invariance=25.0, variance=25.0, covariance=1.0, **VIEWS)
 VAE = VaeParams(kind="vae", num_latent=16, kl_weight=0.001)
 AUTOENCODER = AutoencoderParams(kind="autoencoder")
-ALL: tuple[ObjectiveParams, ...] = (AUTOENCODER, VAE, SIMCLR, VICREG)
+ALL: tuple[ObjectiveParams, ...] = tuple(params() for params in OBJECTIVES)
 LEARNED: tuple[ObjectiveParams, ...] = (
     AUTOENCODER,
     VAE.model_copy(update={"kl_weight": 1e-5}),

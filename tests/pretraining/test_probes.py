@@ -111,21 +111,22 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Probes:
 
 
 def test_what_features_hold_is_told(probes: Probes) -> None:
-    lateral, speed = probes.quantities["lateral_m"], probes.quantities["speed_mps"]
-    assert lateral.pretrained_error < 0.001 * lateral.constant_error
-    assert speed.pretrained_error < 0.001 * speed.constant_error
-    assert probes.action.accuracy == 1.0
+    lateral, speed = probes["lateral_m"], probes["speed_mps"]
+    assert lateral["pretrained_error"] < 0.001 * lateral["constant_error"]
+    assert speed["pretrained_error"] < 0.001 * speed["constant_error"]
+    assert probes["action"]["accuracy"] == 1.0
 
 
 def test_what_they_do_not_hold_is_told_as_by_a_constant(probes: Probes) -> None:
     """Progress was drawn by itself; with four features it costs next to nothing to see that."""
-    progress = probes.quantities["progress_m"]
-    assert progress.pretrained_error == pytest.approx(progress.constant_error, rel=0.05)
-    for quantity in probes.quantities.values():
-        assert quantity.random_error == pytest.approx(quantity.constant_error)
-    assert probes.action.random_accuracy == probes.action.constant_accuracy < 0.6
+    progress = probes["progress_m"]
+    assert progress["pretrained_error"] == pytest.approx(progress["constant_error"], rel=0.05)
+    action = probes["action"]
+    for quantity in (each for name, each in probes.items() if name != "action"):
+        assert quantity["random_error"] == pytest.approx(quantity["constant_error"])
+    assert action["random_accuracy"] == action["constant_accuracy"] < 0.6
 
 
 def test_a_constant_error_is_the_spread_of_the_held_out_frames(probes: Probes) -> None:
     """Levels 0 to 255 alike: a standard deviation of 73.9 levels, give or take what 300 frames differ by."""
-    assert probes.quantities["lateral_m"].constant_error == pytest.approx(73.9 * LATERAL_STEP_M, rel=0.1)
+    assert probes["lateral_m"]["constant_error"] == pytest.approx(73.9 * LATERAL_STEP_M, rel=0.1)

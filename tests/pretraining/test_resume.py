@@ -15,9 +15,8 @@ import torch
 from models.encoders.config import ConvConfig
 from rulka.device import CPU, Generators, make_generator, upload
 from rulka.params import FitParams, VicregParams
-from rulka.pretraining.fit import History, Lessons, fit
+from rulka.pretraining.fit import History, Lessons, fit, resumable
 from rulka.pretraining.objectives import Objective, build_objective
-from rulka.pretraining.resume import resumable
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.run_lock import RunInUseError, locked
@@ -92,7 +91,7 @@ def run(
 
     bar = Progress("", None, "frames", stream=StringIO())
     lessons = Lessons(batches, loss, validate, keeps={"generators": generators})
-    history = fit(objective, chosen or params(), lambda: "float32", NUM_BATCHES, lessons, bar, checkpoints)
+    history = fit(objective, chosen or params(), NUM_BATCHES, lessons, bar, checkpoints)
     return Outcome(history, objective, bar, steps)
 
 

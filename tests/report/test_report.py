@@ -109,10 +109,10 @@ def test_page_is_whole_and_asks_no_server(track: Track, make_race: MakeRace, tmp
 
 def test_pictures_of_level_0_are_shown_where_they_are(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
     assert encoder_figures(tmp_path) == []
-    for name in ("loss_curve.png", "previews.png", "other.png"):
+    for name in ("previews.png", "other.png"):
         (tmp_path / name).write_bytes(name.encode())
     plots = encoder_figures(tmp_path)
-    assert [plot.title for plot in plots] == ["Level 0: loss", "Level 0: what it was shown"]
+    assert [plot.title for plot in plots] == ["Level 0: what it was shown"]
     page = render_report(make_report(make_evaluation(track, make_race), plots=plots))
     parser = Balance()
     parser.feed(page)

@@ -14,7 +14,7 @@ import pytest
 from rulka.cluster import CLUSTER_VARIABLE, ActorLostError, ClusterError, Node
 from rulka.study import nodes as nodes_module
 from rulka.study.nodes import command_of, deal, helped
-from rulka.study.population import run_population
+from rulka.study.population_run import run_population
 from tests.waiting import PATIENCE_S
 
 

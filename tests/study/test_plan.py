@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rulka.errors import UserError
-from rulka.study.plan import Plan, read_plan
+from rulka.study.plan import Plan, jobs_of, read_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE: dict[str, Any] = {
@@ -51,18 +51,17 @@ def test_cells_are_variants_times_seeds_with_their_parameters(tmp_path: Path) ->
 
 def test_cells_share_the_stages_that_do_not_differ(tmp_path: Path) -> None:
     """`transfer` reads section `train`, as every one of its cells does: its seed lies there; and no algorithm's."""
-    jobs = [job.stage for job in read(tmp_path).jobs().values()]
+    jobs = [job.name.partition("-")[0] for job in jobs_of(read(tmp_path).cells)]
     counts = {stage: jobs.count(stage) for stage in dict.fromkeys(jobs)}
     assert counts == {"races": 1, "capture": 2, "pretrain": 2, "clone": 3, "transfer": 6, "train": 8, "evaluate": 8}
 
 
 def test_a_job_reads_what_the_jobs_before_it_made(tmp_path: Path) -> None:
-    cell = read(tmp_path).cells[0]
-    by_stage = {job.stage: job for job in cell.jobs}
-    assert by_stage["train"].inputs == {
-        "data/agent_init": (by_stage["transfer"].name, "data/agent_init"),
-        "data/frames": (by_stage["capture"].name, "data/frames"),
-        "data/races": (by_stage["races"].name, "data/races"),
+    jobs = read(tmp_path).cells[0].jobs
+    assert jobs["train"].inputs == {
+        "data/agent_init": jobs["transfer"].folder,
+        "data/frames": jobs["capture"].folder,
+        "data/races": jobs["races"].folder,
     }
 
 
@@ -96,7 +95,7 @@ def test_some_cells_can_be_chosen(tmp_path: Path) -> None:
         ({"variants": {"plain": {}, "x": {"ppo": {"gamma": 2}}}}, "ppo.gamma"),
         (
             {"variants": {"plain": {}, "x": {"ppo": {"clip": 0.1}}, "y": {"ppo": {"clip": 0.1}}}},
-            "'x' and 'y' are alike",
+            "x/1 and y/1 do not differ in anything",
         ),
         ({"variants": {"plain": {}, "x": {"races": {"campaign": "no-such-track"}}}}, "campaign"),
         ({"seeds": [1, 2, 1]}, "the seed 1 comes twice"),

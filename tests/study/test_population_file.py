@@ -11,7 +11,7 @@ import yaml
 from rulka.errors import UserError
 from rulka.params import checked_params
 from rulka.schedule import Moment
-from rulka.study.population_file import Population, read_population
+from rulka.study.population import Population, read_population
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = {"start": [1e-5, 1e-4], "range": [1e-6, 1e-1]}
@@ -45,7 +45,7 @@ def test_members_are_runs_with_seeds_of_their_own(tmp_path: Path) -> None:
     population = read(tmp_path)
     assert population.name == "test"
     assert [cell.params.train.seed for cell in population.cells] == [7, 8, 9]
-    assert [job.stage for job in population.cells[0].jobs] == ["races", "capture", "pretrain", "clone", "transfer"]
+    assert list(population.cells[0].jobs) == ["races", "capture", "pretrain", "clone", "transfer"]
     assert population.cells[0].params.train.compared == ()
 
 
@@ -91,12 +91,12 @@ def test_the_key_tells_populations_apart_and_not_what_is_for_people(tmp_path: Pa
         ({"parameters": {}}, "parameters is empty"),
         ({"parameters": {"impala.learning_rat": RATE}}, "unknown key impala.learning_rat; did you mean learning_rate"),
         ({"parameters": {"impale.learning_rate": RATE}}, "unknown key impale; did you mean impala"),
-        ({"parameters": {"ppo.learning_rate": RATE}}, "ppo.learning_rate is nothing that the training of impala"),
-        ({"parameters": {"network.dense_hidden": RATE}}, "network.dense_hidden is nothing that the training"),
-        ({"parameters": {"impala.batch_size": RATE}}, "impala.batch_size is the whole number 512, and a population"),
+        ({"parameters": {"ppo.learning_rate": RATE}}, "ppo.learning_rate is nothing that a run learns by"),
+        ({"parameters": {"network.dense_hidden": RATE}}, "network.dense_hidden is nothing that a run learns by"),
+        ({"parameters": {"impala.batch_size": RATE}}, "impala.batch_size is 512, and a population searches"),
         ({"parameters": {"impala.correction.kind": RATE}}, "impala.correction.kind is 'vtrace'"),
-        ({"parameters": {"train.checkpoint_s": RATE}}, "train.checkpoint_s is no number that a run learns by"),
-        ({"parameters": {"train.max_minutes": RATE}}, "train.max_minutes is None"),
+        ({"parameters": {"train.checkpoint_s": RATE}}, "train.checkpoint_s is nothing that a run learns by"),
+        ({"parameters": {"train.max_minutes": RATE}}, "train.max_minutes is nothing that a run learns by"),
         ({"parameters": {"impala.learning_rate": RATE | {"range": [1e-6, 5]}}}, "the greatest values cannot be"),
         ({"parameters": {"impala.learning_rate": RATE | {"range": [1e-6, 5]}}}, "impala.learning_rate.*got .5.0"),
         ({"parameters": {"impala.learning_rate": RATE | {"start": [1, 2]}}}, "start must rise and lie in the range"),

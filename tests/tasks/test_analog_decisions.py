@@ -50,15 +50,12 @@ def json_of(path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_clone_is_measured_by_its_numbers_and_the_nearest_actions(done: Path) -> None:
     metrics = json_of(done / "policy" / "metrics.json")
-    assert metrics["analog"].keys() == {"steer", "gas", "brake"}
     assert 0.0 <= metrics["accuracy"] <= 1.0
     assert np.isfinite([metrics["loss"], metrics["loss_with_own_actions"]]).all()
     assert metrics["label_entropy"] is None
     assert metrics["calibration"] == {}
     assert [row["offset"] for row in metrics["by_offset"]] == [0, 2]
-    assert not (done / "policy" / "calibration.png").exists()
-    assert (done / "policy" / "timelines.png").exists()
-    assert len(json_of(done / "visited" / "rounds.json")) == 1
+    assert len(metrics["rounds"]) == 1
 
 
 @pytest.mark.slow

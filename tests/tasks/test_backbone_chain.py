@@ -85,7 +85,7 @@ def run_stages(params: Params, driven: tuple[Path, Path], folder: Path, patches:
     (folder / "vit").rename(folder / "gone")
     for name in ("AutoConfig", "AutoModel", "AutoImageProcessor"):
         patches.setattr(getattr(load_transformers(), name), "from_pretrained", refuse)
-    folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone", folder / "visited")
+    folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     transfer(*seen, *network, params.train, params.transfer, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     train(params, folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))

@@ -16,13 +16,12 @@ from matplotlib.figure import Figure
 from torch.nn import functional
 
 import rulka.evaluation.closed_loop as closed_loop
-import rulka.pretraining.clone_measures as clone_measures
 import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
 from models.actor_critic import ClonePolicy
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
-from rulka.actions import action_table
+from rulka.actions import ActionTable, action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
@@ -101,9 +100,7 @@ def start(folders: Folders, encoder: EncoderConfig = CONV, *, draws: bool = Fals
 
 def run(frames_dir: Path, encoder_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
     start(
-        Folders(
-            out_dir / "no races", frames_dir, encoder_dir, out_dir, out_dir.parent / "runs", out_dir.parent / "visited"
-        ),
+        Folders(out_dir / "no races", frames_dir, encoder_dir, out_dir, out_dir.parent / "runs"),
         **changes,
     )
     return json.loads((out_dir / "metrics.json").read_text())
@@ -113,9 +110,7 @@ def test_another_encoder_than_the_pretrained_one_is_refused(
     write_frames: Write, encoder_dir: Path, tmp_path: Path
 ) -> None:
     frames_dir, _ = write_frames(num_races=2, num_frames=6)
-    folders = Folders(
-        tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs", tmp_path / "visited"
-    )
+    folders = Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs")
     pooled = CONV.model_copy(update={"adaptive_pool": 3})
     with pytest.raises(UserError, match=r"encoder.adaptive_pool is 0, expected 3") as caught:
         start(folders, encoder=pooled)
@@ -190,12 +185,12 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
     validation, test = (FrameDataset(frames_dir, split).races for split in SPLITS[1:])
     losses, chosen_by = iter([2.0, 1.0, 3.0, 0.0]), []  # the last is that of the report
 
-    def own(_policy: object, frames: FrameDataset, races: list[FrameRace], _table: object) -> Predictions:
+    def own(_policy: object, frames: FrameDataset, races: list[FrameRace], table: ActionTable) -> Predictions:
         chosen_by.append(races)
         share = torch.from_numpy(frames.action_share[frames_of(races)])
-        return Predictions(torch.where(share > 0, 0.0, next(losses)))  # the higher the worse
+        return Predictions(torch.where(share > 0, 0.0, next(losses)), table)  # the higher the worse
 
-    for module in (stage, clone_measures):
+    for module in (stage, cloning):
         monkeypatch.setattr(module, "predict_own", own)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=3)
     assert metrics["best_epoch"] == 1
@@ -295,7 +290,7 @@ def test_the_epoch_that_races_best_is_kept(
     monkeypatch.setattr(stage, "drive", drive)
     out = tmp_path / "policy"
     start(
-        Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited"),
+        Folders(races, frames, encoder_dir, out, tmp_path / "runs"),
         draws=True,
         epochs=5,
         race_every=2,
@@ -319,7 +314,6 @@ def test_a_policy_that_is_to_race_needs_the_races(write_frames: Write, encoder_d
                 encoder_dir,
                 tmp_path / "policy",
                 tmp_path / "runs",
-                tmp_path / "visited",
             ),
             race_every=1,
         )
@@ -352,7 +346,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
         return real(*arguments)
 
     def race(out: Path) -> None:
-        folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited")
+        folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs")
         start(
             folders,
             epochs=4,
@@ -437,7 +431,7 @@ def test_a_policy_shaped_like_iqn_learns_and_drives(
 def test_a_policy_shaped_like_iqn_races(driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path) -> None:
     races, frames = driven
     out = tmp_path / "policy"
-    folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited")
+    folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs")
     start(folders, shape="iqn", epochs=1, race_every=1, num_races=2, batch_size=64)
     (row,) = json.loads((out / "metrics.json").read_text())["races"]
     assert row["num_races"] == 2
@@ -474,7 +468,7 @@ def test_with_every_option_off_it_learns_as_it_did_without_them(
         validate=lambda: next(judged),
     )
     bar = Progress("", None, "frames", stream=io.StringIO())
-    fit(policy, own, lambda: "float32", -(-len(train) // own.batch_size), lessons, bar)
+    fit(policy, own, -(-len(train) // own.batch_size), lessons, bar)
     assert set(learned.tensors) == set(policy.state_dict())
     assert all(torch.equal(learned.tensors[name], tensor) for name, tensor in policy.state_dict().items())
 
@@ -518,7 +512,7 @@ def test_a_loss_that_is_no_number_ends_it_with_what_to_do(
     write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames_dir, _ = write_frames(num_races=2)
-    monkeypatch.setattr(cloning, "mean_of_known", lambda losses, _: losses.sum() * math.nan)
+    monkeypatch.setattr(cloning, "losses_of", lambda outputs, *_: outputs.sum(dim=1) * math.nan)
     with pytest.raises(UserError, match="the training loss became nan in epoch 1 of 6") as caught:
         run(frames_dir, encoder_dir, tmp_path / "policy")
     assert "Lower the learning_rate" in caught.value.for_people()
@@ -529,19 +523,15 @@ def test_with_dagger_it_learns_what_it_is_advised_where_it_got_to(
     driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path
 ) -> None:
     races, frames = driven
-    folders = Folders(races, frames, encoder_dir, tmp_path / "policy", tmp_path / "runs", tmp_path / "visited")
+    folders = Folders(races, frames, encoder_dir, tmp_path / "policy", tmp_path / "runs")
     start(folders, epochs=3, race_every=0, batch_size=64, dagger=DAGGER)
-    rounds = json.loads((folders.visited / "rounds.json").read_text())
+    rounds = json.loads((folders.out / "metrics.json").read_text())["rounds"]
     assert [each["epoch"] for each in rounds] == [0, 1]
-    for number, each in enumerate(rounds):
-        met = FrameDataset(folders.visited / f"round-{number + 1}", "train")
-        assert len(met) == each["num_frames"] > 0
-        assert {race.source for race in met.races} == {"policy"}
-        assert len(met.races) == each["num_races"] == 2
+    assert all(each["num_frames"] > 0 and each["num_races"] == 2 for each in rounds)
     assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_dir() and "round" in path.name]
-    plain = replace(folders, out=tmp_path / "plain", visited=tmp_path / "none")
+    plain = replace(folders, out=tmp_path / "plain")
     start(plain, epochs=3, race_every=0, batch_size=64)
-    assert json.loads((plain.visited / "rounds.json").read_text()) == []
+    assert json.loads((plain.out / "metrics.json").read_text())["rounds"] == []
     ours, theirs = (load_artifact(folder, "policy").tensors for folder in (folders.out, plain.out))
     assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 

@@ -99,7 +99,7 @@ def run_stages(params: Params, driven: tuple[Path, Path], folder: Path) -> None:
     write_encoder(params, folder / "encoder")
     seen, network = (params.observation, params.actions), (params.encoder, params.network)
     encoder, policy, initial = folder / "encoder", folder / "policy", folder / "agent_init"
-    folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone", folder / "visited")
+    folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     transfer(*seen, *network, params.train, params.transfer, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     train(params, folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))

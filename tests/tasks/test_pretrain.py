@@ -18,9 +18,9 @@ from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
 from rulka.params import ActionParams, PretrainParams, reference_params
+from rulka.pretraining import objectives
 from rulka.pretraining.fit import FitError
-from rulka.pretraining.losses import nt_xent_loss
-from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective
+from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
 from tasks.pretrain import pretrain
 from tests.conftest import sees, write_synthetic_frames
 
@@ -28,13 +28,7 @@ Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 
 CONV = reference_params().encoder
-VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "autoencoder": {"kind": "autoencoder"},
-    "vae": {"kind": "vae", "num_latent": 8, "kl_weight": 0.001},
-    "simclr": {"kind": "simclr", "temperature": 0.5, **VIEWS},
-    "vicreg": {"kind": "vicreg", "invariance": 25.0, "variance": 25.0, "covariance": 1.0, **VIEWS},
-}
+OBJECTIVES: dict[str, dict[str, Any]] = {params().kind: params().model_dump() for params in objectives.OBJECTIVES}
 
 
 def params(**changes: Any) -> PretrainParams:
@@ -83,11 +77,7 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
         "weights.safetensors",
         "meta.json",
         "metrics.json",
-        "loss_curve.png",
         "previews.png",
-        "probes.png",
-        "neighbours.png",
-        "embedding.png",
     }
     assert artifact.provenance["probes"] == metrics["probes"]
     assert metrics["probes"]["speed_mps"]["constant_error"] > 0
@@ -138,7 +128,6 @@ def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) ->
     assert metrics["validation_loss"] is None
     assert metrics["num_validation_frames"] == 0
     assert metrics["probes"] is metrics["probed_on"] is None
-    assert (tmp_path / "encoder" / "probes.png").stat().st_size > 1000
 
 
 def test_contrastive_losses_come_from_batches_of_one_size(
@@ -164,7 +153,7 @@ def test_contrastive_losses_come_from_batches_of_one_size(
         assert {size for is_training, size in sizes if is_training} == {batch_size}
         assert {size for is_training, size in sizes if not is_training} == {min(batch_size, num_held_out)}
         assert metrics["train_loss"] == pytest.approx(math.log(2 * batch_size - 1), rel=1e-5)
-        assert metrics["validation_loss"] == pytest.approx(metrics["blind_guess_loss"], rel=1e-5)
+        assert metrics["validation_loss"] == pytest.approx(math.log(2 * min(batch_size, num_held_out) - 1), rel=1e-5)
 
 
 def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:
@@ -204,7 +193,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     frames_dir, _ = write_frames()
     changes = {"objective": OBJECTIVES[kind], "precision": "measured", "checkpoint_s": 1e-9}
     measured: list[int] = []
-    monkeypatch.setattr("tasks.pretrain.choose_precision", lambda *_: measured.append(1) or "float32")
+    monkeypatch.setattr("rulka.pretraining.fit.choose_precision", lambda *_: measured.append(1) or "float32")
     whole = run(frames_dir, tmp_path / "whole", **changes)
     objective = AutoencoderObjective if kind == "autoencoder" else SimclrObjective
     real, calls = objective.loss, []

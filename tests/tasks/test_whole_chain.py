@@ -93,7 +93,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     capture(*seen, params.simulator, params.capture, races_dir=races, out_dir=folder / "frames")
     paths = {"frames_dir": folder / "frames", "out_dir": encoder, "runs_dir": folder / "runs" / "pretrain"}
     pretrain(*seen, params.encoder, params.pretrain, **paths)
-    folders = CloneFolders(races, folder / "frames", encoder, policy, folder / "runs" / "clone", folder / "visited")
+    folders = CloneFolders(races, folder / "frames", encoder, policy, folder / "runs" / "clone")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     sections = (*seen, *network, params.train, params.transfer)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
