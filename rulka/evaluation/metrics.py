@@ -9,7 +9,15 @@ import numpy as np
 
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
 from rulka.reference.medals import medal_won, medals_of
-from rulka.statistics import Statistic, bootstrap_interval, interquartile_mean, median, rank_sum, wilson_interval
+from rulka.statistics import (
+    Interval,
+    Statistic,
+    bootstrap_interval,
+    interquartile_mean,
+    median,
+    rank_sum,
+    wilson_interval,
+)
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")
