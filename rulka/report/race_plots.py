@@ -23,8 +23,8 @@ from rulka.evaluation.results import (
     speed_at_distance_mps,
     time_at_distance_s,
 )
+from rulka.report.road import draw_top
 from rulka.report.theme import SPEED_COLOURS
-from rulka.report.track_plot import draw_top
 from rulka.tracks.top_view import TopView, road_edges, top_view
 
 if TYPE_CHECKING:

@@ -16,12 +16,9 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
-import numpy as np
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from rulka.evaluation.results import Evaluation
 
@@ -80,13 +77,3 @@ def to_png(draw: Draw, theme: Theme) -> bytes | None:
             figure.savefig(file, format="png", metadata={"Software": None})
             plt.close(figure)
             return file.getvalue()
-
-
-def draw_scale(axes: Axes, edges: NDArray[np.float64], theme: Theme) -> None:
-    """Draws a bar of a round length in the lower right corner."""
-    low, high = edges.reshape(-1, 2).min(axis=0), edges.reshape(-1, 2).max(axis=0)
-    length_m = 10.0 ** np.floor(np.log10((high[0] - low[0]) / 5.0))
-    length_m *= 5.0 if (high[0] - low[0]) / length_m > 25.0 else 2.0 if (high[0] - low[0]) / length_m > 10.0 else 1.0
-    x, y = high[0] - length_m, low[1] - 6.0
-    axes.plot([x, x + length_m], [y, y], color=theme.muted, linewidth=2.0, solid_capstyle="butt")
-    axes.text(x + length_m / 2, y + 2.5, f"{length_m:g} m", ha="center", va="bottom", fontsize=8.5, color=theme.muted)

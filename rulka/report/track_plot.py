@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
-from rulka.report.theme import draw_scale
+from rulka.observation import ZONE_SPACING_M
+from rulka.report.road import SURFACE_COLOURS, SURFACES, draw_top, groups_of
 from rulka.tracks.facts import climb_m, difficulty_of
-from rulka.tracks.top_view import TopView, road_edges, top_view
+from rulka.tracks.top_view import road_edges, top_view
 from rulka.tracks.track import DROP, VERGE, WALL
 
 if TYPE_CHECKING:
@@ -29,13 +28,7 @@ if TYPE_CHECKING:
 WIDTH_IN = 9.6
 MARGIN_IN = 0.35
 SHEET_COLUMNS, SHEET_WIDTH_IN, PANEL_HEIGHT_IN = 2, 9.6, 2.8
-CHUNK_ZONES = 24
-"""So many zones are drawn as one piece; higher pieces lie on top, so that bridges lead over what is below."""
-SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
-"""Names of the groups in `rulka.observation.MATERIAL_GROUP`; a material of no group is the last."""
-SURFACE_COLOURS = ("#aeb5c0", "#8cbf6f", "#c88d52", "#f0b400", "#cfc6e3")
 EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
-LABEL_AWAY_PT = 11.0
 
 
 def track_plot(track: Track, theme: Theme) -> Figure:
@@ -91,70 +84,11 @@ def _along(track: Track) -> NDArray[np.float64]:
     return np.arange(track.num_zones, dtype=np.float64) * np.float64(ZONE_SPACING_M)
 
 
-def _groups(track: Track) -> NDArray[np.int64]:
-    """Returns [Z] index into `SURFACES`."""
-    return MATERIAL_GROUP[track.material] % len(SURFACES)
-
-
-def draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_labels: bool = False) -> None:
-    """Draws a track from above, in zorder 2 to 3, with its gates above that, which may be labelled, and a scale."""
-    edges = road_edges(track, view)
-    left, right = edges
-    quads = np.stack([left[:-1], left[1:], right[1:], right[:-1]], axis=1)
-    sides = np.stack([np.stack([side[:-1], side[1:]], axis=1) for side in edges], axis=1)
-    colours = np.array(SURFACE_COLOURS)[_groups(track)[:-1]]
-    strokes = {VERGE: (theme.muted, 0.6), WALL: (theme.ink, 1.3), DROP: (theme.blue, 1.3)}
-    for start in range(0, track.num_zones - 1, CHUNK_ZONES):
-        part = slice(start, min(start + CHUNK_ZONES, track.num_zones - 1))
-        order = 2.0 + 1e-3 * float(track.centre_m[part, 1].mean())
-        tint = list(colours[part])
-        axes.add_collection(
-            PolyCollection(list(quads[part]), facecolors=tint, edgecolors=tint, linewidths=0.4, zorder=order)
-        )
-        for kind, (colour, width) in strokes.items():
-            lines = sides[part][track.edge[part] == kind].reshape(-1, 2, 2)
-            axes.add_collection(
-                LineCollection(list(lines), colors=colour, linewidths=width, capstyle="round", zorder=order)
-            )
-    axes.set_aspect("equal")
-    axes.set_axis_off()
-    axes.autoscale_view()
-    axes.margins(0.05, 0.08)
-    _draw_gates(axes, track, edges, theme, gate_labels=gate_labels)
-    draw_scale(axes, edges, theme)
-
-
-def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: Theme, *, gate_labels: bool) -> None:
-    last = track.num_zones - 1
-    zones = np.round(track.gate_m / ZONE_SPACING_M).astype(int).clip(0, last)
-    names = [f"{at_m:,.0f} m" if gate_labels else "" for at_m in track.gate_m[:-1]]
-    colours = {0: theme.green, last: theme.pink}
-    for zone, name in zip((0, *zones[:-1], last), ("start", *names, "finish"), strict=True):
-        is_end, middle, ends = zone in colours, edges[:, zone].mean(axis=0), edges[:, zone]
-        over = middle + (ends - middle) * (1.7 if is_end else 1.25)
-        left = (ends[0] - middle) / np.linalg.norm(ends[0] - middle)
-        colour = colours.get(zone, theme.ink)
-        axes.plot(over[:, 0], over[:, 1], color=colour, linewidth=3.0 if is_end else 1.3, zorder=3.5)
-        axes.annotate(
-            name,
-            over[0],
-            left * LABEL_AWAY_PT * (1.0 + abs(left[0])),  # text is wide
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color=colour,
-            fontweight="bold" if is_end else "normal",
-            zorder=6,
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.7, "linewidth": 0.0},
-        )
-
-
 def _draw_profile(axes: Axes, track: Track, theme: Theme) -> None:
     """Draws the height along the way over its surface, with a line at every gate."""
     along, height = _along(track), track.centre_m[:, 1] - track.centre_m[:, 1].min()
     top = max(float(height.max()), 10.0)
-    groups = _groups(track)
+    groups = groups_of(track)
     for group in np.unique(groups):
         axes.fill_between(along, height, -0.1 * top, where=groups == group, color=SURFACE_COLOURS[group], linewidth=0)
     axes.plot(along, height, color=theme.ink, linewidth=1.2)
@@ -167,7 +101,8 @@ def _draw_profile(axes: Axes, track: Track, theme: Theme) -> None:
 def _legend(track: Track, theme: Theme) -> list[Patch | Line2D]:
     """Returns what there is to explain about one track."""
     shown = [
-        Patch(facecolor=SURFACE_COLOURS[group], label=SURFACES[group]) for group in sorted(set(_groups(track).tolist()))
+        Patch(facecolor=SURFACE_COLOURS[group], label=SURFACES[group])
+        for group in sorted(set(groups_of(track).tolist()))
     ]
     colours = {VERGE: theme.muted, WALL: theme.ink, DROP: theme.blue}
     kinds = sorted(set(track.edge.tolist()))

@@ -10,8 +10,9 @@ import pytest
 
 from rulka import cli
 from rulka.cli.tracks import list_campaign
+from rulka.report.road import SURFACES
 from rulka.report.theme import LIGHT, STYLE
-from rulka.report.track_plot import SURFACES, track_plot, track_sheet
+from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
 
