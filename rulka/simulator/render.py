@@ -83,7 +83,8 @@ class FrameRenderer:
             raise RenderError(message)
         self.cameras = np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
         # Copies of what may not be written to, for which numba would compile the kernel once more.
-        self._poses, self._zone_index = (np.require(values, requirements=["C", "W"]) for values in (poses, zone_index))
+        self._poses = np.require(poses, requirements=["C", "W"])
+        self._zone_index = np.require(zone_index, requirements=["C", "W"])
         self._scene, self._scratch = scene, new_scratch()
 
     def render(self, out: NDArray[np.uint8]) -> None:
