@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.datasets.races import Race
+from rulka.datasets.races import Race, Source
 from rulka.evaluation.dataset import demonstration_results
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.report.learning_plots import TrainingLogError, read_training_log
@@ -40,7 +40,7 @@ def test_broken_training_log_names_the_line(tmp_path: Path, line: str) -> None:
         read_training_log(path, "PPO")
 
 
-def race_of(source: str, gates: tuple[int, ...], race_time_ms: int | None, end_ms: int = 6000) -> Race:
+def race_of(source: Source, gates: tuple[int, ...], race_time_ms: int | None, end_ms: int = 6000) -> Race:
     """10 m/s along z, sampled every 100 ms, longer than the race; gas from 2 s on."""
     time_ms = np.arange(0, end_ms + 100, 100)
     state = np.zeros((len(time_ms), NUM_CAR_FIELDS), np.float32)
@@ -50,7 +50,7 @@ def race_of(source: str, gates: tuple[int, ...], race_time_ms: int | None, end_m
     controls[200:, 1] = 1.0
     return Race(
         "r", source, "", "p", "straight", race_time_ms, race_time_ms is not None, gates, None, controls, time_ms, state
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_demonstration_by_hand(track: Track) -> None:
