@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from models.iqn import IqnNetwork
 from rulka.agents.iqn import FIRST_SELF_LOSS, SelfLoss, self_loss_weights
+from rulka.agents.params import IqnParams
 from rulka.buffers.replay import Batch
-from rulka.params import IqnParams
 
 SLOPE = 0.01
 RADAM_EPSILON = 1e-4

@@ -18,12 +18,13 @@ import torch
 
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.params import Algorithm
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS, reference_normalisation
-from rulka.params import Algorithm, Params, read_params
+from rulka.params import Params, read_params
 from rulka.schedule import Moment
 
 NUM_ACTIONS = 12

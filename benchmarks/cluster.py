@@ -29,11 +29,12 @@ import torch
 
 from benchmarks.ray_nodes import pretended_cluster
 from benchmarks.runtime import run_spec
+from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import new_block
 from rulka.cluster import RayCluster
 from rulka.device import weights_on_host
-from rulka.params import Algorithm, Params, read_params
+from rulka.params import Params, read_params
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec

@@ -38,6 +38,7 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.prepared import PreparedNetwork, can_prepare
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.iqn import IqnLearner
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import build_iqn
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import load_artifact
@@ -45,7 +46,7 @@ from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
 from rulka.device import DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS
-from rulka.params import NetworkParams, Params, read_params
+from rulka.params import Params, read_params
 from rulka.schedule import Moment, Schedule
 
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32

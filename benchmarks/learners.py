@@ -28,8 +28,9 @@ import torch
 
 from benchmarks.runtime import agent_spec, run_spec
 from rulka.agents.algorithms import make_learner
+from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.params import Algorithm, Params, read_params
+from rulka.params import Params, read_params
 from rulka.runtime.connect import train_run
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.ranks import meet

@@ -31,9 +31,10 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.datasets.frames import Batch, FrameDataset, Images
 from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, upload, wait_for
 from rulka.observation import reference_normalisation
-from rulka.params import FitParams, ObjectiveParams, Params, read_params
+from rulka.params import Params, read_params
 from rulka.pretraining.fit import Lessons, choose_precision, fit
 from rulka.pretraining.objectives import OBJECTIVES, build_objective
+from rulka.pretraining.params import FitParams, ObjectiveParams
 from rulka.progress import Progress
 from tasks.capture import capture
 from tasks.races import races

@@ -32,6 +32,7 @@ from torch import Tensor
 from benchmarks.iqn import median_ms
 from models.encoders.config import ENCODER_CONFIG
 from rulka.agents.algorithms import make_actor
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.precision import ActingPrecision, raise_malloc_thresholds
 from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
 from rulka.agents.spec import Actor, AgentSpec
@@ -39,7 +40,7 @@ from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.datasets.races import read_meta, track_path
 from rulka.device import CPU
-from rulka.params import NetworkParams, Params, read_params
+from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import GreedyCheck

@@ -34,12 +34,13 @@ import torch
 from rulka.actions import Choices, action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
+from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation
-from rulka.params import Algorithm, Params, read_params
+from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.central import Inference
 from rulka.runtime.checkpoint import Checkpoints

@@ -8,10 +8,23 @@ several that follow each other; an agent may take each several times in a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from rulka.section import Section, key
+
+Ticks = Annotated[int, Field(ge=1, le=100)]
+"""10 ms each: a decision lasts a second at most."""
+
+
+class ActionParams(Section):
+    """How long one decision lasts."""
+
+    ticks_per_action: Ticks = key(5, "10 ms ticks for which one action is held; 5 in the game")
+
 
 TICK_MS = 10
 """Length of one physics tick in milliseconds, in the game and in the simulator."""

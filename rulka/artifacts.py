@@ -29,7 +29,7 @@ from rulka.actions import ActionSpace, ActionTable
 from rulka.errors import UserError
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
 from rulka.observation import Normalisation, float_slices
-from rulka.params import FramesAs, ObservationParams, Part
+from rulka.observation_params import FramesAs, ObservationParams, Part
 from rulka.stage import output_folder
 
 SCHEMA_VERSION = 4

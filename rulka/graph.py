@@ -17,7 +17,8 @@ GRAPH_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
 PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
-SETTINGS_FOLDER = Path("rulka/params")
+SECTIONS_SUFFIX = "params.py"
+"""Ends the name of every file that holds nothing but sections of parameters."""
 IGNORE_FILE = Path(".dvcignore")
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -93,7 +94,7 @@ def code_files(stage: str) -> list[Path]:
     what only says defaults of parameters: whoever hashes code hashes parameters with their defaults beside it.
     """
     files = _files(_deps(read_graph()[stage], is_code=True))
-    return [file for file in files if file.parent != SETTINGS_FOLDER]
+    return [file for file in files if not file.name.endswith(SECTIONS_SUFFIX)]
 
 
 def hash_code(files: Iterable[Path], root: Path = Path()) -> str:

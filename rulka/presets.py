@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.errors import UserError
 from rulka.folders import PRESETS_LOG
 from rulka.outputs import new_file
 from rulka.params import (
-    ALGORITHM_NAMES,
     PARAMS_FILE,
     Params,
     checked_params,

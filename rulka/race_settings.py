@@ -6,21 +6,18 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from rulka.actions import ActionTable, action_table
-from rulka.params import (
-    ActionParams,
-    Count,
+from rulka.actions import ActionParams, ActionTable, Ticks, action_table
+from rulka.observation_params import ObservationParams
+from rulka.race_params import (
     LineStartParams,
-    ObservationParams,
     RaceEndParams,
     RaceStartParams,
     RandomisationParams,
     RewardParams,
-    Several,
-    SimulatorParams,
-    Ticks,
     TrainingRaceParams,
 )
+from rulka.section import Count, Several
+from rulka.simulator.params import SimulatorParams
 
 ALIKE = RandomisationParams()
 """Races that do not differ."""

@@ -13,20 +13,23 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
-from rulka.actions import action_table
+from rulka.actions import ActionParams, action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.card import write_card
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.game_capture import GameCapture, ReplayError, write_quarantine
+from rulka.datasets.params import CaptureParams
 from rulka.datasets.races import Race, RaceDataError, load_races
 from rulka.datasets.split import split_maps
 from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
-from rulka.params import ActionParams, CaptureParams, ObservationParams, SimulatorParams, read_params
+from rulka.observation_params import ObservationParams
+from rulka.params import read_params
 from rulka.processes import end_with_parent, interrupts_blocked
 from rulka.progress import Progress
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.stage import output_folder, require, run_stage

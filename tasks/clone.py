@@ -30,7 +30,8 @@ from torch import nn
 
 from models.actor_critic import CloningHeads
 from models.encoders.config import EncoderConfig
-from rulka.actions import ActionTable, action_table
+from rulka.actions import ActionParams, ActionTable, action_table
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
@@ -42,16 +43,8 @@ from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.visiting import visit
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
-from rulka.params import (
-    ActionParams,
-    CloneParams,
-    DaggerParams,
-    NetworkParams,
-    ObservationParams,
-    RaceEndParams,
-    SimulatorParams,
-    read_params,
-)
+from rulka.observation_params import ObservationParams
+from rulka.params import read_params
 from rulka.pretraining.cloning import (
     Labels,
     Lesson,
@@ -64,11 +57,14 @@ from rulka.pretraining.cloning import (
     races_of,
 )
 from rulka.pretraining.fit import History, Lessons, fit, resumable, say_if_stopped
+from rulka.pretraining.params import CloneParams, DaggerParams
 from rulka.pretraining.visited import Visited
 from rulka.progress import Progress
 from rulka.provenance import provenance
+from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.checkpoint import Checkpoints
+from rulka.simulator.params import SimulatorParams
 from rulka.stage import output_folder, require, run_stage
 
 VISITED_SEED = 2_000_000

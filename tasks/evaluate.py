@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rulka.actions import ActionParams
 from rulka.agents.algorithms import label_of
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import load_races, write_races
@@ -29,6 +30,7 @@ from rulka.device import use_device
 from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
 from rulka.evaluation.dataset import best_laps, demonstration_results, export_result
 from rulka.evaluation.metrics import entries_by_track, format_metrics, format_tracks, metrics_of, scores_of
+from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.folders import (
@@ -46,18 +48,14 @@ from rulka.folders import (
     TRAINING_LOG,
     VIDEO_FILE,
 )
-from rulka.params import (
-    ActionParams,
-    EvaluateParams,
-    ObservationParams,
-    RaceEndParams,
-    SimulatorParams,
-    read_params,
-)
+from rulka.observation_params import ObservationParams
+from rulka.params import read_params
+from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.report.figures import draw_figures, encoder_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report
+from rulka.simulator.params import SimulatorParams
 from rulka.stage import output_folder, require, run_stage
 from rulka.tracks.find import chosen_tracks
 from rulka.video.hud import HudTexts

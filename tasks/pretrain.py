@@ -22,7 +22,7 @@ import torch
 from matplotlib.image import imsave
 
 from models.encoders.config import EncoderConfig
-from rulka.actions import action_table
+from rulka.actions import ActionParams, action_table
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.card import contact_sheet
@@ -37,15 +37,12 @@ from rulka.folders import (
     PREVIEWS_PICTURE,
 )
 from rulka.observation import reference_normalisation
-from rulka.params import (
-    ActionParams,
-    ObservationParams,
-    PretrainParams,
-    read_params,
-)
+from rulka.observation_params import ObservationParams
+from rulka.params import read_params
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import FitError, History, Lessons, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.params import PretrainParams
 from rulka.pretraining.probes import probe_encoder, spread
 from rulka.progress import Progress
 from rulka.provenance import provenance

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.actions import TICK_MS, ActionTable, action_table
+from rulka.actions import TICK_MS, ActionParams, ActionTable, action_table
 from rulka.datasets.from_recordings import (
     MissingRecordingsError,
     NoUsableRecordingError,
@@ -22,18 +22,22 @@ from rulka.datasets.from_recordings import (
     read_race_dataset,
     refuse_missing,
 )
+from rulka.datasets.params import RaceParams
 from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
 from rulka.folders import RACES, RECORDINGS, RUNS
-from rulka.params import ActionParams, RaceEndParams, RaceParams, SimulatorParams, TrackParams, read_params
+from rulka.params import read_params
 from rulka.progress import Progress
+from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.reference.lap import reference_path, store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
+from rulka.simulator.params import SimulatorParams
 from rulka.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
+from rulka.tracks.params import TrackParams
 from rulka.tracks.track import Track
 
 REASONS_FILE = RUNS / "races_not_used.csv"

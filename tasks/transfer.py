@@ -21,21 +21,18 @@ import json
 from pathlib import Path
 
 from models.encoders.config import EncoderConfig
-from rulka.actions import action_table
+from rulka.actions import ActionParams, action_table
 from rulka.agents.initial_weights import check_agent, check_agreement, initial_agent, report_json
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import decision_table
+from rulka.agents.params import TransferParams
 from rulka.artifacts import load_artifact, write_artifact
 from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
-from rulka.params import (
-    ActionParams,
-    NetworkParams,
-    ObservationParams,
-    TrainParams,
-    TransferParams,
-    read_params,
-)
+from rulka.observation_params import ObservationParams
+from rulka.params import read_params
 from rulka.provenance import provenance
 from rulka.stage import output_folder, require, run_stage
+from rulka.training.params import TrainParams
 
 
 def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads

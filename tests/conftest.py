@@ -31,7 +31,7 @@ from rulka.device import choose_device
 from rulka.evaluation.results import RaceResult
 from rulka.graph import read_graph
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
-from rulka.params import ObservationParams
+from rulka.observation_params import ObservationParams
 from rulka.tracks.track import Track
 
 sys.path.insert(0, str(Path(__file__).parent / "device"))

@@ -13,16 +13,9 @@ import yaml
 
 from models.encoders.convolutions import feature_size
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
-from rulka.params import (
-    MIN_PIXELS,
-    Params,
-    ParamsError,
-    RaceParams,
-    checked_params,
-    read_params,
-    read_sections,
-    resolved,
-)
+from rulka.datasets.params import RaceParams
+from rulka.observation_params import MIN_PIXELS
+from rulka.params import Params, ParamsError, checked_params, read_params, read_sections, resolved
 from rulka.tracks.campaign import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[1]

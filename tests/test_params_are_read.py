@@ -9,7 +9,9 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from rulka.params import ALGORITHM_NAMES, Params, TrackParams
+from rulka.agents.params import ALGORITHM_NAMES
+from rulka.params import Params
+from rulka.tracks.params import TrackParams
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")

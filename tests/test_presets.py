@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from models.encoders.config import ImpalaConfig
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.folders import PRESETS_LOG
 from rulka.outputs import OutputError
-from rulka.params import ALGORITHM_NAMES, Params, ParamsError, read_params, read_sections
+from rulka.params import Params, ParamsError, read_params, read_sections
 from rulka.presets import PresetError, apply_preset, environment_params, known_presets, preset_names, undo_preset
 
 ROOT = Path(__file__).resolve().parents[1]

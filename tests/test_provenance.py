@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rulka.graph import code_files, hash_code
-from rulka.params import LineStartParams
 from rulka.provenance import current_commit, hash_json, hash_path, is_dirty, provenance
+from rulka.race_params import LineStartParams
 
 
 def test_hash_of_a_folder(tmp_path: Path) -> None:

@@ -20,17 +20,11 @@ from pydantic.fields import FieldInfo
 
 from rulka import folders
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.graph import ignored_by_dvc, read_graph
-from rulka.params import (
-    ALGORITHM_NAMES,
-    Algorithm,
-    Params,
-    Section,
-    TransferParams,
-    read_params,
-    read_sections,
-)
+from rulka.agents.params import ALGORITHM_NAMES, Algorithm, TransferParams
+from rulka.graph import SECTIONS_SUFFIX, ignored_by_dvc, read_graph
+from rulka.params import Params, read_params, read_sections
 from rulka.schedule import Schedule
+from rulka.section import Section
 from rulka.training.racing import SECTIONS as SECTIONS_OF_TRAINING
 
 ROOT = Path(__file__).parents[1]
@@ -132,7 +126,11 @@ DECIDES_NOTHING, WITHOUT_STAGE = (
 
 
 SETTINGS = {"models/encoders/config.py", "models/fusion_config.py"}
-"""Classes of sections that do not lie in `rulka/params`."""
+"""Classes of sections of networks, beside what they build."""
+
+
+def is_settings(name: str) -> bool:
+    return name.endswith(SECTIONS_SUFFIX) or name in SETTINGS
 
 
 @cache
@@ -145,7 +143,7 @@ def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
         name = file.relative_to(ROOT).as_posix() if file else ""
         if file is None or name in reached or (DECIDES_NOTHING.match_file(name) and not is_whole):
             continue
-        if (file.parent == ROOT / "rulka/params" or name in SETTINGS) and not is_whole:
+        if is_settings(name) and not is_whole:
             continue  # of sections that the stage may not read; see the test of defaults
         reached.add(name)
         todo += [module_file(name) for name in imported_names(file)]
@@ -185,8 +183,7 @@ def test_dependencies_hold_the_defaults_of_the_sections(stage: str) -> None:
     files = {f"{base.__module__.replace('.', '/')}.py" for base in bases - {Section}}
     dependencies = code_dependencies(stage)
     assert not sorted(file for file in files if not any(covers(path, file) for path in dependencies))
-    settings = {path for path in dependencies if path.startswith("rulka/params/")}
-    assert settings <= files
+    assert {path for path in dependencies if is_settings(path)} <= files
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -201,7 +198,7 @@ def test_folders_among_dependencies_hold_only_what_some_stage_imports() -> None:
     imported = set().union(*map(reached_files, STAGES))
     code = {path for stage in STAGES for path in code_dependencies(stage) if not path.endswith(".py")}
     files = {file.relative_to(ROOT).as_posix() for folder in code for file in (ROOT / folder).rglob("*.py")}
-    idle = sorted(file for file in files - imported - SETTINGS if not ignored_by_dvc().match_file(file))
+    idle = sorted(file for file in files - imported if not is_settings(file) and not ignored_by_dvc().match_file(file))
     assert not idle, "list these in .dvcignore, at its end"
 
 

@@ -15,12 +15,13 @@ import torch
 from benchmarks.ppo_peers import shared
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.params import PpoParams
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS, reference_normalisation
-from rulka.params import PpoParams, reference_params
+from rulka.params import reference_params
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.schedule import Moment
 

@@ -18,10 +18,12 @@ from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.network_params import NetworkParams
+from rulka.agents.params import IqnParams
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.params import IqnParams, NetworkParams, reference_params
+from rulka.params import reference_params
 from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.schedule import Moment, Schedule
 

@@ -27,7 +27,8 @@ import numpy as np
 from benchmarks.runtime import run_for
 from benchmarks.scale.costs import ALONE, Costs, measure, measure_alone
 from benchmarks.scale.model import ETHERNET, NVLINK, Machines, OnPolicy, Replay, simulate
-from rulka.params import Algorithm, Params, read_params
+from rulka.agents.params import Algorithm
+from rulka.params import Params, read_params
 from rulka.tracks.generate import generate_track
 
 REAL = (1, 2, 4)

@@ -16,8 +16,9 @@ import torch
 
 from benchmarks.runtime import agent_spec, run_for, run_spec
 from rulka.agents.algorithms import make_learner
+from rulka.agents.params import Algorithm
 from rulka.device import weights_on_host
-from rulka.params import Algorithm, Params
+from rulka.params import Params
 from rulka.tracks.generate import generate_track
 
 ALONE = "alone"

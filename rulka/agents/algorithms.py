@@ -18,6 +18,7 @@ from rulka.agents.acting import PolicyActor, choose_by_policy
 from rulka.agents.impala import ImpalaLearner
 from rulka.agents.iqn_actor import IqnActor, choose_by_iqn
 from rulka.agents.learner import Learner
+from rulka.agents.network_params import CloneShape
 from rulka.agents.networks import (
     ACTOR_CRITIC_PARTS,
     IQN_PARTS,
@@ -30,20 +31,13 @@ from rulka.agents.networks import (
     build_cloned_iqn,
     build_iqn,
 )
+from rulka.agents.params import Algorithm, DpoParams, GivenPairsParams, IqnParams, PqlParams
 from rulka.agents.ppo import PpoLearner
 from rulka.agents.pql_actor import PqlActor
 from rulka.agents.preferences import DpoLearner, GrpoLearner
 from rulka.agents.spec import Actor, AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.device import CPU
-from rulka.params import (
-    Algorithm,
-    CloneShape,
-    DpoParams,
-    GivenPairsParams,
-    IqnParams,
-    PqlParams,
-)
 from rulka.schedule import Schedule
 
 

@@ -22,11 +22,11 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.advantages import Endings, explained_variance
 from rulka.agents.learner import MetricMeans
+from rulka.agents.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 from rulka.agents.policy_gradient import CriticLearner, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest
 from rulka.agents.waiting import Segment
-from rulka.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 
 
 class Experienced(NamedTuple):

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
+from rulka.agents.network_params import NetworkParams
+from rulka.agents.params import Algorithm, PartsParams, TransferParams
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
 from rulka.observation import float_slices
-from rulka.params import Algorithm, NetworkParams, ObservationParams, PartsParams, TransferParams
+from rulka.observation_params import ObservationParams
 
 LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy", "agent": "agent"}
 """Whose tensors are offered, by the words of the parameters."""

@@ -31,6 +31,7 @@ from models.layers import clear_noise, draw_noise
 from rulka.agents.learner import MetricMeans
 from rulka.agents.networks import IQN_PARTS, build_iqn, by_place
 from rulka.agents.off_policy import OffPolicyLearner
+from rulka.agents.params import IqnParams
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest, mean_of, sum_gradients
 from rulka.agents.spec import AgentError, AgentSpec
@@ -40,7 +41,6 @@ from rulka.buffers.replay import GUIDE, Batch, Drawn, RaceSplit, Replay, make_ba
 from rulka.buffers.ring import Returns, Transitions, shaped_returns
 from rulka.device import CPU, upload, weights_on_host
 from rulka.observation import FLOATS
-from rulka.params import IqnParams
 
 CLOCK = FLOATS["clock"].start
 """The float that shows the network how many decisions ago the mini-race began."""

@@ -21,10 +21,10 @@ from models.torso import ActingHead
 from rulka.agents.acting import NetworkActor, decision_of
 from rulka.agents.distributions import Categoricals
 from rulka.agents.networks import build_iqn, by_place
+from rulka.agents.params import IqnParams
 from rulka.agents.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.artifacts import Artifact
 from rulka.device import CPU, upload
-from rulka.params import IqnParams
 
 
 class IqnActor(NetworkActor[IqnNetwork]):

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from models.torso import Torso
+from rulka.agents.params import ByPartParams
 from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.ranks import ALONE, Ranks, seed_of_rank
 from rulka.agents.spec import AgentError, AgentSpec, SettingsT
 from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
-from rulka.params import ByPartParams
 from rulka.schedule import Moment
 
 NetworkT = TypeVar("NetworkT", bound=Torso)

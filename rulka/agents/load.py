@@ -18,10 +18,11 @@ from models.actor_critic import AHEAD_HEADS
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
 from rulka.agents.distributions import distribution_of
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.spec import Choose
 from rulka.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
 from rulka.device import CPU, upload
-from rulka.params import NetworkParams, ObservationParams
+from rulka.observation_params import ObservationParams
 
 CLONING = "cloning"
 """The way to a cloned policy, where agents have an algorithm."""

@@ -16,9 +16,10 @@ from models.actor_critic import ActorCritic, ClonePolicy
 from models.encoders.config import EncoderConfig
 from models.iqn import ClonedIqn, Guide, IqnNetwork, IqnSizes
 from models.torso import InputShape
-from rulka.actions import ActionTable, action_table
+from rulka.actions import ActionParams, ActionTable, action_table
+from rulka.agents.network_params import NetworkParams
 from rulka.observation import Normalisation, float_slices
-from rulka.params import ActionParams, NetworkParams, ObservationParams
+from rulka.observation_params import ObservationParams
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 

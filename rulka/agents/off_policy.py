@@ -10,12 +10,12 @@ from torch import Tensor
 
 from models.torso import Torso
 from rulka.agents.learner import Learner, NetworkT, PartRates
+from rulka.agents.params import IqnParams, PqlParams
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import Experience
 from rulka.buffers.replay import FEATURES, Replay
 from rulka.device import CPU, device_of
-from rulka.params import IqnParams, PqlParams
 from rulka.schedule import Moment
 
 SettingsT = TypeVar("SettingsT", IqnParams, PqlParams)

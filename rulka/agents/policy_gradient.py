@@ -21,13 +21,13 @@ from rulka.agents.advantages import Endings, solve_linear_value
 from rulka.agents.distributions import distribution_of
 from rulka.agents.learner import Learner, MetricMeans
 from rulka.agents.networks import ACTOR_CRITIC_PARTS, build_actor_critic
+from rulka.agents.params import CriticParams, EpochsParams, PolicyParams
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, mean_of
 from rulka.agents.spec import AgentSpec
 from rulka.agents.waiting import Segment, WaitingBlocks
 from rulka.buffers.experience import Experience, ExperienceBlock
 from rulka.device import CPU, on_host, weights_on_host
-from rulka.params import CriticParams, EpochsParams, PolicyParams
 
 ADAM_EPSILON = 1e-5
 RIDGE = 1e-3

@@ -23,11 +23,11 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.advantages import estimate_advantages, explained_variance
 from rulka.agents.learner import MetricMeans
+from rulka.agents.params import PpoParams
 from rulka.agents.policy_gradient import CriticLearner, Rollout, clipped_policy_loss, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import mean_of, standardised
 from rulka.agents.waiting import Segment
-from rulka.params import PpoParams
 
 
 class PpoLearner(CriticLearner[PpoParams]):

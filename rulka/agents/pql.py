@@ -31,6 +31,7 @@ from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
+from rulka.agents.params import C51Params, MeanReturnParams, PqlParams
 from rulka.agents.pql_actor import Decisions, Rated, decisions_of
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
@@ -38,7 +39,6 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch
 from rulka.buffers.ring import shaped_returns
 from rulka.device import CPU, Generators, device_of, state_on_host, weights_on_host
-from rulka.params import C51Params, MeanReturnParams, PqlParams
 from rulka.schedule import Moment
 
 ADAM_EPSILON = 1e-5

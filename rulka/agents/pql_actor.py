@@ -21,9 +21,9 @@ from rulka.actions import ActionSpace, Choices
 from rulka.agents.acting import PolicyActor, decision_of
 from rulka.agents.distributions import Categoricals, SquashedGaussian
 from rulka.agents.networks import build_clone_policy
+from rulka.agents.params import PqlParams
 from rulka.agents.spec import AgentSpec, Decision
 from rulka.device import CPU, upload
-from rulka.params import PqlParams
 
 
 class PqlActor(PolicyActor):

@@ -25,13 +25,13 @@ from torch.nn import functional
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.learner import MetricMeans
+from rulka.agents.params import DpoParams, GrpoParams, OnlinePairsParams
 from rulka.agents.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
 from rulka.agents.precision import autocast
 from rulka.agents.spec import AgentError
 from rulka.agents.waiting import PassedDecisions, WaitingRaces
 from rulka.buffers.experience import PreferencePairs
 from rulka.device import upload
-from rulka.params import DpoParams, GrpoParams, OnlinePairsParams
 
 # GRPO -----------------------------------------------------------------------------------------------------------------
 

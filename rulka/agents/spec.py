@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import BuildNetwork, seeded
+from rulka.agents.params import Algorithm, AlgorithmParams
 from rulka.agents.precision import ActingPrecision, Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
+from rulka.observation_params import ObservationParams
 from rulka.schedule import Moment
 
 

@@ -13,9 +13,10 @@ from rulka.calibration.report import FITTED_MODEL, write_report
 from rulka.calibration.windows import HORIZONS_MS
 from rulka.datasets.from_recordings import find_recordings
 from rulka.outputs import check_file, new_file
-from rulka.params import PARAMS_FILE, PhysicsParams, read_params
+from rulka.params import PARAMS_FILE, read_params
 from rulka.params.writer import with_values
 from rulka.progress import Progress
+from rulka.simulator.params import PhysicsParams
 
 MAX_EVALUATIONS = 15
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from rulka.calibration.windows import HORIZONS_MS, Windows, simulate
-from rulka.params import PhysicsParams
+from rulka.simulator.params import PhysicsParams
 
 FITTED = (
     "turn_radius_m",

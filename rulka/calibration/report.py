@@ -19,8 +19,8 @@ from rulka.calibration.gather import Material
 from rulka.calibration.windows import HORIZONS_MS, SURFACES, Windows, constant_velocity, simulate
 from rulka.observation import CAR
 from rulka.outputs import filled_folder
-from rulka.params import PhysicsParams
 from rulka.provenance import library_versions
+from rulka.simulator.params import PhysicsParams
 
 REPORT_FILE, NUMBERS_FILE, PLOT_FILE = "report.md", "calibration.json", "paths.png"
 TEMPLATE = "report.md.jinja"

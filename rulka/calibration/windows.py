@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
 from rulka.observation import CAR, DIRT_IDS, GRASS_IDS, TURBO_IDS
-from rulka.params import PhysicsParams
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
+from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 

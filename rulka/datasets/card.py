@@ -11,7 +11,7 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from rulka.datasets.frames import FrameDataset, FrameIndex, frames_of
-from rulka.params import Backend
+from rulka.datasets.params import Backend
 
 SHEET_COLUMNS = 10
 SHEET_ROWS = 6

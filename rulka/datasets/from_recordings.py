@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rulka.actions import TICK_MS
+from rulka.datasets.params import SelectParams
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.selection import (
     UnusableRecordingError,
@@ -26,7 +27,6 @@ from rulka.datasets.selection import (
 )
 from rulka.errors import UserError
 from rulka.graph import read_lock
-from rulka.params import SelectParams
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError

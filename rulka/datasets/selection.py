@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from rulka.datasets.params import SelectParams
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.errors import UserError
-from rulka.params import SelectParams
 from rulka.recordings.alignment import device_of
 from rulka.recordings.model import Ghost, Recording
 

@@ -24,7 +24,7 @@ from rulka.actions import ActionSpace, Choices, Intervals
 from rulka.buffers.experience import ExperienceBlock, as_block
 from rulka.errors import UserError
 from rulka.observation import FLOATS, Normalisation, reference_normalisation
-from rulka.params import MIN_PIXELS, ObservationParams
+from rulka.observation_params import MIN_PIXELS, ObservationParams
 from rulka.schedule import Moment
 from rulka.simulator.frame_history import FrameHistory
 from rulka.step_results import StepResult

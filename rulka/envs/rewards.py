@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from rulka.observation import NUM_WHEELS
-from rulka.params import RewardParams
+from rulka.race_params import RewardParams
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
 from rulka.simulator.compiling import Array, inlined_kernel

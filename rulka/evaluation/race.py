@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
+from rulka.actions import ActionParams, ActionTable
+from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.results import FINISHED, NO_SEED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
 from rulka.observation import num_floats
-from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
+from rulka.observation_params import ObservationParams
+from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator import race_end
 from rulka.simulator.frame_history import FrameHistory
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.race_end import RaceWatch
 from rulka.simulator.race_start import HEADING, LATERAL, NUM_CHANCES, Starts, draw_starts
 from rulka.simulator.render import FrameRenderer, camera_array

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.game.protocol import NUM_CHANNELS, MessageId
-from rulka.params import SimulatorParams
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator

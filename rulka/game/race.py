@@ -18,7 +18,7 @@ from rulka.game.errors import StateRefusedError
 from rulka.game.protocol import COUNTDOWN_MS
 from rulka.game.snapshot import MAX_NUMBERS, describe, embed, extract
 from rulka.game.state import EVENT_NAMES, NOT_PASSED_MS, SIMULATION_TIMER, STATE, read_state, write_state
-from rulka.params import SimulatorParams
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 

@@ -6,27 +6,28 @@ from collections.abc import Iterator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
-from rulka.actions import TICK_MS
-from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams, Beside
-from rulka.params.base import Algorithm, Section, key
-from rulka.params.clone import CloneParams
-from rulka.params.dpo import DpoParams
-from rulka.params.evaluate import EvaluateParams
-from rulka.params.grpo import GrpoParams
-from rulka.params.impala import ImpalaParams
-from rulka.params.iqn import IqnParams
-from rulka.params.networks import NetworkParams, TransferParams
-from rulka.params.observation import ActionParams, ObservationParams
-from rulka.params.ppo import PpoParams
-from rulka.params.pql import PqlParams
-from rulka.params.pretrain import PretrainParams, ViewsParams
-from rulka.params.races import CaptureParams, RaceEndParams, RaceParams, TrackParams
-from rulka.params.simulator import SimulatorParams
-from rulka.params.training import RewardParams, TrainParams
+from rulka.actions import TICK_MS, ActionParams
+from rulka.agents.network_params import NetworkParams
+from rulka.agents.params import (
+    Algorithm,
+    AlgorithmParams,
+    AlgorithmSections,
+    Beside,
+    TransferParams,
+)
+from rulka.datasets.params import CaptureParams, RaceParams
+from rulka.evaluation.params import EvaluateParams
+from rulka.observation_params import ObservationParams
+from rulka.pretraining.params import CloneParams, PretrainParams, ViewsParams
+from rulka.race_params import RaceEndParams, RewardParams
+from rulka.section import Section, key
+from rulka.simulator.params import SimulatorParams
+from rulka.tracks.params import TrackParams
+from rulka.training.params import TrainParams
 
 
-class Params(Section):
-    """All of `params.yaml`."""
+class _StageSections(Section):
+    """The sections up to the stage `train`, in the order in which they are listed."""
 
     observation: ObservationParams = key(ObservationParams(), "what agents see")
     actions: ActionParams = key(ActionParams(), "how long they act")
@@ -42,18 +43,12 @@ class Params(Section):
     transfer: TransferParams = key(TransferParams(), "stage transfer: what new agents take over")
     rewards: RewardParams = key(RewardParams(), "what a decision is paid")
     train: TrainParams = key(TrainParams(), "stage train: the runtime of every algorithm")
-    ppo: PpoParams = key(PpoParams(), "proximal policy optimisation")
-    iqn: IqnParams = key(IqnParams(), "implicit quantile networks")
-    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
-    grpo: GrpoParams = key(GrpoParams(), "group relative policy optimisation")
-    dpo: DpoParams = key(DpoParams(), "direct preference optimisation")
-    pql: PqlParams = key(PqlParams(), "parallel Q-learning")
-    evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
 
-    @property
-    def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
-        """The sections of all algorithms, by name."""
-        return {name: getattr(self, name) for name in ALGORITHM_NAMES}
+
+class Params(AlgorithmSections, _StageSections):
+    """All of `params.yaml`."""
+
+    evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
 
     def _impossible(self) -> Iterator[str]:
         yield from self._impossible_actions()

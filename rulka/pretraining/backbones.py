@@ -29,7 +29,7 @@ from models.encoders.config import (
     ResolvedBackboneConfig,
 )
 from rulka.errors import UserError
-from rulka.params import ObservationParams
+from rulka.observation_params import ObservationParams
 from rulka.params.problems import did_you_mean
 
 CONFIG_FILE = "config.json"

@@ -27,11 +27,12 @@ from rulka.actions import FORWARD, STEER_GAS_BRAKE, ActionTable
 from rulka.agents.distributions import SquashedGaussian, distribution_of
 from rulka.agents.networks import Cloned
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
+from rulka.datasets.params import MapChoice
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
 from rulka.observation import float_slices, places_of
-from rulka.params import CloneParams, LabelKind, MapChoice
+from rulka.pretraining.params import CloneParams, LabelKind
 
 EVALUATION_BATCH = 512
 NEAREST_END = 0.98

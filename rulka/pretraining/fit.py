@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.device import BatchT, device_of, state_on_host, upload, upload_ahead
 from rulka.errors import UserError
-from rulka.params import FitParams
+from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 from rulka.provenance import fingerprint
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished

@@ -23,8 +23,8 @@ from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
 from rulka.errors import UserError
-from rulka.params import ObservationParams
-from rulka.params.pretrain import (
+from rulka.observation_params import ObservationParams
+from rulka.pretraining.params import (
     AutoencoderParams,
     ObjectiveParams,
     SimclrParams,

@@ -21,8 +21,8 @@ from rulka.actions import ActionTable
 from rulka.artifacts import ObservationContract
 from rulka.datasets.frames import Batch, FrameDataset, FrameWriter, shuffled
 from rulka.evaluation.visiting import Visit
-from rulka.params import LabelKind
 from rulka.pretraining.cloning import Labels, Lesson
+from rulka.pretraining.params import LabelKind
 from rulka.stage import output_folder
 
 

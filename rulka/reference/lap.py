@@ -18,7 +18,7 @@ from rulka.actions import ActionTable
 from rulka.datasets.races import track_path
 from rulka.errors import UserError
 from rulka.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
-from rulka.params import SimulatorParams
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
 from rulka.tracks.track import Track

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.observation import CAR, ZONE_SPACING_M
-from rulka.params import SimulatorParams
 from rulka.progress import Progress
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
 from rulka.simulator.car import OFF_TRACK
 from rulka.simulator.driver import speed_plan
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track

@@ -14,8 +14,8 @@ from rulka.agents.precision import Precision
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
-from rulka.params import RuntimeParams
 from rulka.runtime.collector import CarBatch, CarGroup, Collector, LocalActor
+from rulka.runtime.params import RuntimeParams
 
 RANKS_FOLDER = "ranks"
 """Folders of the further learners, in that of a run: `1`, `2` and so on."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
-from rulka.params import PhysicsParams
 from rulka.simulator import car as columns
+from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import CAR, ZONE_SPACING_M
-from rulka.params import DriverParams, PhysicsParams
+from rulka.simulator.params import DriverParams, PhysicsParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track

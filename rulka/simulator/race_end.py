@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.params import RaceEndParams
+from rulka.race_params import RaceEndParams
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 
 RACING, FINISHED, OFF_TRACK, TOO_LONG, STUCK = range(5)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.errors import UserError
-from rulka.params import CameraParams
 from rulka.simulator.palette import RGB_INK
+from rulka.simulator.params import CameraParams
 from rulka.simulator.render_kernels import draw_frames, new_scratch
 from rulka.simulator.scene import Scene
 

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.errors import UserError
 from rulka.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
-from rulka.params import MOST_START_MPS, SimulatorParams
+from rulka.section import MOST_START_MPS
 from rulka.simulator import car as columns
 from rulka.simulator import physics
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
+from rulka.simulator.params import SimulatorParams
 from rulka.tracks.track import Track
 
 

@@ -19,10 +19,10 @@ from rulka.errors import UserError
 from rulka.folders import RUNS
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
 from rulka.params import Params, checked_params, read_sections, resolved
-from rulka.params.base import Count, Section, Seed
 from rulka.params.problems import problems_of
 from rulka.presets import laid_over
 from rulka.provenance import hash_json, hash_path
+from rulka.section import Count, Section, Seed
 from rulka.study.work import Job, Work, jobs_left
 
 EXPERIMENTS = RUNS / "experiments"

@@ -23,10 +23,10 @@ from pydantic import Field, model_validator
 from rulka.folders import AGENT, RUNS
 from rulka.graph import hash_code, read_graph
 from rulka.params import Params, checked_params
-from rulka.params.base import Count, Seed
 from rulka.presets import laid_over
 from rulka.provenance import hash_json
 from rulka.schedule import Schedule
+from rulka.section import Count, Seed
 from rulka.study.plan import (
     KEY_LENGTH,
     Budget,

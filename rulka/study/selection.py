@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rulka.params.base import Positive, Section, Share, Weight
+from rulka.section import Positive, Section, Share, Weight
 from rulka.statistics import Interval, bootstrap_interval, mean
 
 Scores = NDArray[np.float64]

@@ -29,7 +29,6 @@ from rulka.device import use_device, weights_on_host
 from rulka.errors import UserError
 from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import Params, read_params
-from rulka.params.base import Section
 from rulka.params.problems import problems_of
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
@@ -37,6 +36,7 @@ from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
 from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import locked
 from rulka.runtime.specs import rank_folder
+from rulka.section import Section
 from rulka.stage import output_folder, run_stage
 from rulka.training.racing import AgentRun, Folders
 

@@ -7,9 +7,9 @@ from itertools import count
 from pathlib import Path
 
 from rulka.errors import UserError
-from rulka.params import CampaignTracksParams, GeneratedTracksParams, TracksParams
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
+from rulka.tracks.params import CampaignTracksParams, GeneratedTracksParams, TracksParams
 from rulka.tracks.track import Track, TrackError, load_track
 
 MOST_FRUITLESS = 100

@@ -35,7 +35,8 @@ from rulka.envs.episodes import (
 from rulka.errors import UserError
 from rulka.folders import RUNS
 from rulka.observation import SCHEMA_VERSION
-from rulka.params import ObservationParams, Params, checked_params
+from rulka.observation_params import ObservationParams
+from rulka.params import Params, checked_params
 from rulka.provenance import code_version, hash_json, provenance
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck

@@ -22,7 +22,7 @@ from rulka.datasets.races import RaceDataset
 from rulka.envs.rewards import NUM_RULES, set_rewards
 from rulka.envs.scoring import score_captured
 from rulka.observation import FROM_END
-from rulka.params import RewardParams
+from rulka.race_params import RewardParams
 
 SHORTEST_DECISIONS = 2
 REPLAYED_SOURCE = "driver"

@@ -18,21 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
+from rulka.agents.params import DemonstrationPairsParams, FilePairsParams, GivenPairsParams
 from rulka.buffers.experience import PreferencePairs
 from rulka.datasets.frames import FrameDataError, FrameDataset, FrameRace
 from rulka.datasets.races import RaceDataset
 from rulka.datasets.split import Split
 from rulka.errors import UserError
-from rulka.params import (
-    DemonstrationPairsParams,
-    FilePairsParams,
-    GivenPairsParams,
-    NotNegative,
-    Positive,
-    Section,
-    problems_of,
-)
+from rulka.params import problems_of
 from rulka.params.problems import did_you_mean
+from rulka.section import NotNegative, Positive, Section
 
 USED_SPLITS: tuple[Split, ...] = ("train", "validation")
 ENTRY_M = 10.0

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from rulka.actions import ActionTable
+from rulka.agents.params import GivenPairsParams
 from rulka.artifacts import RACES, SightContract, sight_contract
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.datasets.races import load_races
 from rulka.envs.game_race import GameRace
-from rulka.envs.several import CarsOnTracks
-from rulka.envs.vector import RaceVectorEnv
+from rulka.envs.vector import CarsOnTracks, RaceVectorEnv
 from rulka.game.link import GameLink
-from rulka.params import GivenPairsParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.specs import MakeCars

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import decision_table
+from rulka.agents.params import ALGORITHM_NAMES, Algorithm, FilePairsParams
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import META_FILE, Artifact, ArtifactError, load_artifact, read_meta, save_artifact
 from rulka.datasets.races import read_meta as read_races_meta
@@ -30,7 +31,7 @@ from rulka.game.link import GameLink
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
 from rulka.graph import code_files, hash_code
-from rulka.params import ALGORITHM_NAMES, Algorithm, FilePairsParams, Params, keys_of
+from rulka.params import Params, keys_of
 from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run

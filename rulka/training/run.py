@@ -19,6 +19,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, ActionTable, Intervals
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.agents.learner import Learner
+from rulka.agents.params import Algorithm, GivenPairsParams
 from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact, SightContract, load_artifact
@@ -26,10 +27,12 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
 from rulka.cluster import find_cluster
 from rulka.device import CPU, devices_of_learners
 from rulka.observation import NUM_FLOATS, Normalisation
-from rulka.params import Algorithm, GivenPairsParams, ObservationParams, Params, TrainParams
+from rulka.observation_params import ObservationParams
+from rulka.params import Params
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.specs import LearnerShare, MakeActor, MakeCars, RunSpec
+from rulka.training.params import TrainParams
 
 STEP_MS = 50
 """How long a step of an environment counts to last that has no clock."""

@@ -14,8 +14,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
 
+from rulka.agents.params import Algorithm
 from rulka.graph import read_lock
-from rulka.params import Algorithm
 from rulka.provenance import hash_json
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished, write_file
 from rulka.runtime.experience_files import ExperienceFiles

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rulka.errors import UserError
+from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.results import RaceResult
-from rulka.params import CameraParams, EvaluateParams, ObservationParams
+from rulka.observation_params import ObservationParams
 from rulka.progress import Progress
+from rulka.simulator.params import CameraParams
 from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.video.hud import HudTexts, Minimap, draw_hud, split_at

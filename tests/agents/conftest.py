@@ -17,12 +17,14 @@ from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
+from rulka.agents.network_params import IqnNetworkParams, NetworkParams
+from rulka.agents.params import Algorithm, ByPartParams
 from rulka.agents.pql import PqlLearner
 from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.envs.starts import EqualStarts
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, ByPartParams, IqnNetworkParams, NetworkParams, Params
+from rulka.params import Params
 from rulka.schedule import Moment, Schedule
 from tests.conftest import sees
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
-from rulka.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 
 BLOCKS = {"width": 16, "depth": 1, "heads": 2}
 FUSIONS = {

@@ -18,9 +18,10 @@ from rulka import artifacts
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.hugging_face import export_agent, import_agent
+from rulka.agents.network_params import NetworkParams
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact, sight_contract
 from rulka.observation import reference_normalisation
-from rulka.params import NetworkParams, reference_params
+from rulka.params import reference_params
 from tests.conftest import sees
 
 CONV = {"kind": "conv", "adaptive_pool": 0}

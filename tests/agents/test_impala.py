@@ -12,7 +12,7 @@ from rulka.actions import Choices, Intervals
 from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.impala import TraceWeights, corrected, log_prob_in_loss, trace_values
-from rulka.params import EpsilonParams, ImpalaParams, NoCorrectionParams, OneStepParams, VtraceParams
+from rulka.agents.params import EpsilonParams, ImpalaParams, NoCorrectionParams, OneStepParams, VtraceParams
 
 NONE = NoCorrectionParams(kind="none")
 EPSILON = EpsilonParams(kind="epsilon", epsilon=0.01)

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator, state_on_host
-from rulka.params import ALGORITHM_NAMES
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
 from tests.buffers.valid import check_links

@@ -11,12 +11,12 @@ import torch
 
 from rulka.actions import Choices, Intervals
 from rulka.agents.learner import MetricMeans
+from rulka.agents.params import C51Params
 from rulka.agents.pql import CategoricalReturns, MeanReturns, PqlLearner
 from rulka.agents.pql_actor import ChosenActions, NumberActions, PqlActor
 from rulka.agents.spec import AgentError
 from rulka.buffers.replay import FEATURES
 from rulka.device import CPU
-from rulka.params import C51Params
 from rulka.schedule import Moment
 
 NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))

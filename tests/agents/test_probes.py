@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 
 PRIORITISED = {
     "alpha": 0.6,

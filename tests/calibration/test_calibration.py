@@ -19,10 +19,11 @@ from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.report import errors, table
 from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows
 from rulka.datasets.races import Race
-from rulka.params import PARAMS_FILE, PhysicsParams, read_params, read_sections
+from rulka.params import PARAMS_FILE, read_params, read_sections
 from rulka.presets import apply_preset
 from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.params import PhysicsParams
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DRIVEN_SOURCE
 from tasks.races import race_of_driver

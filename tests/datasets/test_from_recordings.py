@@ -23,10 +23,10 @@ from rulka.datasets.from_recordings import (
     race_of_ghost,
     read_race_dataset,
 )
+from rulka.datasets.params import SelectParams
 from rulka.datasets.races import RaceDataset
 from rulka.datasets.selection import summary_of
 from rulka.observation import CAR
-from rulka.params import SelectParams
 from rulka.recordings.errors import TruncatedError
 from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
 from rulka.tracks.from_paths import DrivenPath

@@ -22,7 +22,8 @@ from rulka.envs.scoring import score_captured
 from rulka.envs.settings import read_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import CAR, FLOATS, NUM_FLOATS
-from rulka.params import EngineeredRewardParams, RewardParams, reference_params
+from rulka.params import reference_params
+from rulka.race_params import EngineeredRewardParams, RewardParams
 from rulka.schedule import Moment
 from rulka.tracks.track import Track
 

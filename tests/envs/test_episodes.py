@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rulka.actions import Choices, Intervals
 from rulka.envs import episodes
 from rulka.envs.episodes import REACH, Episodes, UnfitEnvironmentError, measure_normalisation, read_facts
-from rulka.params import MIN_PIXELS
+from rulka.observation_params import MIN_PIXELS
 from tests.conftest import sees
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,7 +12,8 @@ from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.settings import read_settings
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import FLOATS, NUM_FLOATS
-from rulka.params import ObservationParams, Part, reference_params
+from rulka.observation_params import ObservationParams, Part
+from rulka.params import reference_params
 from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track
 from tests.conftest import sees

@@ -19,7 +19,8 @@ from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.game.serve import make_server
-from rulka.params import Params, RaceEndParams, reference_params
+from rulka.params import Params, reference_params
+from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.simulator import demonstrations, race_end

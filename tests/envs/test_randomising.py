@@ -5,7 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from rulka.envs.race import RaceEnv
-from rulka.params import RandomisationParams, reference_params
+from rulka.params import reference_params
+from rulka.race_params import RandomisationParams
 from rulka.race_settings import ALIKE
 from rulka.simulator.simulator import Simulator, SimulatorError
 

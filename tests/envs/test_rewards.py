@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from rulka.envs import rewards as formulas
-from rulka.params import EngineeredRewardParams, RewardParams
+from rulka.race_params import EngineeredRewardParams, RewardParams
 from rulka.schedule import Moment
 
 NOTHING = {"interpolation": "linear", "points": [[0, 0.0]]}

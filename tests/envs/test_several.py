@@ -8,9 +8,10 @@ import pytest
 from rulka.envs.settings import read_settings
 from rulka.envs.vector import CarsOnTracks, RaceVectorEnv
 from rulka.observation import num_floats
-from rulka.params import TrackParams, reference_params
+from rulka.params import reference_params
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
+from rulka.tracks.params import TrackParams
 from rulka.tracks.track import Track
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from rulka.actions import FORWARD, action_table
+from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, NUM_FLOATS
-from rulka.params import EvaluateParams, RaceEndParams, read_params
+from rulka.params import read_params
+from rulka.race_params import RaceEndParams
 from rulka.tracks.track import Track
 
 COAST, LEFT = 3, 1

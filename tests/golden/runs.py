@@ -223,8 +223,10 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
 
 def pretrain_with(objective: Mapping[str, Any]) -> dict[str, Any]:
     """Trains an encoder with one objective of Level 0, by the stage itself."""
+    from rulka.actions import ActionParams
     from rulka.artifacts import load_artifact
-    from rulka.params import ActionParams, PretrainParams, reference_params
+    from rulka.params import reference_params
+    from rulka.pretraining.params import PretrainParams
     from tasks.pretrain import pretrain
     from tests.conftest import sees
 
@@ -248,10 +250,11 @@ def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     from models.encoders.build import build_encoder
-    from rulka.actions import action_table
+    from rulka.actions import ActionParams, action_table
     from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
     from rulka.observation import reference_normalisation
-    from rulka.params import ActionParams, CloneParams, reference_params
+    from rulka.params import reference_params
+    from rulka.pretraining.params import CloneParams
     from tasks.clone import Folders, clone
     from tests.conftest import sees
 

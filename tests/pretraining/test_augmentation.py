@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from rulka.params import SimclrParams
 from rulka.pretraining.objectives import random_view
+from rulka.pretraining.params import SimclrParams
 
 
 def views(crop_pixels: float = 0.0, brightness: float = 0.0, **others: float) -> SimclrParams:

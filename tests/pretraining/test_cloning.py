@@ -21,7 +21,7 @@ from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.datasets.sharded import ShardedArray
 from rulka.datasets.split import SPLITS, Split
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
-from rulka.params import CloneParams, LabelKind, reference_params
+from rulka.params import reference_params
 from rulka.pretraining.cloning import (
     Labels,
     Lesson,
@@ -40,6 +40,7 @@ from rulka.pretraining.cloning import (
     predict_own,
     races_of,
 )
+from rulka.pretraining.params import CloneParams, LabelKind
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PREVIOUS = FLOATS["previous_actions"]

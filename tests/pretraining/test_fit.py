@@ -13,8 +13,8 @@ from torch import nn
 
 from rulka.agents import precision as agents_precision
 from rulka.datasets.frames import Batch
-from rulka.params import FitParams
 from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, choose_precision, fit, say_if_stopped
+from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 
 PARAMS = FitParams(

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
-from rulka.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
 from rulka.pretraining.objectives import OBJECTIVES, Objective, ObjectiveError, build_objective, random_view
+from rulka.pretraining.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
 from tests.conftest import sees
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)

@@ -14,9 +14,9 @@ import torch
 
 from models.encoders.config import ConvConfig
 from rulka.device import CPU, Generators, make_generator, upload
-from rulka.params import FitParams, VicregParams
 from rulka.pretraining.fit import History, Lessons, fit, resumable
 from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.params import FitParams, VicregParams
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.run_lock import RunInUseError, locked

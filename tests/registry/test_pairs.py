@@ -9,7 +9,7 @@ from PIL import Image
 
 from rulka.evaluation.results import RaceResult
 from rulka.observation import NUM_CAR_FIELDS
-from rulka.params import MainTrackParams, Params
+from rulka.params import Params
 from rulka.reference.lap import geometry_hash
 from rulka.registry.kept import name_of, promotions
 from rulka.registry.pairs import (
@@ -28,6 +28,7 @@ from rulka.registry.pictures import leads_png, typical_pair, write_side_by_side
 from rulka.registry.promotion import NotPromotedError, describe, promote
 from rulka.registry.tracks import tracks_to_race_on
 from rulka.tracks.find import UnknownTrackError
+from rulka.tracks.params import MainTrackParams
 from tests.tasks.test_evaluate import short_track
 
 HELD_OUT = {

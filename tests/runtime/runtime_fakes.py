@@ -24,13 +24,14 @@ from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import ActionValues, Decision
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.device import CPU
-from rulka.params import TrainParams, read_params
+from rulka.params import read_params
 from rulka.processes import end_group
 from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.shared import MEMORY_FOLDER
 from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.schedule import Moment
 from rulka.step_results import StepResult
+from rulka.training.params import TrainParams
 from tests.waiting import wait_for
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5

@@ -11,7 +11,8 @@ from real_run import run_spec
 from runtime_fakes import memory_of
 from test_exact_resume import ROOT, small_params
 
-from rulka.params import ALGORITHM_NAMES, Params, read_params
+from rulka.agents.params import ALGORITHM_NAMES
+from rulka.params import Params, read_params
 from rulka.runtime import connect as connecting
 from rulka.runtime.connect import connect
 from rulka.runtime.stop import StopSignals

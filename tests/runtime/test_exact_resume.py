@@ -13,7 +13,8 @@ import torch
 from real_run import run_spec
 from runtime_fakes import record_in
 
-from rulka.params import ALGORITHM_NAMES, Params, read_params
+from rulka.agents.params import ALGORITHM_NAMES
+from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
 from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.learner_loop import LearnerLoop, Outcome

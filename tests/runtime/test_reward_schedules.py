@@ -8,7 +8,8 @@ import numpy as np
 from runtime_fakes import FakeNetwork, fake_run, fake_train
 
 from rulka.actions import action_table
-from rulka.params import EngineeredRewardParams, RewardParams, reference_params
+from rulka.params import reference_params
+from rulka.race_params import EngineeredRewardParams, RewardParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
 from rulka.runtime.specs import RunSpec

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable, action_table
-from rulka.params import Params, SimulatorParams, read_params
+from rulka.params import Params, read_params
+from rulka.simulator.params import SimulatorParams
 from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
 

@@ -3,9 +3,9 @@ import pytest
 
 from rulka.actions import ActionTable
 from rulka.observation import CAR
-from rulka.params import SimulatorParams
 from rulka.simulator import car as columns
 from rulka.simulator.constants import constant_array, road_array
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, WALL, Track

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rulka.params import CameraParams
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
+from rulka.simulator.params import CameraParams
 from rulka.simulator.render import FrameRenderer, RenderError, camera_array, render_rgb
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.tracks.from_paths import CAR_HEIGHT_M, NOT_ON_GROUND, DrivenPath, track_from_paths

@@ -11,10 +11,11 @@ import torch
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, save_artifact, sight_contract
 from rulka.observation import Normalisation, reference_normalisation
-from rulka.params import NetworkParams, Params, read_params, reference_params
+from rulka.params import Params, read_params, reference_params
 from rulka.training.racing import Folders
 from tasks.capture import capture
 from tasks.races import races

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rulka.actions import ActionParams
 from rulka.datasets.frames import FrameDataset, read_index
+from rulka.datasets.params import CaptureParams
 from rulka.datasets.races import RaceDataset, load_races, write_races
 from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
-from rulka.params import ActionParams, CaptureParams, TrackParams, read_params
+from rulka.params import read_params
+from rulka.tracks.params import TrackParams
 from tasks.capture import capture
 from tasks.races import races
 from tests.conftest import sees

@@ -21,8 +21,9 @@ import tasks.clone as stage
 from models.actor_critic import ClonePolicy
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
-from rulka.actions import ActionTable, action_table
+from rulka.actions import ActionParams, ActionTable, action_table
 from rulka.agents.load import load_policy
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
 from rulka.datasets.checksums import SEAL, sealed
@@ -32,9 +33,10 @@ from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import FLOATS, reference_normalisation
-from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
+from rulka.params import reference_params
 from rulka.pretraining.cloning import Predictions
 from rulka.pretraining.fit import Lessons, fit
+from rulka.pretraining.params import CloneParams
 from rulka.progress import Progress
 from tasks.clone import Folders, clone
 from tests.conftest import sees

@@ -23,8 +23,9 @@ from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, load_races, track_path, write_races
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
-from rulka.params import CampaignTracksParams, MainTrackParams, Params, read_params, reference_params
+from rulka.params import Params, read_params, reference_params
 from rulka.stage import StageInputError
+from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
 

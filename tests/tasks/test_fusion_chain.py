@@ -18,9 +18,10 @@ from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.hugging_face import export_agent, import_agent
 from rulka.agents.load import load_policy
+from rulka.agents.params import Algorithm
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
 from rulka.observation import FLOATS, reference_normalisation
-from rulka.params import Algorithm, Params
+from rulka.params import Params
 from rulka.training.racing import Folders
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone

@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
+from rulka.actions import ActionParams
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
-from rulka.params import ActionParams, PretrainParams, reference_params
+from rulka.params import reference_params
 from rulka.pretraining import objectives
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
+from rulka.pretraining.params import PretrainParams
 from tasks.pretrain import pretrain
 from tests.conftest import sees, write_synthetic_frames
 

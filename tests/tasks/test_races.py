@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
+from rulka.actions import ActionParams, action_table
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
+from rulka.datasets.params import RaceParams
 from rulka.datasets.races import RaceDataError, load_races
 from rulka.errors import UserError
 from rulka.observation import CAR
-from rulka.params import ActionParams, RaceParams, TrackParams, read_params
+from rulka.params import read_params
 from rulka.reference.lap import load_reference, reference_path
+from rulka.tracks.params import TrackParams
 from tasks.races import races
 
 PARAMS = read_params()

@@ -20,7 +20,8 @@ from rulka.datasets.frames import CapturedRace, FrameDataset
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
 from rulka.observation import FLOATS
-from rulka.params import Params, RewardParams
+from rulka.params import Params
+from rulka.race_params import RewardParams
 from rulka.runtime.checkpoint import load_checkpoint
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block

@@ -18,10 +18,11 @@ from models.iqn import NUM_CLONED_FRACTIONS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.initial_weights import TransferError, check_agent
 from rulka.agents.load import load_policy
+from rulka.agents.params import Algorithm, TransferParams
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.errors import UserError
 from rulka.observation import FLOATS, Normalisation, reference_normalisation
-from rulka.params import Algorithm, Params, TransferParams
+from rulka.params import Params
 from rulka.stage import StageInputError
 from tasks.transfer import transfer
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rulka.params import TracksParams, reference_params
+from rulka.params import reference_params
 from rulka.tracks.find import TracksAlikeError, chosen_tracks
 from rulka.tracks.generate import generate_track
+from rulka.tracks.params import TracksParams
 from rulka.tracks.track import TrackError
 
 SETS: TypeAdapter[tuple[TracksParams, ...]] = TypeAdapter(tuple[TracksParams, ...])

@@ -14,11 +14,11 @@ import torch
 
 from rulka import artifacts
 from rulka.agents.load import load_policy
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import build_actor_critic
 from rulka.agents.spec import AgentError
 from rulka.artifacts import META_FILE, WEIGHTS_FILE, Artifact, ArtifactError
 from rulka.envs.episodes import UnfitEnvironmentError, read_facts
-from rulka.params import NetworkParams
 from rulka.presets import environment_params
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.metrics_log import read_metrics

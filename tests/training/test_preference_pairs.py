@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
+from rulka.agents.params import DemonstrationPairsParams
 from rulka.artifacts import observation_contract
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.races import Race, RaceDataset
 from rulka.observation import NUM_CAR_FIELDS, NUM_FLOATS, num_floats
-from rulka.params import DemonstrationPairsParams
 from rulka.training.preference_pairs import (
     CapturedRaces,
     PreferenceError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -14,7 +14,6 @@ from rulka.schedule import Schedule
 
 MOST = 1e9
 """Bound of numbers that have no tighter one: larger ones overflow somewhere, and are slips in every case."""
-
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=MOST)]
 NotNegative = Annotated[float, Field(ge=0.0, le=MOST)]
@@ -39,11 +38,6 @@ StartSpeedMps = Annotated[float, Field(ge=0.0, le=MOST_START_MPS)]
 AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
-
-Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
-CloneShape = Literal["policy", "iqn"]
-"""Whose network the cloned policy has: that of PPO, or of IQN."""
-Backend = Literal["simulator", "game"]
 
 
 @dataclass(frozen=True)
@@ -106,10 +100,6 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
     if isinstance(default, Section) and "kind" not in type(default).model_fields:
         return Field(default_factory=lambda: default, description=meaning, **bounds)
     return Field(default, description=meaning, **bounds)
-
-
-MapChoice = Literal["main", "all"]
-"""Races on the main track of `data/races`, or on all maps."""
 
 
 def wrong_order(section: Section, lower: str, upper: str) -> Iterator[str]:

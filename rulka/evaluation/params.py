@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rulka.params.base import Seed, Several, key
-from rulka.params.races import LineStartParams, TracksParams
+from rulka.race_params import LineStartParams
+from rulka.section import Seed, Several, key
+from rulka.tracks.params import TracksParams
 
 
 class EvaluateParams(LineStartParams):

@@ -1,21 +1,20 @@
-"""What agents see and how long they act: sections `observation` and `actions`."""
+"""Section `observation`: what agents see.
+
+Apart from the layout in `rulka.observation`, whose kernels take a second to import.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import Field
-
-from rulka.params.base import Section, key
+from rulka.section import Section, key
 
 MAX_PIXELS = 1024
 MIN_PIXELS = 34
 """Below it nothing is left of an image after `models.encoders.convolutions.ConvEncoder`."""
-
 FramesAs = Literal["channels", "features"]
 """How several frames reach a network: as channels of one image, or one after another, their features side by side."""
-
 Part = Literal[
     "image",
     "clock",
@@ -68,13 +67,3 @@ class ObservationParams(Section):
     def shows_image(self) -> bool:
         """Whether agents are shown frames at all."""
         return "image" not in self.withheld
-
-
-Ticks = Annotated[int, Field(ge=1, le=100)]
-"""10 ms each: a decision lasts a second at most."""
-
-
-class ActionParams(Section):
-    """How long one decision lasts."""
-
-    ticks_per_action: Ticks = key(5, "10 ms ticks for which one action is held; 5 in the game")

@@ -1,4 +1,4 @@
-"""The simulated car and its camera: section `simulator`."""
+"""The simulated car, its camera and the built-in driver: section `simulator`, and part of `races`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from rulka.params.base import NotNegative, Positive, Section, Share, key, wrong_order
+from rulka.section import LateralM, NotNegative, Positive, Section, Share, key, wrong_order
 
 Four = Annotated[tuple[Positive, Positive, Positive, Positive], Field(strict=False)]
 Five = Annotated[tuple[Positive, Positive, Positive, Positive, Positive], Field(strict=False)]
@@ -123,3 +123,15 @@ class SimulatorParams(Section):
 
     physics: PhysicsParams = key(PhysicsParams(), "how the car moves")
     camera: CameraParams = key(CameraParams(), "what agents and demonstrations see through")
+
+
+class DriverParams(Section):
+    """The field of built-in drivers; see `rulka.simulator.driver`."""
+
+    pace_low: float = key(0.65, "share of the possible speed that the most careful driver drives", gt=0, le=1)
+    pace_high: float = key(0.98, "and the boldest", gt=0, le=1)
+    slip_chance: Share = key(0.3, "chance that a decision is left as it was, at most")
+    line_m: LateralM = key(2.0, "drivers aim at a line at most this far beside the centre")
+
+    def _impossible(self) -> Iterator[str]:
+        yield from wrong_order(self, "pace_low", "pace_high")

@@ -1,0 +1,711 @@
+"""The sections of algorithms, and what their networks take over: section `transfer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
+
+from pydantic import Field
+
+from rulka.agents.network_params import CloneShape, NetworkParams
+from rulka.schedule import Schedule
+from rulka.section import (
+    MOST,
+    BatchSize,
+    Count,
+    GroupSize,
+    LearningRateSchedule,
+    NotNegative,
+    NotNegativeSchedule,
+    Positive,
+    PositiveSchedule,
+    Section,
+    Seed,
+    Several,
+    Share,
+    ShareSchedule,
+    Weight,
+    Whole,
+    key,
+    wrong_order,
+)
+
+Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
+Source = Literal["fresh", "cloned", "agent"]
+Trunk = Annotated[Source, Field(description="between both and the heads; IQN's embeds quantile fractions")]
+PartHeads = Annotated[Source, Field(description="that end in actions: cloned where clone.shape is the algorithm's")]
+
+
+class PartsParams(Section):
+    """Where each part of a new agent comes from; the table of parts is `rulka.agents.algorithms`."""
+
+    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key("cloned", "of images; pretrained is Level 0")
+    float_head: Source = key("cloned", "of the floats, with their normalisation")
+    trunk: Trunk = "cloned"
+    heads: PartHeads = "cloned"
+
+    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
+        """Yields a sentence for each part that cannot be taken over.
+
+        Args:
+            algorithm: whose parts these are.
+            network: sizes of networks.
+            shape: of the cloned policy.
+        """
+        if shape == "policy":
+            return
+        for part in ("trunk", "heads"):
+            if self.by_part()[part] == "cloned":
+                yield (
+                    f"transfer.{algorithm}.{part} is cloned, but the cloned policy has that of its clone.shape "
+                    f"{shape}, not that of {algorithm}: set it to fresh, or clone.shape to policy"
+                )
+        if network.iqn.layer_norm and self.float_head == "cloned":
+            yield (
+                f"transfer.{algorithm}.float_head is cloned, but that of clone.shape {shape} has "
+                "network.iqn.layer_norm: set it to fresh"
+            )
+
+    def by_part(self) -> dict[str, str]:
+        """Returns the source of every part, by the name of the part."""
+        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
+
+
+class IqnPartsParams(PartsParams):
+    """The same for IQN: the logits of a cloned policy are no values of actions."""
+
+    trunk: Trunk = "fresh"
+    heads: PartHeads = "fresh"
+
+    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
+        """Yields what cannot be taken over; see `PartsParams`."""
+        if shape != "policy":
+            if network.iqn.guided:
+                yield (
+                    f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: "
+                    "set it to false, with iqn.warmup_steps and iqn.guide_floor 0, or clone.shape to policy"
+                )
+            return
+        for part in ("trunk", "heads"):
+            if self.by_part()[part] == "cloned":
+                yield (
+                    f"transfer.{algorithm}.{part} is cloned, but the logits of the cloned policy, whose clone.shape is "
+                    f"{shape}, and what leads to them, are no values of actions: set it to fresh, or clone.shape to iqn"
+                )
+        if network.iqn.layer_norm and self.float_head == "cloned":
+            yield (
+                "network.iqn.layer_norm makes another function of the cloned float head's weights: "
+                "set transfer.iqn.float_head to fresh"
+            )
+
+
+class TransferParams(Section):
+    """Stage `transfer`: what the network of each algorithm takes over."""
+
+    ppo: PartsParams = key(PartsParams(), "the actor-critic of PPO")
+    impala: PartsParams = key(PartsParams(), "the actor-critic of IMPALA")
+    iqn: IqnPartsParams = key(IqnPartsParams(), "the network of IQN")
+    grpo: PartsParams = key(PartsParams(), "the policy of GRPO")
+    dpo: PartsParams = key(PartsParams(), "the policy of DPO")
+    pql: PartsParams = key(PartsParams(), "the policy of parallel Q-learning")
+    agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
+    seed: Seed = key(1, "of the weights that start fresh")
+
+    def _impossible(self) -> Iterator[str]:
+        wishes = {name: parts.by_part() for name, parts in self if isinstance(parts, PartsParams)}
+        asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
+        if asking and self.agent is None:
+            yield f"{asking[0]} is agent: name the folder of one in transfer.agent"
+        if self.agent is not None and not asking:
+            yield f"agent names {self.agent}, and no part is taken from it: set it to null"
+
+    def of(self, algorithm: Algorithm) -> PartsParams:
+        """Returns what one algorithm takes over."""
+        return getattr(self, algorithm)
+
+
+ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
+ActionRepeat = Annotated[
+    Count, Field(description="times each decision is taken in a row; gamma and n_steps count it once")
+]
+
+
+class ByPartParams(Section):
+    """A number for each part of a network, by schedule."""
+
+    encoder: NotNegativeSchedule = key(Schedule.constant(1.0), "of images")
+    float_head: NotNegativeSchedule = key(Schedule.constant(1.0), "of the floats")
+    trunk: NotNegativeSchedule = key(Schedule.constant(1.0), "between both and the heads")
+    heads: NotNegativeSchedule = key(Schedule.constant(1.0), "that end in logits or values")
+
+    def by_part(self) -> dict[str, Schedule]:
+        """Returns the number of every part, by the name of the part."""
+        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
+
+
+class StillEncoderParams(ByPartParams):
+    """The same with an encoder that stays as it was cloned, so that the features of replayed frames can be kept."""
+
+    encoder: NotNegativeSchedule = key(Schedule.constant(0.0), "of images")
+
+
+class Beside(NamedTuple):
+    """What the section of an algorithm that is trained has to go with.
+
+    Attributes:
+        name: of the algorithm.
+        network: sizes of networks.
+        parts: what its network takes over.
+        decision_ms: how long a decision lasts, repeats included.
+        num_learners: that learn as one.
+    """
+
+    name: Algorithm
+    network: NetworkParams
+    parts: PartsParams
+    decision_ms: int
+    num_learners: int
+
+
+class AlgorithmParams(Section):
+    """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
+
+    action_repeat: ActionRepeat = 1
+    rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
+
+    SPLIT: ClassVar[tuple[str, ...]] = ()
+    """Counts of which each of several learners has its share; nothing where only one can learn."""
+
+    def share_of_learner(self, num_learners: int) -> Self:
+        """Returns what each of so many learners goes by, that together do what these parameters say."""
+        return self.model_copy(update={name: getattr(self, name) // num_learners for name in self.SPLIT})
+
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields a sentence for each combination with other sections that cannot be, where the algorithm is trained."""
+        if beside.num_learners > 1 and not self.SPLIT:
+            yield f"train.learners is {beside.num_learners}, and {beside.name} learns with one: set it to 1"
+        for count in self.SPLIT:
+            yield from self._indivisible(count, getattr(self, count), beside)
+
+    @staticmethod
+    def _indivisible(key: str, count: int, beside: Beside) -> Iterator[str]:
+        if count % beside.num_learners:
+            yield f"{beside.name}.{key} {count} cannot be split over {beside.num_learners} train.learners"
+
+    @property
+    def races_per_start(self) -> int:
+        """How many races of as many cars begin alike; 1 lets each begin by itself."""
+        return 1
+
+    @property
+    def acts_quantised(self) -> bool:
+        """Whether its collectors can act in `train.acting_precision`; else they act in `train.precision`."""
+        return True
+
+    def no_int8(self, network: NetworkParams) -> str:
+        """Says which parameter keeps its network from acting in int8; nothing where it can."""
+        del network
+        return ""
+
+
+# Fields of which algorithms have defaults of their own.
+StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions of experience for one update")]
+PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
+RacerTau = Annotated[
+    float,
+    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
+]
+VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
+Gamma = Annotated[ShareSchedule, Field(description="discount of one decision")]
+CloneWeight = Annotated[
+    NotNegativeSchedule,
+    Field(description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"),
+]
+Epochs = Annotated[Count, Field(description="passes over the experience of one update")]
+
+
+class PolicyParams(AlgorithmParams):
+    """Base of the sections of algorithms that learn a policy."""
+
+    steps_per_update: StepsPerUpdate = 8192
+    batch_size: BatchSize = key(512, "decisions of one gradient step")
+    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
+    max_grad_norm: PositiveSchedule = key(Schedule.constant(0.5), "gradients are scaled down to this norm")
+    # What races greedily and becomes the agent is an average of about ten updates.
+    racer_tau: RacerTau = 0.1
+    max_versions_behind: VersionsBehind = 1
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether the loss ever holds on to the policy that it began as."""
+        raise NotImplementedError
+
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
+        if self.batch_size > self.steps_per_update:
+            yield f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
+
+
+class PolicyGradientParams(PolicyParams):
+    """Base of the sections of algorithms whose policy learns from what its own actions were worth."""
+
+    gamma: Gamma = Schedule.constant(0.985)  # 3.3 s
+    entropy_weight: NotNegativeSchedule = key(
+        Schedule.over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
+    )
+    clone_weight: CloneWeight = Schedule.constant(0.0)
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether the loss ever holds on to the policy that it began as."""
+        return any(value > 0.0 for value in self.clone_weight.values)
+
+
+class CriticParams(PolicyGradientParams):
+    """Base of those whose policy learns with a value."""
+
+    SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
+
+    value_weight: NotNegativeSchedule = key(Schedule.constant(0.5), "of the value loss, beside the policy loss")
+    value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
+
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        name, steps = beside.name, self.value_warmup_steps
+        if beside.parts.heads == "fresh" and steps > 0:
+            yield (
+                f"{name}.value_warmup_steps {steps} spares a cloned policy, and transfer.{name}.heads is fresh: "
+                f"set {name}.value_warmup_steps to 0"
+            )
+
+
+class EpochsParams(Section):
+    """What algorithms say that go through the experience of an update more than once."""
+
+    epochs: Epochs = 4
+    # The encoder takes most of the time; until these epochs one pass of it serves all.
+    encoder_epochs: Whole = key(1, "last epochs of an update, which also train the encoder")
+
+    def _impossible(self) -> Iterator[str]:
+        if self.encoder_epochs > self.epochs:
+            yield f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
+
+
+class PpoParams(CriticParams, EpochsParams):
+    """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
+
+    action_repeat: ActionRepeat = 2
+    steps_per_update: StepsPerUpdate = 4096
+    gamma: Gamma = Schedule.constant(0.970225)  # 3.3 s
+    gae_lambda: ShareSchedule = key(
+        Schedule.constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
+    )
+    clip: PositiveSchedule = key(
+        Schedule.constant(0.2), "how far the probability ratio of an action may leave 1 and still gain"
+    )
+    value_clip: PositiveSchedule | None = key(
+        Schedule.constant(0.2),
+        "how far a value may move and still gain, in units of the root mean square return; null: any way",
+    )
+    max_kl: PositiveSchedule = key(
+        Schedule.constant(0.05), "an update ends when it has moved the policy this far, in nats"
+    )
+
+
+class NoCorrectionParams(Section):
+    """Experience counts as the learning policy's own."""
+
+    kind: Literal["none"] = key("none", "no correction")
+
+
+class EpsilonParams(Section):
+    """The same, and no logarithm of a probability falls without bound, Babaeizadeh et al. 2017, arXiv:1611.06256."""
+
+    kind: Literal["epsilon"] = key("epsilon", "no correction but a floor of probabilities")
+    epsilon: float = key(1e-06, "added to a probability inside its logarithm", gt=0, le=1)
+
+
+class OneStepParams(Section):
+    """Each action's advantage is weighed by how much likelier it has become; values are not corrected."""
+
+    kind: Literal["one_step"] = key("one_step", "importance sampling of one step")
+    rho_bar: Positive = key(1.0, "bound of the weight")
+
+
+class VtraceParams(Section):
+    """Advantages and values are weighed, Espeholt et al. 2018, arXiv:1802.01561."""
+
+    kind: Literal["vtrace"] = key("vtrace", "the paper's correction")
+    rho_bar: Positive = key(1.0, "bound of a decision's own weight: whose values are learned")
+    c_bar: NotNegative = key(1.0, "bound of its weight for those before it: how far surprises travel back")
+
+    def _impossible(self) -> Iterator[str]:
+        yield from wrong_order(self, "c_bar", "rho_bar")
+
+
+CorrectionParams = Annotated[
+    NoCorrectionParams | EpsilonParams | OneStepParams | VtraceParams, Field(discriminator="kind")
+]
+"""What is done about experience of an older policy, told apart by its `kind`: the specification's ablation."""
+
+
+class ImpalaParams(CriticParams):
+    """Actors that run ahead of the learner, and V-trace, Espeholt et al. 2018, arXiv:1802.01561."""
+
+    steps_per_update: StepsPerUpdate = 2048  # a block of one collector
+    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
+    racer_tau: RacerTau = 0.05  # an average of about twenty updates
+    max_versions_behind: VersionsBehind = 4
+    correction: CorrectionParams = key(VtraceParams(), "of experience that an older policy made")
+    forced_lag: int = key(
+        0, "updates that experience waits before it is learned from, to try corrections out", ge=0, le=10_000
+    )
+
+
+class PrioritisedParams(Section):
+    """Prioritised replay; see `rulka.buffers.priorities`."""
+
+    alpha: Share = key(0.2, "exponent of the priorities; 0 draws all transitions alike")
+    beta: ShareSchedule = key(
+        Schedule.constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly"
+    )
+    epsilon: Positive = key(0.002, "added to every error, so that no transition is forgotten")
+    min_actions_left: Whole = key(40, "errors of transitions nearer to the end of their mini-race do not count")
+
+
+class MunchausenParams(Section):
+    """Munchausen targets; see `rulka.agents.iqn`."""
+
+    alpha: Share = key(0.9, "weight of the log-probability in the reward")
+    temperature: Positive = key(0.03, "of the policy that the target network stands for")
+    floor: float = key(-1.0, "least temperature times log-probability that counts", ge=-MOST, le=0.0)
+
+
+class MarginParams(Section):
+    """Demonstrated actions are to be worth more than others, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
+
+    margin: Positive = key(0.1, "by how much, in units of returns")
+    weight: Positive = key(1.0, "of that loss, beside the one of quantiles")
+
+
+class IqnParams(AlgorithmParams):
+    """IQN; see `rulka.agents.iqn`."""
+
+    SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
+
+    # Over 50 ms actions are worth too nearly the same for values to tell them apart.
+    action_repeat: ActionRepeat = 2
+    # Sections are frozen, so that a narrower type is safe.
+    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
+        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
+    )
+    num_quantiles: Several = key(8, "fractions for each state while training; even")
+    num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
+    kappa: Positive = key(0.005, "errors beyond this count linearly, smaller ones squared; in units of returns")
+    n_steps: Count = key(2, "most decisions in a transition")
+    mini_race_ms: Positive = key(7000.0, "of driving that a value looks ahead; 7000 in the reference")
+    use_double_dqn: bool = key(True, "the online network chooses the next action, the target network rates it")
+    munchausen: MunchausenParams | None = key(None, "null: plain Q-learning targets")
+    batch_size: BatchSize = key(256, "transitions of one gradient step")
+    learning_rate: LearningRateSchedule = key(
+        Schedule.over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
+    )
+    # 3.3 s: over 7 s actions are worth too nearly the same.
+    gamma: ShareSchedule = key(Schedule.constant(0.970225), "discount of one decision, over environment steps")
+    epsilon: ShareSchedule = key(
+        Schedule.over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions"
+    )
+    epsilon_spread: NotNegative = key(
+        0.0, "a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
+    )
+    boltzmann_epsilon: ShareSchedule = key(
+        Schedule.constant(0.0), "further share of actions, the best after adding noise"
+    )
+    boltzmann_noise: Positive = key(0.01, "standard deviation of that noise, in units of returns")
+    target_tau: float = key(0.02, "step of the target network toward the online one; 1 copies it", gt=0, le=1)
+    # An average of about 100 updates, a sixteenth of the run.
+    racer_tau: float = key(
+        0.01, "how far raced weights follow those that learn, once an update; 1 races these", gt=0, le=1
+    )
+    target_every: Count = key(1, "gradient steps between two such steps")
+    buffer_steps: Count = key(100_000, "decisions kept")
+    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+    prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
+    held_out_share: float = key(0.0, "share of races never learned from, and of batches that test", ge=0, lt=1)
+    samples_per_insert: Positive = key(8.0, "how often each decision is learned from on average")
+    demonstration_share: ShareSchedule = key(Schedule.constant(0.25), "share of every batch drawn from demonstrations")
+    demonstration_margin: MarginParams | None = key(None, "null: demonstrations teach by their returns alone")
+    warmup_steps: Whole = key(16_384, "first environment steps driven by the cloned policy")
+    guide_floor: ShareSchedule = key(
+        Schedule.over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
+        "least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any",
+    )
+    gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
+    oversample_long_term: Whole = key(40, "draws of the mini-race clock, see rulka.agents.iqn.ClockRule")
+    oversample_max_term: Whole = key(5, "the same; 40 and 5 in the reference")
+    self_loss_clamp_ratio: Positive = key(4.0, "how much narrower than typical a target may count")
+    weight_decay: NotNegative = key(0.1, "share of the learning rate by which weights shrink")
+    max_grad_norm: Positive = key(30.0, "gradients are scaled down to this norm")
+    max_grad_value: Positive | None = key(None, "bound of each number of the gradient after that; or null")
+
+    def no_int8(self, network: NetworkParams) -> str:
+        """Says which parameter keeps its network from acting in int8; see `AlgorithmParams`."""
+        iqn = network.iqn
+        if iqn.embedding_at != "hidden":
+            return f"network.iqn.embedding_at is {iqn.embedding_at}, not hidden"
+        if iqn.layer_norm or iqn.noisy_sigma:
+            return "network.iqn has layer_norm or noisy_sigma"
+        return ""
+
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        horizon = self.mini_race_decisions(beside.decision_ms)
+        first_clock = self.oversample_max_term - self.oversample_long_term
+        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {beside.decision_ms} ms"
+        if beside.network.analog:
+            yield (
+                "iqn compares all actions, and network.analog has no end of them: set network.analog to false, or "
+                "train.algorithm and train.compared to what learns a policy"
+            )
+        if horizon < 1:
+            yield f"{race}: set at least {beside.decision_ms}"
+        if self.n_steps > horizon:
+            yield f"{race}, fewer than iqn.n_steps {self.n_steps}"
+        if self.prioritised is not None and self.prioritised.min_actions_left >= horizon:
+            yield f"{race}, of which iqn.prioritised.min_actions_left leaves none"
+        if first_clock > 0 or -first_clock - self.oversample_max_term >= horizon:
+            yield (
+                f"iqn.oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
+                f"{self.oversample_max_term}, and less than {horizon} above twice of it, as {race}"
+            )
+        if (self.warmup_steps > 0 or self.has_limits) and not beside.network.iqn.guided:
+            yield (
+                "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
+                "or both to 0"
+            )
+
+    def mini_race_decisions(self, decision_ms: int) -> int:
+        """Returns how many decisions of so many ms a mini-race has."""
+        return int(self.mini_race_ms // decision_ms)
+
+    @property
+    def has_demonstrations(self) -> bool:
+        """Whether any batch holds demonstrations."""
+        return any(value > 0.0 for value in self.demonstration_share.values)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the cloned policy ever limits what actions are taken."""
+        return any(value > 0.0 for value in self.guide_floor.values)
+
+    def _impossible(self) -> Iterator[str]:
+        most_shown = max(self.demonstration_share.values)
+        if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
+            yield "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
+        if self.batch_size > self.start_steps:
+            yield f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
+        if self.start_steps > self.buffer_steps:
+            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+        if round(self.batch_size * most_shown) == self.batch_size:
+            yield f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}"
+        if self.demonstration_margin is not None and not self.has_demonstrations:
+            yield "demonstration_margin is about demonstrations, and demonstration_share is 0: set it to null"
+        if self.munchausen is not None and self.use_double_dqn:
+            yield "munchausen targets weigh all next actions: set use_double_dqn to false"
+        if self.has_limits and not self.use_double_dqn:
+            yield "guide_floor limits which next action is chosen: set use_double_dqn to true"
+
+
+class GrpoParams(PolicyGradientParams, EpochsParams):
+    """Group relative policy optimisation, Shao et al. 2024, arXiv:2402.03300."""
+
+    # Of a race the beginning counts most; gamma 1 is for agents that finish.
+    clone_weight: CloneWeight = Schedule.constant(0.01)
+    group_size: GroupSize = key(8, "races that begin alike and are compared with each other")
+    # As rewards.off_track: standing still must not be better than trying.
+    cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut; there is no value to ask")
+    clip: PositiveSchedule = key(
+        Schedule.constant(0.2), "how far the probability ratio of an action may leave 1 and still gain"
+    )
+    max_kl: PositiveSchedule = key(
+        Schedule.constant(0.05), "an update ends when it has moved the policy this far, in nats"
+    )
+
+    @property
+    def races_per_start(self) -> int:
+        """As many as are compared."""
+        return self.group_size
+
+
+class OnlinePairsParams(Section):
+    """The best and the worst race of a group from equal starts, by what they were paid."""
+
+    kind: Literal["online"] = key("online", "races of the agent itself")
+    group_size: GroupSize = key(8, "races that begin alike, of which the best and the worst are a pair")
+    gamma: Share = key(0.985, "discount of one decision, in what a race was paid")
+    cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut")
+    min_gap: NotNegative = key(0.5, "how much more the best has to be paid than the worst")
+
+
+class FilePairsParams(Section):
+    """Pairs that a file names; see `rulka.training.preference_pairs`."""
+
+    kind: Literal["file"] = key("file", "a file of pairs, JSON lines")
+    path: str = Field(min_length=1, description="where it is")
+    pairs_per_update: Count = key(16, "drawn for one update")
+
+
+class DemonstrationPairsParams(Section):
+    """Any two captured races over the same stretch of the main track, the faster one preferred."""
+
+    kind: Literal["demonstrations"] = key(
+        "demonstrations", "races that were recorded, or driven by the built-in driver"
+    )
+    stretch_m: Positive = key(100.0, "about so long is a stretch of the track")
+    min_gain_s: NotNegative = key(0.1, "how much faster the preferred race has to be over the stretch")
+    max_pairs: Count = key(1000, "so many are taken of all that there are")
+    pairs_per_update: Count = key(16, "drawn for one update")
+
+
+GivenPairsParams = FilePairsParams | DemonstrationPairsParams
+"""Pairs that are given before training begins."""
+PairsParams = Annotated[OnlinePairsParams | FilePairsParams | DemonstrationPairsParams, Field(discriminator="kind")]
+"""Where preference pairs come from, told apart by its `kind`."""
+
+
+class DpoParams(PolicyParams, EpochsParams):
+    """Direct preference optimisation, Rafailov et al. 2023, arXiv:2305.18290."""
+
+    pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
+    epochs: Epochs = 2
+    # Ratios are of whole races: 100 nats apart are a margin of 1.
+    beta: PositiveSchedule = key(Schedule.constant(0.01), "how dear it is to leave the policy that it began as")
+    pairs_per_step: Count = key(2, "pairs of one gradient step")
+
+    @property
+    def races_per_start(self) -> int:
+        """As many as are compared; races that nobody learns from begin each by itself."""
+        return self.pairs.group_size if isinstance(self.pairs, OnlinePairsParams) else 1
+
+    @property
+    def given_pairs(self) -> GivenPairsParams | None:
+        """Where the pairs come from, if they are given."""
+        return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
+
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        if self.given_pairs is not None and self.action_repeat > 1:
+            yield f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1"
+
+    @property
+    def holds_on(self) -> bool:
+        """Always: the policy that it began as is the reference."""
+        return True
+
+
+class MeanReturnParams(Section):
+    """Critics say what is earned on average, and their loss is the squared error."""
+
+    kind: Literal["mean"] = key("mean", "the mean return")
+
+
+class C51Params(Section):
+    """Critics say how likely each of some returns is, Bellemare et al. 2017, arXiv:1707.06887."""
+
+    kind: Literal["c51"] = key("c51", "the distribution of the return over atoms")
+    atoms: int = key(51, "returns that are told apart, at equal distances", ge=2, le=1001)
+    least: Weight = key(-10.0, "return of the first atom; smaller ones count as this")
+    most: Weight = key(40.0, "return of the last atom; larger ones count as this")
+
+    def _impossible(self) -> Iterator[str]:
+        if self.least >= self.most:
+            yield f"least {self.least:g} must be smaller than most {self.most:g}"
+
+
+class PqlParams(AlgorithmParams):
+    """Parallel Q-learning, Li et al. 2023, arXiv:2307.12983."""
+
+    # Sections are frozen, so that a narrower type is safe.
+    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
+        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
+    )
+    critic: MeanReturnParams | C51Params = key(
+        MeanReturnParams(), "what the critics say of a return", discriminator="kind"
+    )
+    steps_per_critic_update: Count = key(32, "decisions for one update of the critics: beta_a:v, exactly")
+    critic_updates_per_policy_update: Count = key(2, "of these for one of the policy: beta_p:v, exactly")
+    policy_process: bool = key(False, "the policy learns in a process of its own, where collectors have theirs")
+    critic_updates_per_version: Count = key(8, "of these between two versions of the weights")
+    critic_warmup_updates: Whole = key(
+        1000, "first updates of the critics, in which all else stays as it is: a cloned policy waits for them"
+    )
+    max_steps_ahead: Whole = key(4096, "decisions that collectors may be ahead of those that are due")
+    batch_size: BatchSize = key(512, "transitions of an update of the critics, and states of one of the policy")
+    n_steps: Count = key(3, "most decisions in a transition")
+    gamma: ShareSchedule = key(Schedule.constant(0.985), "discount of one decision")
+    learning_rate: LearningRateSchedule = key(Schedule.constant(0.0005), "of Adam, for critics and what they see by")
+    policy_learning_rate: LearningRateSchedule = key(
+        Schedule.constant(0.0001), "of Adam, for trunk and heads of the policy"
+    )
+    max_grad_norm: PositiveSchedule = key(Schedule.constant(1.0), "gradients are scaled down to this norm")
+    target_tau: float = key(0.05, "step of the slow critics toward those that learn, an update", gt=0, le=1)
+    noise_least: ShareSchedule = key(
+        Schedule.constant(0.02), "noise of a first car: half intervals, or share of random actions"
+    )
+    noise_most: ShareSchedule = key(
+        Schedule.constant(0.3), "the same of the last car of a collector; others lie between"
+    )
+    entropy_weight: NotNegativeSchedule = key(
+        Schedule.over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
+        "of the policy's entropy, where decisions are choices",
+    )
+    racer_tau: float = key(
+        0.02, "how far raced weights follow those that learn, once a version; 1 races these", gt=0, le=1
+    )
+    buffer_steps: Count = key(100_000, "decisions kept")
+    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+
+    @property
+    def acts_quantised(self) -> bool:
+        """Never: nobody has written it."""
+        return False
+
+    def impossible(self, beside: Beside) -> Iterator[str]:
+        """Yields what cannot be together; see `AlgorithmParams`."""
+        yield from super().impossible(beside)
+        if beside.network.actions_per_decision > 1:
+            yield (
+                "pql rates single actions: set network.actions_per_decision to 1, or train.algorithm and "
+                "train.compared to what decides for chunks"
+            )
+        if beside.parts.heads == "fresh" and self.critic_warmup_updates > 0:
+            yield (
+                f"pql.critic_warmup_updates {self.critic_warmup_updates} spares a cloned policy, and "
+                "transfer.pql.heads is fresh: set pql.critic_warmup_updates to 0"
+            )
+
+    def _impossible(self) -> Iterator[str]:
+        least, most = max(self.noise_least.values), max(self.noise_most.values)
+        if self.start_steps > self.buffer_steps:
+            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+        if least > most:
+            yield f"noise_least {least} is larger than noise_most {most}"
+
+
+class AlgorithmSections(Section):
+    """The section of every algorithm, by its name in `Algorithm`; part of `rulka.params.Params`."""
+
+    ppo: PpoParams = key(PpoParams(), "proximal policy optimisation")
+    iqn: IqnParams = key(IqnParams(), "implicit quantile networks")
+    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
+    grpo: GrpoParams = key(GrpoParams(), "group relative policy optimisation")
+    dpo: DpoParams = key(DpoParams(), "direct preference optimisation")
+    pql: PqlParams = key(PqlParams(), "parallel Q-learning")
+
+    @property
+    def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
+        """The sections of all algorithms, by name."""
+        return {name: getattr(self, name) for name in ALGORITHM_NAMES}

@@ -1,0 +1,85 @@
+"""How experience is collected and learned from: what the runtime reads of section `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from rulka.section import Count, Positive, Processes, Section, Seed, Several, key
+
+
+class RuntimeParams(Section):
+    """How experience is collected and learned from: what the runtime of every algorithm reads of section `train`."""
+
+    seed: Seed = key(1, "of starts, exploration and the order of learning")
+    max_env_steps: Count = key(1_000_000, "environment steps after which training ends")
+    max_minutes: Positive | None = key(4.0, "wall minutes after which training ends, if that comes first; null: none")
+    max_cpu_minutes: Positive | None = key(None, "the same of all processes together on processors; null: none")
+    learners: Several = key(
+        1, "that learn as one, each a process with its share of batches and collectors; the first is this one"
+    )
+    num_collectors: Processes = key(2, "collector processes; 0 runs them in those of the learners")
+    cluster: Literal["none", "ray"] = key(
+        "none", "where collectors are: on this machine, or on the nodes of the Ray cluster in RULKA_CLUSTER"
+    )
+    inference: Literal["local", "central"] = key("local", "central lets policy workers act for the collectors")
+    policy_workers: Count = key(1, "processes that act for the collectors, of central inference")
+    car_groups: Count = key(
+        1, "parts of a collector's cars that take turns: simulated, and decided for by central inference"
+    )
+    cars_per_collector: Several = key(32, "cars that one collector drives side by side")
+    block_steps: Several = key(64, "decisions of every car in one block of experience")
+    precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster at start")
+    acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = key(
+        None, "of the weights that collectors get, and in which they act; null: float32 and precision"
+    )
+    checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
+    experience: Literal["saved", "rebuilt"] = key("saved", "of a run that goes on: with its checkpoints, or anew")
+    num_checks: Count = key(20, "greedy checks of the weights, evenly over the budget, beside one at the start")
+    check_races: Several = key(12, "races of one greedy check, side by side")
+    check_candidates: Several = key(4, "weights that take part in the last choice")
+    final_check_races: Several = key(100, "races of each candidate in the last choice")
+
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
+        if self.inference == "central" and self.num_collectors == 0:
+            yield "central inference acts for collector processes, and num_collectors 0 has none"
+        if self.inference == "local" and (self.policy_workers, self.car_groups) != (1, 1):
+            yield "policy_workers and car_groups are of central inference; with inference local both must be 1"
+        if self.policy_workers > max(1, self.num_collectors):
+            yield f"{self.policy_workers} policy_workers have only {self.num_collectors} collectors to act for"
+        if self.cars_per_collector % self.car_groups:
+            yield f"{self.cars_per_collector} cars_per_collector cannot be parted into {self.car_groups} car_groups"
+        for name in ("num_collectors", *(("policy_workers",) if self.inference == "central" else ())):
+            if getattr(self, name) % self.learners:
+                yield f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
+        yield from self._impossible_in_cluster()
+
+    def _impossible_in_cluster(self) -> Iterator[str]:
+        """Yields what collectors on other nodes cannot do."""
+        if self.cluster == "none":
+            return
+        elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
+        if self.num_collectors == 0:
+            yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
+        if self.inference == "central":
+            yield f"{elsewhere}, and policy workers act beside the learner"
+        if self.learners > 1:
+            yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of cars: one for each collector, in a process of its own or in that of its learner."""
+        return max(self.learners, self.num_collectors)
+
+    @property
+    def num_cars(self) -> int:
+        """Cars of all collectors together."""
+        return self.num_batches * self.cars_per_collector
+
+    @property
+    def share_of_learner(self) -> Self:
+        """What each of the learners goes by; the budget stays that of all."""
+        workers = max(1, self.policy_workers // self.learners)
+        collectors = self.num_collectors // self.learners
+        return self.model_copy(update={"learners": 1, "num_collectors": collectors, "policy_workers": workers})

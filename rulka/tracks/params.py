@@ -1,0 +1,55 @@
+"""Which tracks are raced on: section `track`, and sets of tracks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rulka.campaign_slugs import CampaignSlug
+from rulka.section import Section, Seed, Several, key
+
+
+class TrackParams(Section):
+    """The track generated where there are no recordings."""
+
+    seed: Seed = key(5, "of the shape of the track")
+    length_m: float = key(600.0, "distance from start to finish", ge=150, le=10_000)
+    width_m: float = key(16.0, "width of the road", ge=4, le=100)
+    max_slope: float = key(0.12, "steepest rise or fall, metres for each metre driven", ge=0, lt=0.5)
+    gate_spacing_m: float = key(120.0, "about this far apart are the checkpoints", ge=5, le=10_000)
+    difficulty: Literal["easy", "medium", "hard", "expert"] = key("medium", "see `rulka.tracks.difficulty`")
+
+
+class MainTrackParams(Section):
+    """The main track of `data/races`, of which the demonstrations are."""
+
+    kind: Literal["main"] = key("main", "the main track of data/races")
+
+    @property
+    def count(self) -> int:
+        """How many tracks they are."""
+        return 1
+
+
+class CampaignTracksParams(Section):
+    """Some tracks of the campaign."""
+
+    kind: Literal["campaign"] = key("campaign", "tracks of the campaign")
+    slugs: tuple[CampaignSlug, ...] = Field(strict=False, min_length=1, description="which, as `rulka track list` says")
+
+    @property
+    def count(self) -> int:
+        """How many tracks they are."""
+        return len(self.slugs)
+
+
+class GeneratedTracksParams(TrackParams):
+    """Tracks generated from one seed after another; a seed that makes no track is passed over."""
+
+    kind: Literal["generated"] = key("generated", "generated tracks, from `seed` on")
+    count: Several = Field(description="how many")
+
+
+TracksParams = Annotated[MainTrackParams | CampaignTracksParams | GeneratedTracksParams, Field(discriminator="kind")]
+"""Some tracks, told apart by their `kind`; see `rulka.tracks.find`."""

@@ -1,0 +1,56 @@
+"""Section `train`: which agents are trained, and on which races."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rulka.agents.params import Algorithm
+from rulka.datasets.params import Backend
+from rulka.race_params import TrainingRaceParams
+from rulka.runtime.params import RuntimeParams
+from rulka.section import key
+from rulka.tracks.params import MainTrackParams, TracksParams
+
+
+class TrainParams(RuntimeParams, TrainingRaceParams):
+    """Stage `train`: which agents are trained, on which races, and the runtime shared by every algorithm."""
+
+    environment: Backend = key("simulator", "where the races are driven")
+    algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
+    compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
+    tracks: tuple[TracksParams, ...] = key(
+        (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
+    )
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """All that are trained, that of `data/agent` first."""
+        return (self.algorithm, *self.compared)
+
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
+        if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
+            yield f"compared must name other algorithms than {self.algorithm!r}, each once"
+        yield from self._impossible_in_game()
+        if self.num_tracks > self.num_cars // self.car_groups:
+            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
+            yield message + (f", in {self.car_groups} car_groups" if self.car_groups > 1 else "")
+
+    def _impossible_in_game(self) -> Iterator[str]:
+        """Yields what one car in a real game cannot do."""
+        if self.environment != "game":
+            return
+        one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
+        nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        if [some.kind for some in self.tracks] != ["main"]:
+            wrong.append("tracks must be the main one alone")
+        if wrong:
+            yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
+        if self.cluster != "none":
+            yield (f"cluster {self.cluster} lets collectors run on other nodes, and games run where the learner does")
+
+    @property
+    def num_tracks(self) -> int:
+        """How many tracks are raced on."""
+        return sum(some.count for some in self.tracks)
