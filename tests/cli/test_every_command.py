@@ -206,8 +206,8 @@ ROWS = (
     Row("preset", "preset chunks", lambda text, _: read_params().network.actions_per_decision == 5, "params.yaml"),
 )
 ELSEWHERE = {
-    "experiment": "tests/experiments/test_work.py",  # with stages that take no time
-    "population": "tests/populations/test_folder.py",  # with turns that take no time
+    "experiment": "tests/study/test_work.py",  # with stages that take no time
+    "population": "tests/study/test_population.py",  # with turns that take no time
     "up": "tests/flows/test_up.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "dashboard": "tests/dashboard/test_app.py",
