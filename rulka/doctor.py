@@ -22,7 +22,7 @@ from rulka.errors import UserError
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
-from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph
+from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph, sections_of_stage
 from rulka.params import read_params, read_sections
 from rulka.ports import LOOPBACK, holder
 
@@ -208,9 +208,9 @@ def disk() -> Finding:
 def parameters() -> Finding:
     """Checks that params.yaml is possible, and has every section that DVC looks at."""
     read_params()
-    stages = read_graph().values() if GRAPH_FILE.is_file() else ()
-    wanted = {section for stage in stages for section in stage.get("params", ())}
-    if missing := sorted(wanted - set(read_sections(PARAMS_FILE))):
+    stages, sections = read_graph().values() if GRAPH_FILE.is_file() else (), read_sections(PARAMS_FILE)
+    wanted = {section for stage in stages for section in sections_of_stage(stage, sections)}
+    if missing := sorted(wanted - set(sections)):
         text = f"no section {', '.join(missing)}, without which DVC runs no stage"
         return Finding("params.yaml", State.WRONG, text, f"add `{missing[0]}: {{}}`")
     return Finding("params.yaml", State.OK, "possible")

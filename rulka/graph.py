@@ -20,6 +20,8 @@ CODE_FOLDERS = ("tasks", "rulka", "models")
 SECTIONS_SUFFIX = "params.py"
 """Ends the name of every file that holds nothing but sections of parameters."""
 IGNORE_FILE = Path(".dvcignore")
+MAIN_SECTION = "${train.algorithm}"
+"""Among `params` of a stage: the section of the algorithm that is trained; DVC takes its name from `params.yaml`."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Of libyaml where that is there, six times as fast: an experiment reads `dvc.yaml` once for each of its cells."""
@@ -43,6 +45,18 @@ def read_graph(file: Path = GRAPH_FILE) -> dict[str, Any]:
         raise UserError(message, hint="Run this from the root of the project.") from error
     stages: dict[str, Any] = yaml.load(text, _LOADER)["stages"]
     return {name: {**parts, "outs": _paths(parts.get("outs", ()))} for name, parts in stages.items()}
+
+
+def sections_of_stage(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> list[str]:
+    """Names the sections of `params.yaml` that decide a stage's result.
+
+    Args:
+        entry: what `read_graph` says of the stage.
+        sections: of `params.yaml`, of which `train` names the main algorithm; they need not be right.
+    """
+    train = sections.get("train")
+    main = str(train.get("algorithm")) if isinstance(train, Mapping) else ""
+    return list(dict.fromkeys(main if name == MAIN_SECTION else name for name in entry.get("params", ())))
 
 
 def _paths(outs: Iterable[str | dict[str, Any]]) -> list[str]:
@@ -140,7 +154,7 @@ def note_inputs(entry: Mapping[str, Any]) -> dict[str, Any]:
         entry: what `read_graph` says of the stage. DVC reads it once, before the stage; so `dvc.yaml` may change.
     """
     sections = _sections()
-    noted = {f"{name} in {PARAMS_FILE}": sections.get(name) for name in entry.get("params", ())}
+    noted = {f"{name} in {PARAMS_FILE}": sections.get(name) for name in sections_of_stage(entry, sections)}
     noted |= {file.as_posix(): _hash(file) for file in _files(_deps(entry, is_code=True))}
     return noted | {file.as_posix(): _mark(file) for file in _files(_deps(entry, is_code=False))}
 

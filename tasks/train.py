@@ -19,9 +19,12 @@ from contextlib import ExitStack
 
 import torch
 
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device
+from rulka.errors import UserError
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
+from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph
 from rulka.params import Params, read_params
 from rulka.runtime.run_lock import locked
 from rulka.stage import output_folder, require, run_stage
@@ -56,10 +59,21 @@ def train(params: Params, *, folders: Folders) -> None:
             drop_experience(run.folder)
 
 
+def _check_compared(params: Params) -> None:
+    """Refuses a compared algorithm whose section DVC does not compare; that of the main one it finds by its name."""
+    tracked = read_graph()["train"]["params"] if GRAPH_FILE.exists() else ALGORITHM_NAMES
+    for name in params.train.compared:
+        if name not in tracked:
+            message = f"train.compared names {name}, and {GRAPH_FILE} does not have it among params of stage train"
+            raise UserError(message, hint=f"Add `- {name}` there, and `{name}: {{}}` to {PARAMS_FILE}.")
+
+
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    _check_compared(params)
     train(
-        read_params(),
+        params,
         folders=Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT),
     )
 

@@ -31,6 +31,7 @@ from rulka.section import (
 )
 
 Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
+ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 Source = Literal["fresh", "cloned", "agent"]
 Trunk = Annotated[Source, Field(description="between both and the heads; IQN's embeds quantile fractions")]
 PartHeads = Annotated[Source, Field(description="that end in actions: cloned where clone.shape is the algorithm's")]
@@ -108,11 +109,12 @@ class TransferParams(Section):
     grpo: PartsParams = key(PartsParams(), "the policy of GRPO")
     dpo: PartsParams = key(PartsParams(), "the policy of DPO")
     pql: PartsParams = key(PartsParams(), "the policy of parallel Q-learning")
+    from_scratch: bool = key(False, "every part of every network is fresh, whatever the sections of algorithms say")
     agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
     seed: Seed = key(1, "of the weights that start fresh")
 
     def _impossible(self) -> Iterator[str]:
-        wishes = {name: parts.by_part() for name, parts in self if isinstance(parts, PartsParams)}
+        wishes = {name: self.of(name).by_part() for name in ALGORITHM_NAMES}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
             yield f"{asking[0]} is agent: name the folder of one in transfer.agent"
@@ -121,10 +123,10 @@ class TransferParams(Section):
 
     def of(self, algorithm: Algorithm) -> PartsParams:
         """Returns what one algorithm takes over."""
-        return getattr(self, algorithm)
+        parts: PartsParams = getattr(self, algorithm)
+        return parts.model_copy(update=dict.fromkeys(parts.by_part(), "fresh")) if self.from_scratch else parts
 
 
-ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 ActionRepeat = Annotated[
     Count, Field(description="times each decision is taken in a row; gamma and n_steps count it once")
 ]

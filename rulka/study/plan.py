@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rulka.errors import UserError
 from rulka.folders import RUNS
-from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
+from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph, sections_of_stage
 from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.problems import problems_of
 from rulka.presets import laid_over
@@ -233,7 +233,7 @@ def make_cells(
             for dep in data:
                 if dep not in made and dep not in outside:
                     outside[dep] = hash_path(Path(dep)) if Path(dep).exists() else "nothing"
-            read = {name: own[name] for name in entry.get("params", ())}
+            read = {name: own[name] for name in sections_of_stage(entry, own)}
             before = {dep: made[dep].name if dep in made else outside[dep] for dep in data}
             name = f"{stage}-{hash_json([stage, read, code[stage], before])[:KEY_LENGTH]}"
             inputs = {dep: made[dep].folder for dep in data if dep in made}

@@ -26,7 +26,7 @@ from rulka.runtime.checkpoint import load_checkpoint
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.racing import AgentRun, Folders
-from tasks.train import train
+from tasks.train import main, train
 
 TABLE = action_table(5)
 
@@ -159,6 +159,21 @@ def test_missing_input_names_the_stage(
 ) -> None:
     with pytest.raises(StageInputError, match=message):
         run(small_params, make(folders))
+
+
+def test_a_compared_algorithm_whose_section_dvc_does_not_see_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main one's is found by its name, so that a further algorithm needs no line in `dvc.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dvc.yaml").write_text("stages: {train: {cmd: x, params: [train, '${train.algorithm}']}}")
+    (tmp_path / "params.yaml").write_text("train: {algorithm: iqn, compared: [ppo]}")
+    with pytest.raises(UserError, match=r"train\.compared names ppo, and dvc\.yaml does not have it") as caught:
+        main()
+    assert caught.value.hint == "Add `- ppo` there, and `ppo: {}` to params.yaml."
+    (tmp_path / "params.yaml").write_text("train: {algorithm: ppo, compared: []}")
+    with pytest.raises(StageInputError):
+        main()
 
 
 def test_initial_agent_of_other_sizes_is_refused(small_params: Params, folders: Folders) -> None:

@@ -531,6 +531,10 @@ def test_an_agent_of_other_numbers_is_refused(small_params: Params, pretrained: 
     [
         ({"ppo": {"encoder": "agent"}}, r"ppo\.encoder is agent: name the folder of one in transfer\.agent"),
         ({"agent": "mine"}, "no part is taken from it: set it to null"),
+        (
+            {"agent": "mine", "ppo": {"encoder": "agent"}, "from_scratch": True},
+            "no part is taken from it: set it to null",
+        ),
     ],
 )
 def test_an_agent_and_what_is_taken_from_it_go_together(
