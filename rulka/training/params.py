@@ -40,6 +40,8 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
         """Yields what one car in a real game cannot do."""
         if self.environment != "game":
             return
+        if self.cluster != "none":
+            yield (f"cluster {self.cluster} lets collectors run on other nodes, and games run where the learner does")
         one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
         nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
         wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
@@ -47,8 +49,6 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
             wrong.append("tracks must be the main one alone")
         if wrong:
             yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
-        if self.cluster != "none":
-            yield (f"cluster {self.cluster} lets collectors run on other nodes, and games run where the learner does")
 
     @property
     def num_tracks(self) -> int:

@@ -64,6 +64,8 @@ def small_spec(folder: Path, max_env_steps: int = 10_000) -> RunSpec:
         "buffer_steps": 1024,
         "start_steps": START,
     }
+    track: dict[str, Any] = params["track"] | {"length_m": 150.0}
+    generate_track(**track).save(folder / "track.npz")
     return run_spec(Params.model_validate(params), folder / "track.npz", folder)
 
 
@@ -235,8 +237,6 @@ def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path) -> None:
-    track: dict[str, Any] = read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}
-    generate_track(**track).save(tmp_path / "track.npz")
     spec = small_spec(tmp_path, max_env_steps=START + 40 * STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
         learner = loop._learner

@@ -122,7 +122,7 @@ def test_the_learners_own_weights_race_and_are_saved(tmp_path: Path, track: Path
     """Greedy checks and the chosen weights have nothing of int8: rounded to its steps they would be others."""
     outcome, loop = drive(run_spec(params_of("ppo", "int8"), track, tmp_path))
     assert outcome is not None
-    raced, racer = loop._checks.now._actor.network.state_dict(), loop._learner.racer.state_dict()
+    raced, racer = loop._check._actor.network.state_dict(), loop._learner.racer.state_dict()
     assert_equal(dict(raced), dict(racer))
     saved = outcome.best.tensors["trunk.2.weight"]
     assert float((quantised_weight(saved).dequantised() - saved).abs().max()) > 1e-4
@@ -157,7 +157,7 @@ def test_processes_load_what_was_published(tmp_path: Path, track: Path, train: d
         loop._learner.insert = keep_block
         initial = {name: x.clone() for name, x in network.state_dict().items()}
         quantiser.load_state_dict(loop._quantiser.state_dict())
-        assert weights.layout.num_bytes < layout_of(initial).num_bytes
+        assert weights._layout.num_bytes < layout_of(initial).num_bytes
         published = quantiser.quantise(0, initial)
         loop.run()
     actor = spec.collecting_actor(0)

@@ -478,7 +478,7 @@ def test_too_little_memory_for_blocks_is_said_with_both_figures() -> None:
     [
         ({"num_collectors": 0}, "num_collectors 0 has no processes that could be elsewhere"),
         ({"num_collectors": 2, "learners": 2}, "2 learners have their collectors beside them"),
-        ({"num_collectors": 1, "environment": "game"}, "games are on the machine of the learner"),
+        ({"num_collectors": 1, "environment": "game"}, "games run where the learner does"),
         ({"num_collectors": 1, "inference": "central"}, "policy workers act beside the learner"),
     ],
 )
