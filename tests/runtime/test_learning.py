@@ -86,7 +86,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         spec = run_spec(Params.model_validate(params), tmp_path / "track.npz", tmp_path / "run")
         with StopSignals() as stop, connect(spec, stop) as loop:
             if num_budgets == 1:
-                first = loop._checks.now.run(loop._learner.network.state_dict(), seed=12345, num_races=16)
+                first = loop._check.run(loop._learner.network.state_dict(), seed=12345, num_races=16)
                 assert first.finish_rate == 0.0, "or there was nothing to learn"
             last = loop.run().best.result
         if has_learned(last):
