@@ -169,7 +169,7 @@ class TestWalk:
                     return answer.read().decode()
 
             try:
-                assert "latest agent" in page("/runs")
+                assert re.search(r"ppo-[0-9a-f]+", page("/runs")), "the training by its folder"
                 assert "Generated" in page("/replay")
                 assert '<h2 id="results">' in page("/evaluation/report.html")
             finally:
