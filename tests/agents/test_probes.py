@@ -1,7 +1,7 @@
 """Probe problems: each isolates one fault of an algorithm, for all of them through the runtime's interface.
 
-GRPO and DPO learn from whole races beside others from the same start. They have no value, and what follows a time limit
-is none of their sums, so theirs are the probes of actions.
+GRPO and DPO learn from whole races beside others from the same start. They have no value, as no policy without a
+critic, and what follows a time limit is none of their sums, so theirs are the probes of actions.
 
 They hold whatever the seeds are, and so with the other last bits of another processor: numbers of updates are those
 after which of six or more seeds none failed, with room to spare.
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections, CriticParams, PolicyParams
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -24,8 +24,12 @@ PRIORITISED = {
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
-WITHOUT_VALUES = ("grpo", "dpo")
-WITH_VALUES = tuple(name for name in ALGORITHM_NAMES if name not in WITHOUT_VALUES)
+WITH_VALUES = tuple(
+    name
+    for name, section in AlgorithmSections().algorithms.items()
+    if isinstance(section, CriticParams) or not isinstance(section, PolicyParams)
+)
+"""All but policies that learn without a critic."""
 
 
 def by_algorithm(names: tuple[str, ...], *fast: str) -> pytest.MarkDecorator:
