@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pytest
@@ -43,6 +43,10 @@ def frames(num_frames: int = 8) -> torch.Tensor:
     for number, (row, column) in enumerate(torch.randint(0, 48, (num_frames, 2), generator=generator).tolist()):
         image[number, 0, row : row + 16, column : column + 16] = 230
     return image
+
+
+def test_every_section_has_its_objective() -> None:
+    assert set(OBJECTIVES) == set(get_args(get_args(ObjectiveParams)[0]))
 
 
 @pytest.mark.parametrize("params", ALL, ids=lambda params: params.kind)
