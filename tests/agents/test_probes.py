@@ -96,7 +96,7 @@ def test_action_depends_on_the_observation(lab, step, algorithm):
     DPO is held nearer to its first policy: once it is sure of one action it has no pairs to learn another from.
     """
     races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
-    num_updates = {"impala": 90, "iqn": 80}.get(algorithm, 50)
+    num_updates = {"ppo": 50, "grpo": 50, "dpo": 50, "iqn": 80, "pql": 50}.get(algorithm, 90)
     changes = {"ppo": settling("ppo", num_updates), "dpo": {"beta": lab.constant(2.0)}}.get(algorithm, {})
     trained = lab.train(lab.spec(algorithm, **changes), races, num_updates)
     assert trained.actions(0, 1, 2) == [0, 1, 2]
