@@ -1,7 +1,7 @@
 """Called by MkDocs while it builds the site: adds the page of parameters, and their JSON schema for editors.
 
-Both come of the typed sections in `rulka/params/`; neither is a file of the repository. Pages that `rulka experiment`
-wrote get into the navigation by themselves.
+Both come of the typed sections of parameters; neither is a file of the repository. The page of each algorithm of the
+registry, and those that `rulka experiment` wrote, get into the navigation by themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rulka.agents.algorithms import ALGORITHMS
 from rulka.params import PARAMS_FILE, Params
 from rulka.params.schema import SCHEMA_FILE, Parameter, parameters, schema_text
 
@@ -38,11 +39,17 @@ extension, Neovim, JetBrains): `rulka params schema` writes
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds the pages of experiments to the navigation."""
+    """Adds the pages of algorithms and of experiments to the navigation."""
     assert config.nav is not None
-    section = next(entry["Experiments"] for entry in config.nav if "Experiments" in entry)
-    section.extend(experiment_pages())
+    sections = {name: pages for entry in config.nav if isinstance(entry, dict) for name, pages in entry.items()}
+    sections["Algorithms"][1:1] = algorithm_pages()
+    sections["Experiments"].extend(experiment_pages())
     return config
+
+
+def algorithm_pages() -> list[dict[str, str]]:
+    """Returns the page of every algorithm of the registry, as the navigation names it."""
+    return [{entry.label: f"algorithms/{name}.md"} for name, entry in ALGORITHMS.items()]
 
 
 def experiment_pages() -> list[str]:

@@ -1,7 +1,7 @@
 """The registry of algorithms: an entry for each, which holds all that differs by algorithm.
 
 Nobody else compares their names. A further one is a file beside `iqn.py` and `ppo.py`, its section of the parameters
-and an entry here; docs/architecture.md says what to write.
+and an entry here; docs/extending.md says what to write.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES, CriticParams, PolicyParams
 
 BLOCKS = {"width": 16, "depth": 1, "heads": 2}
 FUSIONS = {
@@ -55,7 +55,8 @@ def problem(lab, races, fusion, part, algorithm) -> str:
         learner.insert(block, 0, learner.version)
         learner.update()
     kept = {name for name, tensor in learner.network.named_parameters() if torch.equal(tensor, before[name])}
-    without_value = ("value_head.",) if algorithm in {"grpo", "dpo"} else ()  # which nothing teaches there
+    is_taught = not isinstance(spec.settings, PolicyParams) or isinstance(spec.settings, CriticParams)
+    without_value = () if is_taught else ("value_head.",)
     expected = {name for name in before if name.startswith((*ALGORITHMS[algorithm].parts[part], *without_value))}
     if any(name.startswith("fusion.") for name in before) != (fusion != "concat"):
         return f"its parts are {sorted(before)}"

@@ -1,7 +1,7 @@
 """Probe problems: each isolates one fault of an algorithm, for all of them through the runtime's interface.
 
-GRPO and DPO learn from whole races beside others from the same start. They have no value, and what follows a time limit
-is none of their sums, so theirs are the probes of actions.
+GRPO and DPO learn from whole races beside others from the same start. They have no value, as no policy without a
+critic, and what follows a time limit is none of their sums, so theirs are the probes of actions.
 
 They hold whatever the seeds are, and so with the other last bits of another processor: numbers of updates are those
 after which of six or more seeds none failed, with room to spare.
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections, CriticParams, PolicyParams
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -24,8 +24,12 @@ PRIORITISED = {
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
-WITHOUT_VALUES = ("grpo", "dpo")
-WITH_VALUES = tuple(name for name in ALGORITHM_NAMES if name not in WITHOUT_VALUES)
+WITH_VALUES = tuple(
+    name
+    for name, section in AlgorithmSections().algorithms.items()
+    if isinstance(section, CriticParams) or not isinstance(section, PolicyParams)
+)
+"""All but policies that learn without a critic."""
 
 
 def by_algorithm(names: tuple[str, ...], *fast: str) -> pytest.MarkDecorator:
@@ -92,7 +96,7 @@ def test_action_depends_on_the_observation(lab, step, algorithm):
     DPO is held nearer to its first policy: once it is sure of one action it has no pairs to learn another from.
     """
     races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
-    num_updates = {"impala": 90, "iqn": 80}.get(algorithm, 50)
+    num_updates = {"ppo": 50, "grpo": 50, "dpo": 50, "iqn": 80, "pql": 50}.get(algorithm, 90)
     changes = {"ppo": settling("ppo", num_updates), "dpo": {"beta": lab.constant(2.0)}}.get(algorithm, {})
     trained = lab.train(lab.spec(algorithm, **changes), races, num_updates)
     assert trained.actions(0, 1, 2) == [0, 1, 2]

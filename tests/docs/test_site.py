@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+from rulka.params import Params
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def test_the_page_of_parameters_has_a_row_with_five_cells_for_each(site_pages: M
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
     assert "| `ppo.gamma` | number or schedule | 0 to 1 | `0.970225` | discount of one decision |" in rows
     assert "| `encoder.width` (impala) | whole number | 1 to 64 | `2` | factor of the channels 16, 32 and 32 |" in rows
-    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(yaml.safe_load((ROOT / "params.yaml").read_text()))
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(Params.model_fields)
 
 
 def test_every_page_is_in_the_navigation(site_pages: ModuleType) -> None:
@@ -44,6 +45,7 @@ def test_every_page_is_in_the_navigation(site_pages: ModuleType) -> None:
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
     named = re.findall(r"[\w/-]+\.md", json.dumps(yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]))
+    named += [page for entry in site_pages.algorithm_pages() for page in entry.values()]
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert sorted([*named, *site_pages.experiment_pages()]) == sorted({*pages, "parameters.md"})
 

@@ -15,35 +15,44 @@ from rulka.runtime.stop import StopSignals
 from rulka.tracks.generate import generate_track
 
 ROOT = Path(__file__).parents[2]
-CHANGES: dict[str, dict[str, Any]] = {
-    "ppo": {"steps_per_update": 1024, "batch_size": 256, "value_warmup_steps": 0, "epochs": 4},
-    "impala": {
-        "steps_per_update": 512,
-        "batch_size": 256,
-        "value_warmup_steps": 0,
-        "learning_rate": {"interpolation": "linear", "shares": [[0, 0.0005], [1, 0.00003]]},
-    },
-    "grpo": {"steps_per_update": 1024, "batch_size": 256, "clone_weight": 0.0, "learning_rate": 0.0005},
-    "dpo": {"steps_per_update": 1024, "batch_size": 256, "learning_rate": 0.0005},
-    "iqn": {
-        "warmup_steps": 0,
-        "demonstration_share": 0.0,
-        "start_steps": 2048,
-        "buffer_steps": 50_000,
-        "batch_size": 128,
-        "samples_per_insert": 4.0,
-    },
-    "pql": {
-        "critic_warmup_updates": 0,
-        "rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0},
-        "start_steps": 2048,
-        "buffer_steps": 50_000,
-        "batch_size": 128,
-        "policy_learning_rate": 0.0003,
-    },
+LESSONS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ppo": (60_000, {"steps_per_update": 1024, "batch_size": 256, "value_warmup_steps": 0, "epochs": 4}),
+    "impala": (
+        100_000,
+        {
+            "steps_per_update": 512,
+            "batch_size": 256,
+            "value_warmup_steps": 0,
+            "learning_rate": {"interpolation": "linear", "shares": [[0, 0.0005], [1, 0.00003]]},
+        },
+    ),
+    "grpo": (100_000, {"steps_per_update": 1024, "batch_size": 256, "clone_weight": 0.0, "learning_rate": 0.0005}),
+    "dpo": (150_000, {"steps_per_update": 1024, "batch_size": 256, "learning_rate": 0.0005}),
+    "iqn": (
+        40_000,
+        {
+            "warmup_steps": 0,
+            "demonstration_share": 0.0,
+            "start_steps": 2048,
+            "buffer_steps": 50_000,
+            "batch_size": 128,
+            "samples_per_insert": 4.0,
+        },
+    ),
+    "pql": (
+        40_000,
+        {
+            "critic_warmup_updates": 0,
+            "rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0},
+            "start_steps": 2048,
+            "buffer_steps": 50_000,
+            "batch_size": 128,
+            "policy_learning_rate": 0.0003,
+        },
+    ),
 }
-ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "grpo": 100_000, "dpo": 150_000, "iqn": 40_000, "pql": 40_000}
-"""Of one budget. PPO needs one or two and IQN up to four, by the seed and the last bits of a processor's sums."""
+"""Environment steps of one budget, and what is changed of its section. PPO needs one or two budgets and IQN up to four,
+by the seed and the last bits of a processor's sums."""
 MOST_BUDGETS = 10
 
 
@@ -53,7 +62,7 @@ def has_learned(result: CheckResult) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("algorithm", "learners"), [*((name, 1) for name in CHANGES), ("ppo", 2)])
+@pytest.mark.parametrize(("algorithm", "learners"), [*((name, 1) for name in LESSONS), ("ppo", 2)])
 def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm: str, learners: int) -> None:
     """Greedy races from starts that were not trained on: none finishes with the first weights, all with the last.
 
@@ -80,9 +89,10 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         "start_anywhere": 0.3,
         "experience": "rebuilt",
     }
-    params[algorithm] |= CHANGES[algorithm]
+    env_steps, changes = LESSONS[algorithm]
+    params[algorithm] |= changes
     for num_budgets in range(1, MOST_BUDGETS + 1):
-        params["train"]["max_env_steps"] = num_budgets * ENV_STEPS[algorithm]
+        params["train"]["max_env_steps"] = num_budgets * env_steps
         spec = run_spec(Params.model_validate(params), tmp_path / "track.npz", tmp_path / "run")
         with StopSignals() as stop, connect(spec, stop) as loop:
             if num_budgets == 1:
