@@ -1,7 +1,7 @@
 """What Level 0 can learn from: rebuilding frames (plain or variational), or comparing views of frames.
 
 Every objective owns an `encoder`, which is all that is kept, and the head that is thrown away. A further one is a class
-here with a line in `OBJECTIVES`, and a section in `rulka/params/pretrain.py`.
+here with a line in `OBJECTIVES`, and a section in `rulka/pretraining/params.py`.
 
 Sources: Kingma and Welling 2013, arXiv:1312.6114; Chen et al. 2020 (SimCLR), arXiv:2002.05709; Bardes et al. 2021
 (VICReg), arXiv:2105.04906.
