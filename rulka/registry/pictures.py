@@ -14,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from rulka.params import Params
 from rulka.progress import Progress
 from rulka.registry.pairs import Comparison, Racer, TrackPairs, interval_of
-from rulka.report.theme import BLUE, EDGE, MUTED, to_png
+from rulka.report.theme import BLUE, EDGE, MUTED, WIDTH_IN, to_png
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, frame_times_ms, race_frames, write_mp4
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rulka.evaluation.results import RaceResult
     from rulka.statistics import Interval
 
-WIDTH_IN, ROW_IN, AROUND_IN = 9.6, 0.5, 1.5
+ROW_IN, AROUND_IN = 0.5, 1.5
 SPREAD = 0.22
 """Dots of one row are spread this far to either side, so that equal leads are seen as several."""
 

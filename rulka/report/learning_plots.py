@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from rulka.actions import CONTROLS, Controls
 from rulka.errors import UserError
-from rulka.report.theme import BLUE, INK, MUTED, other_colour
+from rulka.report.theme import BLUE, INK, MUTED, WIDTH_IN, other_colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from rulka.evaluation.results import Evaluation
 
-WIDTH_IN = 9.6
 DASHES = ("-", "--", "-.")
 ROWS = (
     ("finish_rate", "check_finish_rate", "races finished"),

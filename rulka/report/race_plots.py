@@ -24,7 +24,7 @@ from rulka.evaluation.results import (
     time_at_distance_s,
 )
 from rulka.report.road import draw_top
-from rulka.report.theme import EDGE, INK, MUTED, ORANGE, SPEED_COLOURS, colours_of
+from rulka.report.theme import EDGE, INK, MUTED, ORANGE, SPEED_COLOURS, WIDTH_IN, colours_of
 from rulka.tracks.top_view import TopView, road_edges, top_view
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from rulka.tracks.track import Track
 
-WIDTH_IN = 9.6
 DISTANCE_STEP_M = 1.0
 FAR_BEHIND = 1.5
 """The split chart reaches this many times as far down as the slowest finished line."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rulka.evaluation.results import Evaluation
 
 STYLE = Path(__file__).with_name("plots.mplstyle")
+WIDTH_IN = 9.6
 SPEED_COLOURS = "viridis"
 """Perceptually even, readable without colour; used for speed."""
 

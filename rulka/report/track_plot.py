@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from rulka.observation import ZONE_SPACING_M
 from rulka.report.road import SURFACE_COLOURS, SURFACES, draw_top, groups_of
-from rulka.report.theme import BLUE, INK, MUTED
+from rulka.report.theme import BLUE, INK, MUTED, WIDTH_IN
 from rulka.tracks.facts import climb_m, difficulty_of
 from rulka.tracks.top_view import road_edges, top_view
 from rulka.tracks.track import DROP, VERGE, WALL
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from rulka.tracks.track import Track
 
-WIDTH_IN = 9.6
 MARGIN_IN = 0.35
-SHEET_COLUMNS, SHEET_WIDTH_IN, PANEL_HEIGHT_IN = 2, 9.6, 2.8
+SHEET_COLUMNS, PANEL_HEIGHT_IN = 2, 2.8
 EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
 
 
@@ -57,7 +56,7 @@ def track_plot(track: Track) -> Figure:
 def track_sheet(tracks: Sequence[Track]) -> Figure:
     """Draws many tracks on one sheet, each from above with its profile, every one filling its place."""
     rows = -(-len(tracks) // SHEET_COLUMNS)
-    figure = plt.figure(figsize=(SHEET_WIDTH_IN, rows * PANEL_HEIGHT_IN + 0.35), layout="constrained")
+    figure = plt.figure(figsize=(WIDTH_IN, rows * PANEL_HEIGHT_IN + 0.35), layout="constrained")
     places = figure.subfigures(rows, SHEET_COLUMNS, wspace=0.03, hspace=0.03, squeeze=False)
     for number, (place, track) in enumerate(zip(places.flat, tracks, strict=False), start=1):
         top, profile = place.subplots(2, 1, height_ratios=(5.0, 0.8))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rulka.evaluation.metrics import TRACK_HEAD
 from rulka.outputs import new_file
 from rulka.provenance import current_commit, library_versions
-from rulka.report.theme import BLUE, GREEN, MUTED, ORANGE, PINK, Draw, to_png
+from rulka.report.theme import BLUE, GREEN, MUTED, ORANGE, PINK, WIDTH_IN, Draw, to_png
 from rulka.statistics import Interval
 from rulka.study.plan import ExperimentFile, Plan, StudyFile
 from rulka.study.results import SCORE, Results, column
@@ -248,8 +248,9 @@ def _range(interval: Interval) -> str:
 
 
 def _curves(results: Results) -> Figure:
+    size = (WIDTH_IN, 0.7 + 2.4 * len(CURVES))
     figure, places = plt.subplots(
-        len(CURVES), len(AXES), figsize=(9.6, 0.7 + 2.4 * len(CURVES)), layout="constrained", sharex="col", sharey="row"
+        len(CURVES), len(AXES), figsize=size, layout="constrained", sharex="col", sharey="row"
     )
     for (name, label), row in zip(CURVES, places, strict=True):
         row[0].set_ylabel(label)

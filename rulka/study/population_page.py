@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from rulka.folders import METRICS_FILE
-from rulka.report.theme import BLUE, MUTED, ORANGE
+from rulka.report.theme import BLUE, MUTED, ORANGE, WIDTH_IN
 from rulka.schedule import Moment
 from rulka.study.page import head_of, inline, table, write_page
 from rulka.study.population import PopulationFolder
@@ -151,7 +151,7 @@ def _schedules(folder: PopulationFolder, way: Sequence[Result]) -> Figure:
     """Draws what was searched over the steps of a member, as figure F.1 of Espeholt et al. 2018, arXiv:1802.01561."""
     file, turns = folder.population.file, folder.finished()
     figure, places = plt.subplots(
-        len(file.parameters), figsize=(9.6, 0.6 + 2.6 * len(file.parameters)), layout="constrained", squeeze=False
+        len(file.parameters), figsize=(WIDTH_IN, 0.6 + 2.6 * len(file.parameters)), layout="constrained", squeeze=False
     )
     edges = np.arange(len(turns) + 1) * file.turn_env_steps
     steps = np.linspace(0, file.env_steps, NUM_POINTS)
