@@ -20,11 +20,14 @@ from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.learner_loop import LearnerLoop, Outcome
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from tests.conftest import Killed
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"steps_per_update": 60, "batch_size": 24, "epochs": 2, "value_warmup_steps": 144, "start_steps": 96}
 """What a section says that nothing else is said of, as far as it knows the key."""
+
+
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing is saved when it comes."""
 
 
 def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
