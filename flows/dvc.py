@@ -1,4 +1,4 @@
-"""What is asked of DVC: to bring one stage up to date, which stages are not, and which run now."""
+"""What is asked of DVC: to bring one stage up to date, and which stages are not."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
-
-import psutil
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.errors import UserError
 from rulka.graph import read_graph, read_lock
 
-PATHS_LOCK_FILE = Path(".dvc/tmp/rwlock")
-"""Where DVC processes note the paths that they read and write."""
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
 """What DVC says where another DVC runs a stage: for that it does not wait."""
@@ -90,8 +84,8 @@ def with_upstream(stages: Iterable[str]) -> list[str]:
     return [name for name in graph if name in found]
 
 
-def changes() -> dict[str, list[str]]:
-    """Returns what has changed for each stage since it ran, in words; stages without changes are left out.
+def changed_stages() -> set[str]:
+    """Returns the stages for which something has changed since they ran.
 
     Raises:
         DvcError: if DVC cannot say.
@@ -109,34 +103,4 @@ def changes() -> dict[str, list[str]]:
         read_lock()  # where that is damaged, its error says what to do
         message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
         raise DvcError(message)
-    return {stage: _in_words(found) for stage, found in json.loads(answer.stdout).items() if stage in read_graph()}
-
-
-def _in_words(found: list[str | dict[str, dict[str, str | dict[str, str]]]]) -> list[str]:
-    """Puts into words what `dvc status --json` says of one stage."""
-    said = []
-    for entry in found:
-        if isinstance(entry, str):  # "changed command"
-            said.append(entry)
-            continue
-        for path, state in entry.get("changed deps", {}).items():
-            # Of a file of parameters, which of them; of everything else, in which way.
-            said += sorted(f"{path}: {key}" for key in state) if isinstance(state, dict) else [f"{path} {state}"]
-        said += [f"its output {path} {state}" for path, state in entry.get("changed outs", {}).items()]
-    return said
-
-
-def stages_at_work() -> dict[str, str]:
-    """Returns which stages some DVC runs now, with the process that runs them."""
-    try:
-        locks: dict[str, dict[str, Any]] = json.loads(PATHS_LOCK_FILE.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):  # there is none before the first stage, or it is being written
-        return {}
-    root = Path.cwd()
-    writing = {Path(path): entry for path, entry in locks.get("write", {}).items() if psutil.pid_exists(entry["pid"])}
-    return {
-        stage: f"process {entry['pid']}, `{entry['cmd']}`"
-        for stage, parts in read_graph().items()
-        for path, entry in writing.items()
-        if any(path == root / out for out in parts["outs"])
-    }
+    return set(json.loads(answer.stdout)) & set(read_graph())

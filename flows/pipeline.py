@@ -13,7 +13,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.dvc import DvcError, Outcome, changes, reproduce_stage, with_upstream
+from flows.dvc import DvcError, Outcome, changed_stages, reproduce_stage, with_upstream
 from flows.process import CommandError, error_lines
 from flows.shown import StageProgress, is_bar, show_results
 from rulka.errors import UserError
@@ -91,7 +91,7 @@ def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: 
         chosen = with_upstream(stages or read_graph())
         try:
             # One question for all stages: a DVC for each would take a second each. It holds until a stage has run.
-            changed = set(chosen if force else changes())
+            changed = set(chosen) if force else changed_stages()
         except DvcError:
             changed = set(chosen)  # another DVC is at work: each stage waits for that, and asks for itself
     except UserError as error:

@@ -77,8 +77,9 @@ def filled_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()
 
 
-def not_written(path: Path, error: OSError, hint: str = "Nothing was changed.") -> OutputError:
-    """Returns the error to raise when writing `path` failed; the hint says what became of what was there."""
+def not_written(path: Path, error: OSError) -> OutputError:
+    """Returns the error to raise when writing `path` failed and changed nothing."""
+    hint = "Nothing was changed."
     if error.errno in NO_ROOM:
         hint = f"{hint} Make room there, or name another place."
     elif error.errno in NOT_ALLOWED:

@@ -72,6 +72,10 @@ LONG = (
 """Files that take longest, in either tier, the longest first."""
 
 
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing is saved when it comes."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than cores: many tests wait for processes of their own."""

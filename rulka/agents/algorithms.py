@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from rulka.agents.networks import (
     build_cloned_iqn,
     build_iqn,
 )
-from rulka.agents.params import Algorithm, DpoParams, GivenPairsParams, IqnParams, PqlParams
+from rulka.agents.params import Algorithm, GivenPairsParams, IqnParams, PqlParams
 from rulka.agents.ppo import PpoLearner
 from rulka.agents.pql_actor import PqlActor
 from rulka.agents.preferences import DpoLearner, GrpoLearner
@@ -89,10 +90,6 @@ def _pql_learner(spec: AgentSpec[PqlParams], seed: int, device: torch.device) ->
     return PqlLearner(spec, seed, device)
 
 
-def _iqn_needs_demonstrations(iqn: IqnParams) -> bool:
-    return iqn.has_demonstrations
-
-
 def _values_of(schedule: Any) -> list[float]:
     """Returns the values of a parameter as an artifact's metadata hold it: a schedule, a number, or nothing."""
     return [] if schedule is None else list(Schedule.model_validate(schedule).values)
@@ -109,10 +106,6 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
         most = "Up to " if len(set(shown)) > 1 else ""
         parts.append(f"{most}{max(shown):.0%} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
-
-
-def _given_pairs_of_dpo(dpo: DpoParams) -> GivenPairsParams | None:
-    return dpo.given_pairs
 
 
 def _given_to_dpo(dpo: Mapping[str, Any]) -> str:
@@ -151,7 +144,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_choice=choose_by_iqn,
         parts=IQN_PARTS,
         without_source=("guide.floor",),
-        needs_demonstrations=_iqn_needs_demonstrations,
+        needs_demonstrations=attrgetter("has_demonstrations"),
         clone_inside="guide.policy.",
         given_besides=_given_to_iqn,
     ),
@@ -159,7 +152,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "dpo": _of_policy(
         label="DPO",
         make_learner=DpoLearner,
-        given_pairs=_given_pairs_of_dpo,
+        given_pairs=attrgetter("given_pairs"),
         given_besides=_given_to_dpo,
     ),
     "pql": AlgorithmEntry(

@@ -57,7 +57,10 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
         yield
 
 
-def faster_precision(run: Callable[[Precision], object], device: torch.device, num_tries: int = 3) -> Precision:
+NUM_TRIES = 3
+
+
+def faster_precision(run: Callable[[Precision], object], device: torch.device) -> Precision:
     """Times `run("float32")` against `run("bfloat16")`, alternating, and returns the faster of the two.
 
     Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy. Where a processor has
@@ -66,7 +69,7 @@ def faster_precision(run: Callable[[Precision], object], device: torch.device, n
     if device.type == "cpu" and not has_instructions("bfloat16"):
         return "float32"
     best_s: dict[Precision, float] = {"float32": float("inf"), "bfloat16": float("inf")}
-    for attempt in range(num_tries + 1):
+    for attempt in range(NUM_TRIES + 1):
         for precision in best_s:
             start_s = time.perf_counter()
             run(precision)

@@ -103,17 +103,13 @@ class ActionValues(NamedTuple):
     """An actor's ratings of every action when it decides greedily.
 
     Attributes:
-        name: one of `ACTION_VALUES`: "q_value", a mean return, or "probability". The largest is the greedy action's, of
+        name: "q_value", a mean return, or "probability". The largest is the greedy action's, of
             those that a guide leaves.
         value: [N, A] float32; [N, K, A] for chunks, of which all other actions are the greedy ones.
     """
 
     name: str
     value: NDArray[np.float32]
-
-
-ACTION_VALUES = ("q_value", "probability")
-"""The names that `ActionValues` go by."""
 
 
 class Actor(Protocol):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from rulka.folders import TRACKS
 from rulka.outputs import new_file
-from rulka.report.theme import LIGHT, Theme, to_png
+from rulka.report.theme import to_png
 from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import track_facts
@@ -24,7 +24,7 @@ def show_track(name: str, out: Path | None) -> tuple[dict[str, Any], str]:
         UserError: if there is no such track, or the picture cannot be written.
     """
     track = find_track(name, TRACKS)
-    _draw(out, lambda theme: track_plot(track, theme))
+    _draw(out, lambda: track_plot(track))
     facts = track_facts(track)
     return facts, "\n".join(f"{key:14}{'' if value is None else value}" for key, value in facts.items())
 
@@ -32,7 +32,7 @@ def show_track(name: str, out: Path | None) -> tuple[dict[str, Any], str]:
 def list_campaign(out: Path | None) -> tuple[list[dict[str, Any]], str]:
     """Returns the facts of every track of the campaign, also as a table, and draws all on one sheet where asked."""
     tracks = [campaign_track(entry.slug) for entry in CAMPAIGN]
-    _draw(out, lambda theme: track_sheet(tracks, theme))
+    _draw(out, lambda: track_sheet(tracks))
     facts = [{"slug": entry.slug, **track_facts(track)} for entry, track in zip(CAMPAIGN, tracks, strict=True)]
     lines = [f"{'slug':18}{'name':20}{'difficulty':12}{'length':>8}{'climb':>8}  features"]
     for entry, found in zip(CAMPAIGN, facts, strict=True):
@@ -41,7 +41,7 @@ def list_campaign(out: Path | None) -> tuple[list[dict[str, Any]], str]:
     return facts, "\n".join(lines)
 
 
-def _draw(path: Path | None, draw: Callable[[Theme], Figure]) -> None:
+def _draw(path: Path | None, draw: Callable[[], Figure]) -> None:
     if path is not None:
         with new_file(path) as beside:
-            beside.write_bytes(to_png(draw, LIGHT) or b"")
+            beside.write_bytes(to_png(draw) or b"")

@@ -33,7 +33,7 @@ class CaptureSettings:
         width: image width in pixels.
         table: actions; a frame is made at every decision.
         steer_dead_zone: analog steering of at most this size counts as none.
-        camera: from `rulka.simulator.camera.camera_array`.
+        camera: from `rulka.simulator.render.camera_array`.
     """
 
     height: int

@@ -24,7 +24,7 @@ FRAME_KEY = np.uint64(0x9E3779B97F4A7C15)
 HALF, LARGEST = np.float32(0.5), np.float32(255.0)
 MEAN, DEVIATION = np.float32(8 * 127.5), np.float32(np.sqrt(8 * (256**2 - 1) / 12.0))
 """Of the sum of eight random bytes."""
-BYTE, EIGHT = np.uint64(255), np.uint64(8)
+EIGHT = np.uint64(8)
 STEP = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))

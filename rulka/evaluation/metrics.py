@@ -190,11 +190,11 @@ def _track_entry(evaluation: Evaluation, is_trained_on: bool, seed: int) -> Json
     }
 
 
-def track_rows(entries: Sequence[Json], key: str = "agent") -> list[tuple[str, ...]]:
-    """Returns for each track the texts of one driver's row, as `TRACK_HEAD` names them."""
+def track_rows(entries: Sequence[Json]) -> list[tuple[str, ...]]:
+    """Returns for each track the texts of the agent's row, as `TRACK_HEAD` names them."""
     rows = []
     for entry in entries:
-        driver = entry["drivers"][key]
+        driver = entry["drivers"]["agent"]
         rows.append(
             (
                 entry["name"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pandas import DataFrame
 from pydantic import TypeAdapter, ValidationError
@@ -69,13 +68,13 @@ class NightRow:
 COLUMNS = tuple(NightRow.__dataclass_fields__)
 
 
-def read_history(folder: Path = NIGHTS) -> list[NightRow]:
+def read_history() -> list[NightRow]:
     """Returns all rows of the history, the oldest first; none where there is no history yet.
 
     Raises:
         HistoryError: if it is damaged.
     """
-    file = folder / HISTORY_FILE
+    file = NIGHTS / HISTORY_FILE
     if not file.exists():
         return []
     with file.open(encoding="utf-8", newline="") as lines:
@@ -94,14 +93,14 @@ _BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away 
 _ROW = TypeAdapter(NightRow)
 
 
-def append_history(folder: Path, rows: Sequence[NightRow]) -> None:
+def append_history(rows: Sequence[NightRow]) -> None:
     """Adds rows to the history.
 
     Raises:
         DiskError: if it cannot be written.
     """
-    file = folder / HISTORY_FILE
-    folder.mkdir(parents=True, exist_ok=True)
+    file = NIGHTS / HISTORY_FILE
+    NIGHTS.mkdir(parents=True, exist_ok=True)
     before = file.read_bytes() if file.exists() else b""
     text = DataFrame(rows).to_csv(index=False, header=not before, lineterminator="\n")
     with new_file(file) as beside:  # not in place: the file may be a link into DVC's cache

@@ -103,20 +103,20 @@ def name_of(folder: Path) -> str:
     return f"{meta['config'].get('algorithm', CLONING)}-{meta['weights_sha256'][:HASH_DIGITS]}"
 
 
-def known_agents(agent: Path = AGENT, kept: Path = KEPT_AGENTS) -> list[AgentEntry]:
+def known_agents() -> list[AgentEntry]:
     """Returns every agent there is, the promoted one first, each once; damaged ones with what is wrong with them."""
-    promoted = promoted_name(kept)
-    latest = [folder for folder in (agent, *sorted((agent / COMPARED).glob("*/"))) if (folder / META_FILE).exists()]
-    folders = {_name(folder): folder for folder in latest} | {folder.name: folder for folder in _kept_folders(kept)}
+    promoted = promoted_name()
+    latest = [folder for folder in (AGENT, *sorted((AGENT / COMPARED).glob("*/"))) if (folder / META_FILE).exists()]
+    folders = {_name(folder): folder for folder in latest} | {folder.name: folder for folder in _kept_folders()}
     if promoted is not None:
-        folders.setdefault(promoted, kept / promoted)
-    now = _name(agent)
+        folders.setdefault(promoted, KEPT_AGENTS / promoted)
+    now = _name(AGENT)
     entries = [_entry(name, folder, name == promoted, name == now) for name, folder in folders.items()]
     return sorted(entries, key=lambda entry: not entry.is_promoted)
 
 
-def _kept_folders(kept: Path) -> list[Path]:
-    return sorted(folder for folder in kept.glob("*/") if not folder.name.startswith("."))
+def _kept_folders() -> list[Path]:
+    return sorted(folder for folder in KEPT_AGENTS.glob("*/") if not folder.name.startswith("."))
 
 
 def _name(folder: Path) -> str:
@@ -149,29 +149,27 @@ def _entry(name: str, folder: Path, is_promoted: bool, is_latest: bool) -> Agent
     )
 
 
-def find_agent(name: str, agent: Path = AGENT, kept: Path = KEPT_AGENTS) -> Path:
+def find_agent(name: str) -> Path:
     """Returns the folder of an agent.
 
     Args:
-        name: its name, "latest", "promoted", or a folder.
-        agent: the folder of the latest, which is a name of it, too.
-        kept: the folder of promoted ones.
+        name: its name, "latest" or `data/agent`, "promoted", or a folder.
 
     Raises:
         UnknownAgentError: if there is none.
         NoPromotedAgentError: if the promoted one is asked for and there is none.
         ArtifactError: if its files are missing or damaged, or it was made for other observations.
     """
-    if name in (LATEST, agent.as_posix()):
-        _check_whole(agent)
-        return agent
+    if name in (LATEST, AGENT.as_posix()):
+        _check_whole(AGENT)
+        return AGENT
     if name == PROMOTED:
-        promoted = promoted_name(kept)
+        promoted = promoted_name()
         if promoted is None:
             message = "no agent is promoted yet"
             raise NoPromotedAgentError(message, hint="`rulka promote latest` promotes the first one without a race.")
         name = promoted
-    known = {entry.name: Path(entry.folder) for entry in known_agents(agent, kept)}
+    known = {entry.name: Path(entry.folder) for entry in known_agents()}
     folder = known.get(name, Path(name))
     if name in known or folder.is_dir():
         _check_whole(folder)
@@ -196,19 +194,19 @@ def _check_whole(folder: Path) -> None:
         raise ArtifactError(str(error), hint=hint) from error
 
 
-def promoted_name(kept: Path = KEPT_AGENTS) -> str | None:
+def promoted_name() -> str | None:
     """Returns the name of the promoted agent, None where there is none."""
-    done = promotions(kept)
+    done = promotions()
     return done[-1].name if done else None
 
 
-def promotions(kept: Path = KEPT_AGENTS) -> list[Promotion]:
+def promotions() -> list[Promotion]:
     """Returns all promotions, the newest last.
 
     Raises:
         UserError: if the list of them is damaged.
     """
-    file = kept / PROMOTIONS_FILE
+    file = KEPT_AGENTS / PROMOTIONS_FILE
     if not file.exists():
         return []
     try:
@@ -218,7 +216,7 @@ def promotions(kept: Path = KEPT_AGENTS) -> list[Promotion]:
         raise UserError(message, hint="Remove the line that is no promotion; the last one counts.") from error
 
 
-def keep_promoted(folder: Path, promotion: Promotion, kept: Path = KEPT_AGENTS) -> Path:
+def keep_promoted(folder: Path, promotion: Promotion) -> Path:
     """Copies an agent to where it stays, and notes its promotion.
 
     Returns:
@@ -229,15 +227,15 @@ def keep_promoted(folder: Path, promotion: Promotion, kept: Path = KEPT_AGENTS) 
         DiskError: if it cannot be written.
     """
     load_artifact(folder, "agent")
-    check_can_hold(kept.parent)
-    kept.mkdir(exist_ok=True)
-    place = kept / promotion.name
+    check_can_hold(KEPT_AGENTS.parent)
+    KEPT_AGENTS.mkdir(exist_ok=True)
+    place = KEPT_AGENTS / promotion.name
     if folder.resolve() != place.resolve():
         with output_folder(place) as new:
             for file in (each for each in folder.iterdir() if each.is_file()):
                 shutil.copyfile(file, new / file.name)
-    before = promotions(kept)
-    with new_file(kept / PROMOTIONS_FILE) as beside:
+    before = promotions()
+    with new_file(KEPT_AGENTS / PROMOTIONS_FILE) as beside:
         lines = [json.dumps(asdict(each), ensure_ascii=False) for each in (*before, promotion)]
         beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return place
@@ -262,13 +260,14 @@ def _row(entry: AgentEntry) -> tuple[str, ...]:
         entry.algorithm or "-",
         ", ".join(entry.tracks) or "-",
         "-" if entry.finish_rate is None else f"{100 * entry.finish_rate:.0f} %",
-        _seconds(entry.mean_time_s),
-        _seconds(entry.record_s),
+        format_seconds(entry.mean_time_s),
+        format_seconds(entry.record_s),
         " ".join(sha256[:HASH_DIGITS] for sha256 in data) or "-",
         entry.params_sha256[:HASH_DIGITS] or "-",
         ", ".join(mark for mark, holds in marks.items() if holds),
     )
 
 
-def _seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
+    """Returns a time for a table of text."""
     return "-" if value is None else f"{value:.2f} s"

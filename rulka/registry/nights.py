@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -122,7 +121,6 @@ def race_night(
     *,
     num_races: int | None = None,
     device: torch.device = CPU,
-    folder: Path = NIGHTS,
     stream: TextIO | None = None,
 ) -> Night:
     """Lets both agents race, notes what came of it, films records, and promotes the latest agent where it wins.
@@ -135,22 +133,21 @@ def race_night(
         tracks: names, see `rulka.registry.tracks.tracks_to_race_on`.
         num_races: of each agent on each track; None takes `evaluate.num_races`.
         device: where networks run.
-        folder: of the history.
         stream: where progress is shown; standard output when None.
 
     Raises:
         UserError: if an agent, a track or the history is missing or damaged.
     """
     latest = find_agent(LATEST)
-    past = read_history(folder)
+    past = read_history()
     where = tracks_to_race_on(tracks, params)
     said = describe(promote(latest, _nobody)) if promoted_name() is None else ""
     names = {role: name_of(find_agent(role)) for role in (LATEST, PROMOTED)}
     first, second = (load_racer(name, find_agent(role), params, device) for role, name in names.items())
     found = race_pairs(first, second, params, where, num_races=num_races, seed=seed_of(night), stream=stream)
     rows = rows_of(found, night, past)
-    records = _film_records(found, past, params, folder, stream)
-    append_history(folder, rows)
+    records = _film_records(found, past, params, stream)
+    append_history(rows)
     if found.winner is found.first and names[LATEST] != names[PROMOTED]:
         said = describe(promote(latest, lambda _: found))
     below = tuple(row.role for row in rows if row.track == ALL_TRACKS and judge(row, past).is_below)
@@ -243,9 +240,7 @@ def _compared(night: NightRow, before: Sequence[NightRow], *, was_below: bool) -
     return Verdict(mean, is_below=is_below, is_worse=is_far_below or (is_below and was_below))
 
 
-def _film_records(
-    found: Comparison, past: Sequence[NightRow], params: Params, folder: Path, stream: TextIO | None
-) -> list[Track]:
+def _film_records(found: Comparison, past: Sequence[NightRow], params: Params, stream: TextIO | None) -> list[Track]:
     """Films the best race on each track where it beats all nights before; returns these tracks."""
     tracks = []
     for pairs in found.tracks:
@@ -258,8 +253,8 @@ def _film_records(
         texts = HudTexts(f"{racer.name[:18]}  {best.time_s:.2f} s", f"{pairs.track.name[:28]}, start {best.seed}", "")
         shown = VideoRace(best, (), texts)
         observation = getattr(racer.policy, "observation", params.observation)
-        (folder / RECORDS_FOLDER).mkdir(parents=True, exist_ok=True)
-        with new_file(folder / RECORDS_FOLDER / f"{uid}.mp4") as beside:
+        (NIGHTS / RECORDS_FOLDER).mkdir(parents=True, exist_ok=True)
+        with new_file(NIGHTS / RECORDS_FOLDER / f"{uid}.mp4") as beside:
             write_video(beside, shown, params.simulator.camera, observation, params.evaluate, stream)
         tracks.append(pairs.track)
     return tracks

@@ -34,6 +34,7 @@ from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult, finish_times_s
 from rulka.params import Params
 from rulka.progress import Progress
+from rulka.registry.kept import format_seconds
 from rulka.statistics import Interval, Scores, bootstrap_interval, mean
 from rulka.tracks.track import Track
 
@@ -318,7 +319,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
         entry["name"],
         f"{_yes(first['trained_on'])} / {_yes(second['trained_on'])}",
         f"{first['finished']} / {second['finished']} of {first['races']}",
-        f"{_seconds(first['median_time_s'])} / {_seconds(second['median_time_s'])}",
+        f"{format_seconds(first['median_time_s'])} / {format_seconds(second['median_time_s'])}",
         "-" if gain_s is None else f"{gain_s:+.2f} s",
         f"{100 * entry['lead']:+.2f} %",
         f"{100 * low:+.2f} to {100 * high:+.2f}",
@@ -327,7 +328,3 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 def _yes(holds: bool) -> str:
     return "yes" if holds else "no"
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"

@@ -14,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from rulka.params import Params
 from rulka.progress import Progress
 from rulka.registry.pairs import Comparison, Racer, TrackPairs, interval_of
-from rulka.report.theme import LIGHT, to_png
+from rulka.report.theme import BLUE, EDGE, MUTED, WIDTH_IN, to_png
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, frame_times_ms, race_frames, write_mp4
 
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rulka.evaluation.results import RaceResult
-    from rulka.report.theme import Theme
     from rulka.statistics import Interval
 
-WIDTH_IN, ROW_IN, AROUND_IN = 9.6, 0.5, 1.5
+ROW_IN, AROUND_IN = 0.5, 1.5
 SPREAD = 0.22
 """Dots of one row are spread this far to either side, so that equal leads are seen as several."""
 
 
 def leads_png(comparison: Comparison) -> bytes:
     """Returns the plot of all leads as a PNG file."""
-    return to_png(lambda theme: _leads(comparison, theme), LIGHT) or b""
+    return to_png(lambda: _leads(comparison)) or b""
 
 
-def _leads(comparison: Comparison, theme: Theme) -> Figure:
+def _leads(comparison: Comparison) -> Figure:
     rows = [
         (pairs.track.name, pairs.leads, interval_of(pairs.leads[:, None], comparison.seed))
         for pairs in comparison.tracks
@@ -47,8 +46,8 @@ def _leads(comparison: Comparison, theme: Theme) -> Figure:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, AROUND_IN + ROW_IN * len(rows)), layout="constrained")
     means = [float(pairs.leads.mean()) for pairs in comparison.tracks] + [comparison.lead]
     for place, ((_, leads, interval), mean) in enumerate(zip(rows, means, strict=False)):
-        _draw_row(axes, place, leads, mean, interval, theme)
-    axes.axvline(0.0, color=theme.muted, linewidth=1.0)
+        _draw_row(axes, place, leads, mean, interval)
+    axes.axvline(0.0, color=MUTED, linewidth=1.0)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
@@ -63,12 +62,10 @@ def _leads(comparison: Comparison, theme: Theme) -> Figure:
     return figure
 
 
-def _draw_row(
-    axes: Axes, place: int, leads: NDArray[np.float64], mean: float, interval: Interval, theme: Theme
-) -> None:
+def _draw_row(axes: Axes, place: int, leads: NDArray[np.float64], mean: float, interval: Interval) -> None:
     away = np.linspace(-SPREAD, SPREAD, len(leads)) if len(leads) > 1 else np.zeros(len(leads))
-    axes.scatter(leads, place + away, s=14, color=theme.edge, linewidths=0)
-    colour = theme.muted if interval.low <= 0.0 <= interval.high else theme.blue
+    axes.scatter(leads, place + away, s=14, color=EDGE, linewidths=0)
+    colour = MUTED if interval.low <= 0.0 <= interval.high else BLUE
     axes.plot(interval, (place, place), color=colour, linewidth=4.0, solid_capstyle="butt")
     axes.plot(mean, place, "o", color=colour, markersize=8)
 

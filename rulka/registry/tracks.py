@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rulka.datasets.races import load_main_track
 from rulka.folders import RACES, TRACKS
@@ -20,30 +19,26 @@ are far smaller. A test holds their shapes, as nights are compared over months.
 """
 
 
-def tracks_to_race_on(
-    names: Sequence[str], params: Params, races_dir: Path = RACES, tracks_dir: Path = TRACKS
-) -> list[Track]:
+def tracks_to_race_on(names: Sequence[str], params: Params) -> list[Track]:
     """Returns the tracks that are named; without names the main one and those of `evaluate.tracks`.
 
     Args:
         names: slugs, uids or files; "main" stands for the track of the race dataset, "campaign" for all of that,
             "held-out" for those of `HELD_OUT_SEEDS`.
         params: for `evaluate.tracks`.
-        races_dir: the race dataset.
-        tracks_dir: the tracks in it.
 
     Raises:
         UserError: if a track, or the race dataset, is missing or damaged.
     """
     if not names:
-        main = load_main_track(races_dir)
+        main = load_main_track(RACES)
         return [main, *(track for track in chosen_tracks(params.evaluate.tracks, main) if track.uid != main.uid)]
-    return [track for name in names for track in _tracks_of(name, races_dir, tracks_dir)]
+    return [track for name in names for track in _tracks_of(name)]
 
 
-def _tracks_of(name: str, races_dir: Path, tracks_dir: Path) -> list[Track]:
+def _tracks_of(name: str) -> list[Track]:
     if name == WHOLE_CAMPAIGN:
         return [campaign_track(entry.slug) for entry in CAMPAIGN]
     if name == HELD_OUT:
         return [generate_track(seed, 600.0, 16.0, 0.12, 150.0, kind) for kind, seed in HELD_OUT_SEEDS.items()]
-    return [load_main_track(races_dir) if name == MAIN else find_track(name, tracks_dir)]
+    return [load_main_track(RACES) if name == MAIN else find_track(name, TRACKS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from rulka.evaluation.results import Evaluation
 from rulka.folders import PREVIEWS_PICTURE
 from rulka.report.learning_plots import TrainingLog, confusion_plot, training_plot
 from rulka.report.race_plots import map_plot, speed_plot, split_chart, time_plot
-from rulka.report.theme import LIGHT, to_png
+from rulka.report.theme import to_png
 
 ENCODER_PICTURES = {
     PREVIEWS_PICTURE: (
@@ -77,14 +78,14 @@ def draw_figures(
             "A dot is a finished race, a bar the median. Dots are spread vertically only to be seen.",
         ),
         "training": (
-            lambda evaluation, theme: training_plot(logs, evaluation, theme),
+            lambda evaluation: training_plot(logs, evaluation),
             "Training",
             "Left by minutes, right by decisions. Lines are training races, which explore and may start anywhere "
             "on the track: share that finished, best time from the start line so far, mean return. Dots are "
             "greedy checks from the start line during training: share that finished, and their mean time.",
         ),
         "cloning": (
-            lambda _, theme: confusion_plot(np.array(confusion, np.float64), theme) if confusion else None,
+            lambda _: confusion_plot(np.array(confusion, np.float64)) if confusion else None,
             "What the cloned policy mixes up",
             "Each row is an action of the demonstrators, each column what the cloned policy chose instead, in percent "
             "of the row. Many confusions are a matter of a twentieth of a second.",
@@ -92,7 +93,7 @@ def draw_figures(
     }
     figures = {}
     for name, (draw, title, caption) in wanted.items():
-        png = to_png(lambda theme, draw=draw: draw(evaluation, theme), LIGHT)
+        png = to_png(partial(draw, evaluation))
         if png is not None:
             figures[name] = Plot(title, caption, png, is_small=name == "cloning")
     return figures

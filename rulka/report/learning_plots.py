@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from rulka.actions import CONTROLS, Controls
 from rulka.errors import UserError
+from rulka.report.theme import BLUE, INK, MUTED, WIDTH_IN, other_colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rulka.evaluation.results import Evaluation
-    from rulka.report.theme import Theme
 
-WIDTH_IN = 9.6
 DASHES = ("-", "--", "-.")
 ROWS = (
     ("finish_rate", "check_finish_rate", "races finished"),
@@ -84,13 +83,12 @@ def _parse(path: Path, number: int, line: str) -> dict[str, object]:
     return row
 
 
-def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Theme) -> Figure | None:
+def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation) -> Figure | None:
     """Draws finish rate, record and return over minutes and over env steps; dots are greedy checks.
 
     Args:
         logs: one for each algorithm, the agent's first.
         evaluation: supplies the times of the demonstrations to compare with.
-        theme: colours.
     """
     rows = [row for row in ROWS if any(len(log.curve("env_steps", row[0])[0]) for log in logs)]
     if not rows:
@@ -103,11 +101,11 @@ def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Th
         row[0].set_ylabel(label)
         for (axis, _), axes in zip(COLUMNS, row, strict=True):
             for number, log in enumerate(logs):
-                colour = theme.blue if number == 0 else theme.other(number - 1)
+                colour = BLUE if number == 0 else other_colour(number - 1)
                 axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
                 axes.plot(*log.curve(axis, check), "o", color=colour, markersize=4.5)
             if name == "record_s":
-                _mark_demonstrations(axes, evaluation, theme)
+                _mark_demonstrations(axes, evaluation)
         if name == "finish_rate":
             row[0].set_ylim(-0.02, 1.02)
             row[0].yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -119,17 +117,17 @@ def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Th
     return figure
 
 
-def _mark_demonstrations(axes: Axes, evaluation: Evaluation, theme: Theme) -> None:
+def _mark_demonstrations(axes: Axes, evaluation: Evaluation) -> None:
     for name, race in (("best", evaluation.best_demonstration), ("median", evaluation.median_demonstration)):
         if race is not None and race.time_s is not None:
-            axes.axhline(race.time_s, color=theme.muted, linewidth=1.0, linestyle=(0, (4, 3)))
+            axes.axhline(race.time_s, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"{name} demonstration",
                 (0.01, race.time_s),
                 xycoords=axes.get_yaxis_transform(),
                 va="bottom",
                 fontsize=8.5,
-                color=theme.muted,
+                color=MUTED,
             )
 
 
@@ -137,12 +135,11 @@ def _thousands(value: float, _position: int) -> str:
     return f"{value / 1000:,.0f} k" if value else "0"
 
 
-def confusion_plot(confusion: NDArray[np.float64], theme: Theme) -> Figure | None:
+def confusion_plot(confusion: NDArray[np.float64]) -> Figure | None:
     """Draws which action the cloned policy takes where the demonstrations took which.
 
     Args:
         confusion: [A, A] counts; rows are the demonstrated action, columns the policy's.
-        theme: colours.
     """
     totals = confusion.sum(axis=1)
     used = np.flatnonzero((totals > 0) | (confusion.sum(axis=0) > 0))
@@ -154,7 +151,7 @@ def confusion_plot(confusion: NDArray[np.float64], theme: Theme) -> Figure | Non
     image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
     for (row, column), share in np.ndenumerate(shares):
         if share >= 0.005:
-            colour = "white" if share > 0.55 else theme.ink
+            colour = "white" if share > 0.55 else INK
             axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8.5, color=colour)
     labels = [action_name(CONTROLS[index]) for index in used]
     axes.set_xticks(range(len(used)), labels, rotation=45, ha="right", rotation_mode="anchor")

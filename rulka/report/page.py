@@ -23,7 +23,7 @@ from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
 from rulka.folders import COMPARED
 from rulka.report.figures import Plot
-from rulka.report.theme import LIGHT
+from rulka.report.theme import colours_of
 from rulka.report.words import percent, seconds, signed, templates
 
 MAX_VIDEO_BYTES = 8_000_000
@@ -123,7 +123,7 @@ def render_report(report: Report) -> str:
         evaluation=evaluation,
         metrics=metrics,
         rows=[(contestant, entries[contestant.key]) for contestant in evaluation.contestants],
-        colours=LIGHT.colours_of(evaluation),
+        colours=colours_of(evaluation),
         headline=headline(metrics),
         track_head=TRACK_HEAD,
         track_rows=track_rows(metrics["tracks"]) if len(metrics["tracks"]) > 1 else [],

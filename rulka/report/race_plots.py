@@ -1,6 +1,6 @@
 """Plots of races: driven lines, time gained along the track, speed over distance, times of all races.
 
-Every function draws one figure in the theme applied by `theme.to_png`, or returns None when there is nothing to show.
+Every function draws one figure in the style that `theme.to_png` applies, or returns None when there is nothing to show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rulka.evaluation.results import (
     time_at_distance_s,
 )
 from rulka.report.road import draw_top
-from rulka.report.theme import SPEED_COLOURS
+from rulka.report.theme import EDGE, INK, MUTED, ORANGE, SPEED_COLOURS, WIDTH_IN, colours_of
 from rulka.tracks.top_view import TopView, road_edges, top_view
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from rulka.report.theme import Theme
     from rulka.tracks.track import Track
 
-WIDTH_IN = 9.6
 DISTANCE_STEP_M = 1.0
 FAR_BEHIND = 1.5
 """The split chart reaches this many times as far down as the slowest finished line."""
@@ -44,7 +42,7 @@ WIDE = 1.35
 """A track at least this many times as long as high is shown in panels below one another."""
 
 
-def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+def map_plot(evaluation: Evaluation) -> Figure | None:
     """Draws the races of the agent, the cloned policy and the best demonstration, the best of each in colour."""
     panels = _panels(evaluation)
     if not panels:
@@ -59,8 +57,8 @@ def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     fastest_kmh = max(float(race.speed_mps.max()) for _, races in panels for race in races) * MPS_TO_KMH
     speed_scale = Normalize(0.0, fastest_kmh)
     for axes, (title, races) in zip(places.flat, panels, strict=True):
-        draw_top(axes, evaluation.track, view, theme)
-        _draw_races(axes, races, view, speed_scale, theme)
+        draw_top(axes, evaluation.track, view)
+        _draw_races(axes, races, view, speed_scale)
         axes.set_title(title)
     lines = plt.cm.ScalarMappable(norm=speed_scale, cmap=SPEED_COLOURS)
     figure.colorbar(
@@ -84,19 +82,19 @@ def _title(label: str, races: list[RaceResult]) -> str:
     return f"{label}: {len(races)} races, the best ({best.time_s:.2f} s) in colour"
 
 
-def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale: Normalize, theme: Theme) -> None:
+def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale: Normalize) -> None:
     best = best_race(races)
     for race in races:
         path = view(race.position_m)
         if race is not best:
-            axes.plot(path[:, 0], path[:, 1], color=theme.muted, linewidth=0.7, alpha=0.6, zorder=4)
+            axes.plot(path[:, 0], path[:, 1], color=MUTED, linewidth=0.7, alpha=0.6, zorder=4)
         if not race.is_finished:
-            axes.plot(path[-1, 0], path[-1, 1], "x", color=theme.orange, markersize=6, markeredgewidth=1.6, zorder=4)
+            axes.plot(path[-1, 0], path[-1, 1], "x", color=ORANGE, markersize=6, markeredgewidth=1.6, zorder=4)
     if best is None:
         return
     path, speed_kmh = view(best.position_m), best.speed_mps * MPS_TO_KMH
     segments = np.stack([path[:-1], path[1:]], axis=1)
-    axes.plot(path[:, 0], path[:, 1], color=theme.ink, linewidth=3.8, alpha=0.55, solid_capstyle="round", zorder=4)
+    axes.plot(path[:, 0], path[:, 1], color=INK, linewidth=3.8, alpha=0.55, solid_capstyle="round", zorder=4)
     line = LineCollection(
         list(segments), cmap=SPEED_COLOURS, norm=speed_scale, linewidths=2.6, capstyle="round", zorder=4
     )
@@ -104,7 +102,7 @@ def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale:
     axes.add_collection(line)
 
 
-def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
+def split_chart(evaluation: Evaluation) -> Figure | None:
     """Draws, along the track, how much later than the best demonstration each one is; lower is faster."""
     best, median = evaluation.best_demonstration, evaluation.median_demonstration
     if best is None:
@@ -112,11 +110,11 @@ def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
     distance_m = _distances(evaluation.track)
     best_s = time_at_distance_s(best, distance_m)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.8), layout="constrained")
-    _mark_gates(axes, evaluation.track, theme)
-    axes.axhline(0.0, color=theme.ink, linewidth=1.6, label="best demonstration")
-    lines = _split_lines(evaluation, theme)
+    _mark_gates(axes, evaluation.track)
+    axes.axhline(0.0, color=INK, linewidth=1.6, label="best demonstration")
+    lines = _split_lines(evaluation)
     if median is not None and median is not best:
-        lines.append(("median demonstration", median, theme.muted, "--"))
+        lines.append(("median demonstration", median, MUTED, "--"))
     at_finish: list[float] = []
     for label, race, colour, dash in lines:
         behind_s = time_at_distance_s(race, distance_m) - best_s
@@ -129,9 +127,9 @@ def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
     return figure
 
 
-def _split_lines(evaluation: Evaluation, theme: Theme) -> list[tuple[str, RaceResult, str, str]]:
+def _split_lines(evaluation: Evaluation) -> list[tuple[str, RaceResult, str, str]]:
     """Returns label, race, colour and dash of every contestant's typical race and of the agent's best."""
-    colours = theme.colours_of(evaluation)
+    colours = colours_of(evaluation)
     lines: list[tuple[str, RaceResult, str, str]] = []
     for contestant in evaluation.contestants:
         best, middle = best_race(contestant.races), median_race(contestant.races)
@@ -168,14 +166,14 @@ def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
     axes.set_ylim(low, high)
 
 
-def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+def speed_plot(evaluation: Evaluation) -> Figure | None:
     """Draws speed over distance of the best races."""
     distance_m = _distances(evaluation.track)
-    colours = theme.colours_of(evaluation)
+    colours = colours_of(evaluation)
     races = [(c.label, best_race(c.races), colours[c.key], "-") for c in evaluation.contestants if c.key != "random"]
-    races.append(("best demonstration", evaluation.best_demonstration, theme.ink, "--"))
+    races.append(("best demonstration", evaluation.best_demonstration, INK, "--"))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.1), layout="constrained")
-    _mark_gates(axes, evaluation.track, theme)
+    _mark_gates(axes, evaluation.track)
     for label, race, colour, dash in reversed(races):
         if race is not None:
             speed_kmh = speed_at_distance_mps(race, distance_m) * MPS_TO_KMH
@@ -185,12 +183,12 @@ def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     return figure
 
 
-def time_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+def time_plot(evaluation: Evaluation) -> Figure | None:
     """Draws the time of every finished race as a dot, medians as bars; counts the races that did not finish."""
-    colours = theme.colours_of(evaluation)
+    colours = colours_of(evaluation)
     rows = [(c.label, c.races, colours[c.key]) for c in evaluation.contestants]
-    rows.append(("demonstrations", evaluation.demonstrations, theme.ink))
-    rows.append(("reference lap", [evaluation.reference] if evaluation.reference else [], theme.ink))
+    rows.append(("demonstrations", evaluation.demonstrations, INK))
+    rows.append(("reference lap", [evaluation.reference] if evaluation.reference else [], INK))
     rows = [row for row in rows if row[1]]
     if not any(finish_times_s(races) for _, races, _ in rows):
         return None
@@ -198,12 +196,12 @@ def time_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     for height, (_, races, colour) in enumerate(rows):
         _draw_times(axes, height, races, colour)
     if evaluation.reference and evaluation.reference.time_s is not None:
-        axes.axvline(evaluation.reference.time_s, color=theme.muted, linewidth=1.0, linestyle=(0, (4, 3)), zorder=0)
+        axes.axvline(evaluation.reference.time_s, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=0)
     labels = [f"{label}\n{len(finish_times_s(races))} of {len(races)} finished" for label, races, _ in rows]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0, labelcolor=theme.ink)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set(xlabel="race time (s), finished races")
     return figure
 
@@ -221,11 +219,11 @@ def _distances(track: Track) -> NDArray[np.float64]:
     return np.append(np.arange(0.0, track.length_m, DISTANCE_STEP_M), track.length_m)
 
 
-def _mark_gates(axes: Axes, track: Track, theme: Theme) -> None:
+def _mark_gates(axes: Axes, track: Track) -> None:
     axes.grid(visible=False, axis="x")
     axes.xaxis.set_major_locator(MaxNLocator(10))
     for number, gate_m in enumerate(track.gate_m, start=1):
-        axes.axvline(gate_m, color=theme.edge, linewidth=0.9, linestyle=(0, (1, 2)))
+        axes.axvline(gate_m, color=EDGE, linewidth=0.9, linestyle=(0, (1, 2)))
         name = "finish" if number == len(track.gate_m) else f"gate {number}"
         axes.annotate(
             name,
@@ -234,6 +232,6 @@ def _mark_gates(axes: Axes, track: Track, theme: Theme) -> None:
             xytext=(0, 3),
             textcoords="offset points",
             ha="right" if name == "finish" else "center",
-            color=theme.muted,
+            color=MUTED,
             fontsize=8.5,
         )

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
 
 from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
+from rulka.report.theme import BLUE, GREEN, INK, MUTED, PINK
 from rulka.tracks.top_view import TopView, road_edges
 from rulka.tracks.track import DROP, VERGE, WALL
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from rulka.report.theme import Theme
     from rulka.tracks.track import Track
 
 CHUNK_ZONES = 24
@@ -31,14 +31,14 @@ def groups_of(track: Track) -> NDArray[np.int64]:
     return MATERIAL_GROUP[track.material] % len(SURFACES)
 
 
-def draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_labels: bool = False) -> None:
+def draw_top(axes: Axes, track: Track, view: TopView, *, gate_labels: bool = False) -> None:
     """Draws a track from above, in zorder 2 to 3, with its gates above that, which may be labelled, and a scale."""
     edges = road_edges(track, view)
     left, right = edges
     quads = np.stack([left[:-1], left[1:], right[1:], right[:-1]], axis=1)
     sides = np.stack([np.stack([side[:-1], side[1:]], axis=1) for side in edges], axis=1)
     colours = np.array(SURFACE_COLOURS)[groups_of(track)[:-1]]
-    strokes = {VERGE: (theme.muted, 0.6), WALL: (theme.ink, 1.3), DROP: (theme.blue, 1.3)}
+    strokes = {VERGE: (MUTED, 0.6), WALL: (INK, 1.3), DROP: (BLUE, 1.3)}
     for start in range(0, track.num_zones - 1, CHUNK_ZONES):
         part = slice(start, min(start + CHUNK_ZONES, track.num_zones - 1))
         order = 2.0 + 1e-3 * float(track.centre_m[part, 1].mean())
@@ -55,20 +55,20 @@ def draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_labe
     axes.set_axis_off()
     axes.autoscale_view()
     axes.margins(0.05, 0.08)
-    _draw_gates(axes, track, edges, theme, gate_labels=gate_labels)
-    _draw_scale(axes, edges, theme)
+    _draw_gates(axes, track, edges, gate_labels=gate_labels)
+    _draw_scale(axes, edges)
 
 
-def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: Theme, *, gate_labels: bool) -> None:
+def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], *, gate_labels: bool) -> None:
     last = track.num_zones - 1
     zones = np.round(track.gate_m / ZONE_SPACING_M).astype(int).clip(0, last)
     names = [f"{at_m:,.0f} m" if gate_labels else "" for at_m in track.gate_m[:-1]]
-    colours = {0: theme.green, last: theme.pink}
+    colours = {0: GREEN, last: PINK}
     for zone, name in zip((0, *zones[:-1], last), ("start", *names, "finish"), strict=True):
         is_end, middle, ends = zone in colours, edges[:, zone].mean(axis=0), edges[:, zone]
         over = middle + (ends - middle) * (1.7 if is_end else 1.25)
         left = (ends[0] - middle) / np.linalg.norm(ends[0] - middle)
-        colour = colours.get(zone, theme.ink)
+        colour = colours.get(zone, INK)
         axes.plot(over[:, 0], over[:, 1], color=colour, linewidth=3.0 if is_end else 1.3, zorder=3.5)
         axes.annotate(
             name,
@@ -85,11 +85,11 @@ def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: The
         )
 
 
-def _draw_scale(axes: Axes, edges: NDArray[np.float64], theme: Theme) -> None:
+def _draw_scale(axes: Axes, edges: NDArray[np.float64]) -> None:
     """Draws a bar of a round length in the lower right corner."""
     low, high = edges.reshape(-1, 2).min(axis=0), edges.reshape(-1, 2).max(axis=0)
     length_m = 10.0 ** np.floor(np.log10((high[0] - low[0]) / 5.0))
     length_m *= 5.0 if (high[0] - low[0]) / length_m > 25.0 else 2.0 if (high[0] - low[0]) / length_m > 10.0 else 1.0
     x, y = high[0] - length_m, low[1] - 6.0
-    axes.plot([x, x + length_m], [y, y], color=theme.muted, linewidth=2.0, solid_capstyle="butt")
-    axes.text(x + length_m / 2, y + 2.5, f"{length_m:g} m", ha="center", va="bottom", fontsize=8.5, color=theme.muted)
+    axes.plot([x, x + length_m], [y, y], color=MUTED, linewidth=2.0, solid_capstyle="butt")
+    axes.text(x + length_m / 2, y + 2.5, f"{length_m:g} m", ha="center", va="bottom", fontsize=8.5, color=MUTED)

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from rulka.observation import ZONE_SPACING_M
 from rulka.report.road import SURFACE_COLOURS, SURFACES, draw_top, groups_of
+from rulka.report.theme import BLUE, INK, MUTED, WIDTH_IN
 from rulka.tracks.facts import climb_m, difficulty_of
 from rulka.tracks.top_view import road_edges, top_view
 from rulka.tracks.track import DROP, VERGE, WALL
@@ -22,16 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from rulka.report.theme import Theme
     from rulka.tracks.track import Track
 
-WIDTH_IN = 9.6
 MARGIN_IN = 0.35
-SHEET_COLUMNS, SHEET_WIDTH_IN, PANEL_HEIGHT_IN = 2, 9.6, 2.8
+SHEET_COLUMNS, PANEL_HEIGHT_IN = 2, 2.8
 EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
 
 
-def track_plot(track: Track, theme: Theme) -> Figure:
+def track_plot(track: Track) -> Figure:
     """Draws one track: from above, and below that its height and bank along the way."""
     view = top_view(track)
     edges = road_edges(track, view)
@@ -39,35 +38,35 @@ def track_plot(track: Track, theme: Theme) -> Figure:
     top_in = float(np.clip(WIDTH_IN * (high[1] - low[1]) / (high[0] - low[0]), 2.2, 7.5)) + MARGIN_IN
     figure = plt.figure(figsize=(WIDTH_IN, top_in + 3.6), layout="constrained")
     top, profile, bank = figure.subplots(3, 1, height_ratios=(top_in, 1.5, 0.8))
-    draw_top(top, track, view, theme, gate_labels=True)
-    top.legend(handles=_legend(track, theme), loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=8)
-    _draw_profile(profile, track, theme)
+    draw_top(top, track, view, gate_labels=True)
+    top.legend(handles=_legend(track), loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=8)
+    _draw_profile(profile, track)
     profile.set_ylabel("height (m)")
     profile.tick_params(labelbottom=False)
-    bank.plot(_along(track), np.degrees(track.bank_rad), color=theme.blue)
+    bank.plot(_along(track), np.degrees(track.bank_rad), color=BLUE)
     bank.set_ylabel("bank (°)\nleft side up +")
     bank.set_xlabel("distance (m)")
     bank.set_xlim(0.0, track.length_m)
     reach = max(5.0, 1.15 * float(np.degrees(np.abs(track.bank_rad)).max()))
     bank.set_ylim(-reach, reach)
-    figure.suptitle(_headline(track), x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=theme.ink)
+    figure.suptitle(_headline(track), x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK)
     return figure
 
 
-def track_sheet(tracks: Sequence[Track], theme: Theme) -> Figure:
+def track_sheet(tracks: Sequence[Track]) -> Figure:
     """Draws many tracks on one sheet, each from above with its profile, every one filling its place."""
     rows = -(-len(tracks) // SHEET_COLUMNS)
-    figure = plt.figure(figsize=(SHEET_WIDTH_IN, rows * PANEL_HEIGHT_IN + 0.35), layout="constrained")
+    figure = plt.figure(figsize=(WIDTH_IN, rows * PANEL_HEIGHT_IN + 0.35), layout="constrained")
     places = figure.subfigures(rows, SHEET_COLUMNS, wspace=0.03, hspace=0.03, squeeze=False)
     for number, (place, track) in enumerate(zip(places.flat, tracks, strict=False), start=1):
         top, profile = place.subplots(2, 1, height_ratios=(5.0, 0.8))
-        draw_top(top, track, top_view(track), theme, gate_labels=False)
-        _draw_profile(profile, track, theme)
+        draw_top(top, track, top_view(track), gate_labels=False)
+        _draw_profile(profile, track)
         profile.tick_params(labelsize=7.5)
         profile.locator_params(axis="y", nbins=2)
         profile.grid(visible=False)
         place.suptitle(f"{number}  {_headline(track)}", x=0.02, ha="left", fontsize=10, fontweight="bold")
-    handles = {handle.get_label(): handle for track in tracks for handle in _legend(track, theme)}
+    handles = {handle.get_label(): handle for track in tracks for handle in _legend(track)}
     # Surfaces first, then edges.
     ordered = sorted(handles.values(), key=lambda handle: isinstance(handle, Line2D))
     figure.legend(handles=ordered, loc="outside lower center", ncols=len(ordered))
@@ -84,26 +83,26 @@ def _along(track: Track) -> NDArray[np.float64]:
     return np.arange(track.num_zones, dtype=np.float64) * np.float64(ZONE_SPACING_M)
 
 
-def _draw_profile(axes: Axes, track: Track, theme: Theme) -> None:
+def _draw_profile(axes: Axes, track: Track) -> None:
     """Draws the height along the way over its surface, with a line at every gate."""
     along, height = _along(track), track.centre_m[:, 1] - track.centre_m[:, 1].min()
     top = max(float(height.max()), 10.0)
     groups = groups_of(track)
     for group in np.unique(groups):
         axes.fill_between(along, height, -0.1 * top, where=groups == group, color=SURFACE_COLOURS[group], linewidth=0)
-    axes.plot(along, height, color=theme.ink, linewidth=1.2)
+    axes.plot(along, height, color=INK, linewidth=1.2)
     for at_m in track.gate_m[:-1]:
-        axes.axvline(at_m, color=theme.muted, linewidth=0.7, linestyle=(0, (3, 3)))
+        axes.axvline(at_m, color=MUTED, linewidth=0.7, linestyle=(0, (3, 3)))
     axes.set_xlim(0.0, track.length_m)
     axes.set_ylim(-0.1 * top, 1.15 * top)
 
 
-def _legend(track: Track, theme: Theme) -> list[Patch | Line2D]:
+def _legend(track: Track) -> list[Patch | Line2D]:
     """Returns what there is to explain about one track."""
     shown = [
         Patch(facecolor=SURFACE_COLOURS[group], label=SURFACES[group])
         for group in sorted(set(groups_of(track).tolist()))
     ]
-    colours = {VERGE: theme.muted, WALL: theme.ink, DROP: theme.blue}
+    colours = {VERGE: MUTED, WALL: INK, DROP: BLUE}
     kinds = sorted(set(track.edge.tolist()))
     return shown + [Line2D([], [], color=colours[kind], linewidth=1.7, label=EDGES[kind]) for kind in kinds]

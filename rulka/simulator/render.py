@@ -108,9 +108,8 @@ def render_rgb(
     width: int,
     height: int,
     others: NDArray[np.float32] | None = None,
-    camera: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
-    """Draws one frame for people: the own car from behind, other cars as ghosts of another colour.
+    """Draws one frame for people: the own car from behind, where it shows well, other cars as ghosts of another colour.
 
     It is drawn at twice the size and averaged.
 
@@ -121,7 +120,6 @@ def render_rgb(
         width: pixels.
         height: pixels.
         others: [M, 12] poses of other cars, drawn where they are in view.
-        camera: from `camera_array`; without it, one behind the car that shows it well.
 
     Returns:
         [H, W, 3] uint8.
@@ -133,7 +131,7 @@ def render_rgb(
     if others is not None and len(others):
         cars = np.concatenate([cars, np.asarray(others, np.float32)[:, :POSE_SIZE]])
     large = np.empty((3, 1, 2 * height, 2 * width), np.uint8)
-    lens = (camera_array(_PEOPLE) if camera is None else camera)[None]
+    lens = camera_array(_PEOPLE)[None]
     scratch = new_scratch()
     for channel in range(3):
         tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))

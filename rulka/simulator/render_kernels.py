@@ -831,7 +831,7 @@ def draw_frames(
     scratch: Scratch,
     out: Bytes,
 ) -> int:
-    """Draws every pose; `render_frames` checks the arguments.
+    """Draws every pose; `rulka.simulator.render` checks the arguments.
 
     Args:
         poses: [N, >= 12] position and rotation of each car.

@@ -46,7 +46,7 @@ CHANGE_M = 2.0
 """A change of surface or edge within a strip counts as if it strayed so far from its course."""
 WING_WEIGHT = 0.1
 """Share of the terrain's straying that counts."""
-UP, FLAT = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0])
+FLAT = np.array([1.0, 0.0, 1.0])
 
 
 class Scene(NamedTuple):

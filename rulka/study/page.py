@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rulka.evaluation.metrics import TRACK_HEAD
 from rulka.outputs import new_file
 from rulka.provenance import current_commit, library_versions
-from rulka.report.theme import LIGHT, Draw, Theme, to_png
+from rulka.report.theme import BLUE, GREEN, MUTED, ORANGE, PINK, WIDTH_IN, Draw, to_png
 from rulka.statistics import Interval
 from rulka.study.plan import ExperimentFile, Plan, StudyFile
 from rulka.study.results import SCORE, Results, column
@@ -89,7 +89,7 @@ def write_page(page: Path, parts: Sequence[str], pictures: Mapping[str, Draw]) -
     for name, draw in pictures.items():
         (page.parent / "images").mkdir(exist_ok=True)
         with new_file(page.parent / "images" / name) as beside:
-            beside.write_bytes(to_png(draw, LIGHT) or b"")
+            beside.write_bytes(to_png(draw) or b"")
     with new_file(page) as beside:
         beside.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -161,7 +161,7 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
         }
     else:
         picture = f"{plan.name}-curves.png"
-        pictures[picture] = lambda theme: _curves(results, theme)
+        pictures[picture] = lambda: _curves(results)
         parts += [*_arrivals(results, file.baseline), f"![{plan.name}](images/{picture})"]
     parts += ["## Every run", table(results.rows.to_dict("records"), columns)]
     if not file.measures and len(set(results.tracks["track"].tolist())) > 1:
@@ -247,14 +247,15 @@ def _range(interval: Interval) -> str:
     return f"{interval.low:.3f} to {interval.high:.3f}"
 
 
-def _curves(results: Results, theme: Theme) -> Figure:
+def _curves(results: Results) -> Figure:
+    size = (WIDTH_IN, 0.7 + 2.4 * len(CURVES))
     figure, places = plt.subplots(
-        len(CURVES), len(AXES), figsize=(9.6, 0.7 + 2.4 * len(CURVES)), layout="constrained", sharex="col", sharey="row"
+        len(CURVES), len(AXES), figsize=size, layout="constrained", sharex="col", sharey="row"
     )
     for (name, label), row in zip(CURVES, places, strict=True):
         row[0].set_ylabel(label)
         for (axis, _), axes in zip(AXES, row, strict=True):
-            _draw_curves(axes, results.curves, axis, name, theme)
+            _draw_curves(axes, results.curves, axis, name)
     for (axis, label), axes in zip(AXES, places[-1], strict=True):
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(ScalarFormatter() if axis == "cpu_minutes" else EngFormatter())
@@ -265,12 +266,12 @@ def _curves(results: Results, theme: Theme) -> Figure:
     return figure
 
 
-def _draw_curves(axes: Axes, curves: pd.DataFrame, axis: str, name: str, theme: Theme) -> None:
+def _draw_curves(axes: Axes, curves: pd.DataFrame, axis: str, name: str) -> None:
     """Draws the mean over seeds of each variant, and the range of its seeds as a band."""
     if name not in curves:
         return
     known = curves.dropna(subset=[axis, name])
-    colours = cycle((theme.blue, theme.orange, theme.green, theme.pink, theme.muted))
+    colours = cycle((BLUE, ORANGE, GREEN, PINK, MUTED))
     for variant, colour, dash in zip(curves["variant"].unique(), colours, cycle(DASHES), strict=False):
         runs = [run for _, run in known[known["variant"] == variant].groupby("seed")]
         if not runs:

@@ -191,9 +191,9 @@ class PopulationFolder:
         path: where it lies.
     """
 
-    def __init__(self, population: Population, root: Path = POPULATIONS) -> None:
+    def __init__(self, population: Population) -> None:
         self.population = population
-        self.path = root / f"{population.name}-{population.key[:KEY_LENGTH]}"
+        self.path = POPULATIONS / f"{population.name}-{population.key[:KEY_LENGTH]}"
         self._results: dict[tuple[int, int], Result] = {}
 
     def turn_folder(self, member: int, turn: int) -> Path:

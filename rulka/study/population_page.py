@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from rulka.folders import METRICS_FILE
-from rulka.report.theme import Theme
+from rulka.report.theme import BLUE, MUTED, ORANGE, WIDTH_IN
 from rulka.schedule import Moment
 from rulka.study.page import head_of, inline, table, write_page
 from rulka.study.population import PopulationFolder
@@ -119,7 +119,7 @@ def write_population(folder: PopulationFolder, evaluated: Path, page: Path, comm
         "## Copies",
         _copies(turns),
     ]
-    write_page(page, parts, {picture: lambda theme: _schedules(folder, way, theme)})
+    write_page(page, parts, {picture: lambda: _schedules(folder, way)})
 
 
 def _way(results: Sequence[Result]) -> str:
@@ -147,22 +147,22 @@ def _copies(turns: Sequence[Sequence[Result]]) -> str:
     return table(rows, {name: (heads.get(str(name), str(name)), "{}") for name in rows[0]})
 
 
-def _schedules(folder: PopulationFolder, way: Sequence[Result], theme: Theme) -> Figure:
+def _schedules(folder: PopulationFolder, way: Sequence[Result]) -> Figure:
     """Draws what was searched over the steps of a member, as figure F.1 of Espeholt et al. 2018, arXiv:1802.01561."""
     file, turns = folder.population.file, folder.finished()
     figure, places = plt.subplots(
-        len(file.parameters), figsize=(9.6, 0.6 + 2.6 * len(file.parameters)), layout="constrained", squeeze=False
+        len(file.parameters), figsize=(WIDTH_IN, 0.6 + 2.6 * len(file.parameters)), layout="constrained", squeeze=False
     )
     edges = np.arange(len(turns) + 1) * file.turn_env_steps
     steps = np.linspace(0, file.env_steps, NUM_POINTS)
     for name, axes in zip(file.parameters, places[:, 0], strict=True):
         for member in range(file.members):
             values = [results[member].order.values[name] for results in turns]
-            axes.stairs(values, edges, baseline=None, color=theme.muted, linewidth=0.8, alpha=0.6)
+            axes.stairs(values, edges, baseline=None, color=MUTED, linewidth=0.8, alpha=0.6)
         found = [each.order.values[name] for each in way]
-        axes.stairs(found, edges, baseline=None, color=theme.blue, linewidth=2.2, label="on the way to the best member")
+        axes.stairs(found, edges, baseline=None, color=BLUE, linewidth=2.2, label="on the way to the best member")
         hand_made = [folder.population.hand_made[name].at(Moment(int(at), at / file.env_steps)) for at in steps]
-        axes.plot(steps, hand_made, "--", color=theme.orange, linewidth=1.8, label="hand-made")
+        axes.plot(steps, hand_made, "--", color=ORANGE, linewidth=1.8, label="hand-made")
         if min(*file.parameters[name].range, *hand_made) > 0.0 and not file.parameters[name].from_one:
             axes.set_yscale("log")
         axes.set_ylabel(name)

@@ -91,12 +91,11 @@ def _walk(
     position: NDArray[np.float64],
     centre: NDArray[np.float64],
     frames: NDArray[np.float64],
-    start_index: int,
     max_steps: int,
     spacing_m: float,
 ) -> NDArray[np.float64]:
     out = np.empty((position.shape[0], 3))
-    index = start_index
+    index = 0
     for i in range(position.shape[0]):
         index, along, lateral, _height = locate(position[i], centre, frames, index, max_steps, spacing_m)
         out[i, 0], out[i, 1], out[i, 2] = index, along, lateral
@@ -104,18 +103,17 @@ def _walk(
 
 
 def progress_along(
-    track: Track, position_m: NDArray, start_index: int = 0
+    track: Track, position_m: NDArray
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Follows a driven path along a track.
 
     Args:
         track: the track.
         position_m: [S, 3] world positions in driving order, at most 200 m apart.
-        start_index: zone at which the search starts.
 
     Returns:
         [S] zone last passed, [S] metres along the line, [S] metres left of it.
     """
     position = np.ascontiguousarray(position_m, np.float64)
-    found = _walk(position, track.exact_zones, zone_frames(track), start_index, PATH_SEARCH_ZONES, ZONE_SPACING_M)
+    found = _walk(position, track.exact_zones, zone_frames(track), PATH_SEARCH_ZONES, ZONE_SPACING_M)
     return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]

@@ -15,6 +15,7 @@ import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
+from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
 from rulka.agents.network_params import IqnNetworkParams, NetworkParams
@@ -231,6 +232,31 @@ class Lab(NamedTuple):
     races: type[Races]
     train: Callable[[AgentSpec, Races, int], Trained]
     constant: Callable[[float], Schedule]
+
+
+def learner_and_actor(spec: AgentSpec) -> tuple[Any, Any]:
+    """Returns a learner and an actor with its weights."""
+    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
+    actor.load_network(learner.network.state_dict())
+    return learner, actor
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    """Returns a copy of what it has learned."""
+    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    """Returns the parts of a network in which any weight differs."""
+    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+
+
+def endings(num_steps: int, **at: list[int]) -> Endings:
+    """Returns flags [T, 1] that are set at the steps named."""
+    flags = {name: torch.zeros(num_steps, 1, dtype=torch.bool) for name in Endings._fields}
+    for name, steps in at.items():
+        flags[name][steps] = True
+    return Endings(**flags)
 
 
 @pytest.fixture

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from rulka.agents.advantages import Endings, estimate_advantages, solve_linear_value
-
-
-def endings(num_steps: int, **at: list[int]) -> Endings:
-    flags = {name: torch.zeros(num_steps, 1, dtype=torch.bool) for name in Endings._fields}
-    for name, steps in at.items():
-        flags[name][steps] = True
-    return Endings(**flags)
+from tests.agents.conftest import endings
 
 
 def column(*values: float) -> torch.Tensor:

@@ -13,22 +13,9 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.preferences import preference_loss
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import PreferencePairs
+from tests.agents.conftest import changed, learner_and_actor, weights
 
 GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
-
-
-def learner_and_actor(spec):
-    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
-    actor.load_network(learner.network.state_dict())
-    return learner, actor
-
-
-def weights(learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
-
-
-def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
 
 
 def pay_of_two(step):

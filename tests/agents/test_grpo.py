@@ -9,28 +9,15 @@ import pytest
 import torch
 from torch.distributions import Categorical, kl_divergence
 
-from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.algorithms import make_learner
 from rulka.agents.spec import AgentError
+from tests.agents.conftest import changed, learner_and_actor, weights
 
 
 @pytest.fixture
 def paid_races(lab, step):
     """A race lasts three decisions, which are paid by their action."""
     return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
-
-
-def weights(learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
-
-
-def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
-
-
-def learner_and_actor(spec):
-    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
-    actor.load_network(learner.network.state_dict())
-    return learner, actor
 
 
 def update(learner, actor, races) -> dict[str, float]:

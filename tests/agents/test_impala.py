@@ -10,29 +10,15 @@ import torch
 
 from rulka.actions import Choices, Intervals
 from rulka.agents.advantages import Endings
-from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.impala import TraceWeights, corrected, log_prob_in_loss, trace_values
 from rulka.agents.params import EpsilonParams, ImpalaParams, NoCorrectionParams, OneStepParams, VtraceParams
+from tests.agents.conftest import changed, learner_and_actor, weights
 
 NONE = NoCorrectionParams(kind="none")
 EPSILON = EpsilonParams(kind="epsilon", epsilon=0.01)
 ONE_STEP = OneStepParams(kind="one_step", rho_bar=1.5)
 VTRACE = VtraceParams(kind="vtrace", rho_bar=1.5, c_bar=1.0)
 CORRECTIONS = pytest.mark.parametrize("correction", [NONE, EPSILON, ONE_STEP, VTRACE], ids=lambda each: each.kind)
-
-
-def learner_and_actor(spec):
-    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
-    actor.load_network(learner.network.state_dict())
-    return learner, actor
-
-
-def weights(learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
-
-
-def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
 
 
 def test_corrections_by_hand():

@@ -16,26 +16,13 @@ from rulka.agents.ppo import rollout_with_gae
 from rulka.agents.spec import AgentError
 from rulka.agents.waiting import keep_block
 from rulka.buffers.experience import BlockSpec, new_block
+from tests.agents.conftest import changed, learner_and_actor, weights
 
 
 @pytest.fixture
 def coin_races(lab, step):
     """Each decision pays its action; a race lasts three decisions."""
     return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
-
-
-def weights(learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
-
-
-def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
-
-
-def learner_and_actor(spec):
-    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
-    actor.load_network(learner.network.state_dict())
-    return learner, actor
 
 
 def test_starts_as_exactly_the_cloned_policy(lab):

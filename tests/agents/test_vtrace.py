@@ -10,13 +10,7 @@ from torch import Tensor
 
 from rulka.agents.advantages import Endings
 from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
-
-
-def endings(num_steps: int, **at: list[int]) -> Endings:
-    flags = {name: torch.zeros(num_steps, 1, dtype=torch.bool) for name in Endings._fields}
-    for name, steps in at.items():
-        flags[name][steps] = True
-    return Endings(**flags)
+from tests.agents.conftest import endings
 
 
 def truncated_weights(log_ratio: Tensor, rho_bar: float, c_bar: float) -> TraceWeights:

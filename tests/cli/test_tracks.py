@@ -11,7 +11,7 @@ import pytest
 from rulka import cli
 from rulka.cli.tracks import list_campaign
 from rulka.report.road import SURFACES
-from rulka.report.theme import LIGHT, STYLE
+from rulka.report.theme import STYLE
 from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
@@ -31,7 +31,7 @@ def rulka(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of() -> None:
     with plt.style.context(STYLE):
-        figure = track_plot(campaign_track("patchwork"), LIGHT)
+        figure = track_plot(campaign_track("patchwork"))
         top, profile, bank = figure.axes
         texts = [text.get_text() for text in top.texts]
         explained = top.get_legend()
@@ -48,7 +48,7 @@ def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of() -> None
 def test_higher_roads_are_drawn_over_lower_ones() -> None:
     with plt.style.context(STYLE):
         track = campaign_track("figure-eight")
-        figure = track_plot(track, LIGHT)
+        figure = track_plot(track)
         orders = sorted({collection.get_zorder() for collection in figure.axes[0].collections})
         span = orders[-1] - orders[0]
         assert span == pytest.approx(1e-3 * np.ptp(track.centre_m[:, 1]), rel=0.1)
@@ -58,7 +58,7 @@ def test_higher_roads_are_drawn_over_lower_ones() -> None:
 def test_a_sheet_has_a_place_for_each() -> None:
     with plt.style.context(STYLE):
         tracks = [campaign_track(entry.slug) for entry in CAMPAIGN[:3]]
-        figure = track_sheet(tracks, LIGHT)
+        figure = track_sheet(tracks)
         titles = [place.get_suptitle() for place in figure.subfigs]
         assert titles[0] == "1  Copper Oval: 400 m, climbs 0 m, easy"
         assert titles[2].startswith("3  Sidewinder")

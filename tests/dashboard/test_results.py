@@ -43,7 +43,7 @@ def write_nights(count: int) -> None:
         night = (date(2026, 11, 20) + timedelta(k)).isoformat()
         together = replace(ROW, night=night, raced_at=f"{night}T03:04:00+00:00", pace_mps=44.0 + k, is_worse=k == 1)
         single = replace(together, uid="tiny", track="Tiny <b>", trained_on=True, best_time_s=12.5, is_worse=False)
-        append_history(NIGHTS, [together, single])
+        append_history([together, single])
 
 
 def test_nights_are_listed_newest_first(client: TestClient, project: Path) -> None:
@@ -59,8 +59,8 @@ def test_nights_are_listed_newest_first(client: TestClient, project: Path) -> No
 
 
 def test_a_night_that_was_repeated_counts_as_it_was_the_last_time(project: Path) -> None:
-    append_history(NIGHTS, [ROW])
-    append_history(NIGHTS, [replace(ROW, raced_at="2026-11-20T09:00:00+00:00", pace_mps=1.0)])
+    append_history([ROW])
+    append_history([replace(ROW, raced_at="2026-11-20T09:00:00+00:00", pace_mps=1.0)])
     assert [[row.pace_mps for row in night] for night in nights()] == [[1.0]]
     assert [row["pace_mps"] for row in paces()["rows"]] == [1.0]
 

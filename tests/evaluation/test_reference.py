@@ -16,7 +16,6 @@ from rulka.params import read_params
 from rulka.reference.lap import drive, read_reference, reference_path, shipped_lap, store_reference
 from rulka.reference.search import find_reference
 from rulka.report.race_plots import time_plot
-from rulka.report.theme import LIGHT
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -66,7 +65,7 @@ def test_nothing_without_a_reference(track: Track, make_race: MakeRace) -> None:
 
 def test_the_plot_shows_it(track: Track, make_race: MakeRace) -> None:
     evaluation = make_evaluation(track, make_race)
-    figure = time_plot(evaluation, LIGHT)
+    figure = time_plot(evaluation)
     assert figure is not None
     assert "reference lap\n1 of 1 finished" in [label.get_text() for label in figure.axes[0].get_yticklabels()]
 

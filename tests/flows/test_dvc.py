@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows import dvc as module
-from flows.dvc import PATHS_LOCK_FILE, Outcome, changes, reproduce_stage, stages_at_work
+from flows.dvc import Outcome, changed_stages, reproduce_stage
 from flows.process import CommandError
 from rulka.graph import LockFileError
 from tests.flows.conftest import DVC, change_command, dvc
@@ -36,18 +36,18 @@ def test_a_failed_stage_is_an_error(toy_project: Path) -> None:
     assert "no luck" in failure.value.lines
 
 
-def test_what_has_changed_is_said_in_words(toy_project: Path) -> None:
-    assert list(changes()) == ["races", "capture", "evaluate"]
+def test_stages_with_changes_are_named(toy_project: Path) -> None:
+    assert changed_stages() == {"races", "capture", "evaluate"}
     dvc("repro")
-    assert changes() == {}
+    assert changed_stages() == set()
     change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
-    assert changes() == {"races": ["changed command"]}
+    assert changed_stages() == {"races"}
 
 
 def test_a_damaged_lock_file_is_named_with_what_to_do(toy_project: Path) -> None:
     Path("dvc.lock").write_text("stages: {x: [")
     with pytest.raises(LockFileError, match=r"dvc\.lock is damaged") as caught:
-        changes()
+        changed_stages()
     assert "Take it back from git" in caught.value.hint
 
 
@@ -66,21 +66,18 @@ def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path, monkeypatch: p
     with subprocess.Popen([*DVC, "repro", "races"], stdout=subprocess.PIPE, text=True) as terminal:
         wait_for(lambda: Path("started").exists() or terminal.poll() is not None, "the stage")
         assert terminal.poll() is None
-        assert list(stages_at_work()) == ["races"]
-        assert stages_at_work()["races"].startswith(f"process {terminal.pid}, `")
         assert reproduce_stage("capture", force=False, say=say, timeout_s=PATIENCE_S) is Outcome.RAN
         terminal.communicate()
     assert terminal.returncode == 0
     assert any(str(terminal.pid) in line for line in said), "DVC names whom it waits for"
-    assert stages_at_work() == {}
 
 
-def test_who_is_gone_runs_no_stage(toy_project: Path) -> None:
-    PATHS_LOCK_FILE.parent.mkdir(parents=True, exist_ok=True)
+def test_who_is_gone_holds_up_no_stage(toy_project: Path) -> None:
+    lock_file = Path(".dvc/tmp/rwlock")
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(["true"]) as gone:
         pass
     held = {str(toy_project / "data/races"): {"pid": gone.pid, "cmd": "dvc repro"}}
-    PATHS_LOCK_FILE.write_text(json.dumps({"write": held}))
-    assert stages_at_work() == {}
+    lock_file.write_text(json.dumps({"write": held}))
     # DVC itself clears away what a process that is gone has left.
     assert reproduce("races") is Outcome.RAN

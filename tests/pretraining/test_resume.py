@@ -21,17 +21,13 @@ from rulka.progress import Progress
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.stop import StopRequestedError
-from tests.conftest import sees
+from tests.conftest import Killed, sees
 
 VIEWS: dict[str, Any] = {"projection": 8, "crop_pixels": 4.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
 VICREG = VicregParams(kind="vicreg", invariance=25.0, variance=25.0, covariance=1.0, **VIEWS)
 OBSERVATION = sees(34, 34)
 NUM_BATCHES = 4
 ORIGIN = {"params_sha256": "a", "inputs_sha256": {"frames": "b"}, "code_sha256": "c", "created": "now"}
-
-
-class Killed(BaseException):
-    """Stands for `kill -9`: nothing is saved when it comes."""
 
 
 class Images(NamedTuple):

@@ -9,21 +9,13 @@ import pytest
 from nodes_here import ClusterHere, nodes, until_all_work
 from real_run import run_spec
 from runtime_fakes import memory_of
-from test_exact_resume import ROOT, small_params
+from test_exact_resume import small_params
 
 from rulka.agents.params import ALGORITHM_NAMES
-from rulka.params import Params, read_params
+from rulka.params import Params
 from rulka.runtime import connect as connecting
 from rulka.runtime.connect import connect
 from rulka.runtime.stop import StopSignals
-from rulka.tracks.generate import generate_track
-
-
-@pytest.fixture(scope="module")
-def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("track") / "track.npz"
-    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
-    return path
 
 
 def params_of(algorithm: str, **train: Any) -> Params:

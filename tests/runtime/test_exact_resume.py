@@ -20,7 +20,6 @@ from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.learner_loop import LearnerLoop, Outcome
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.tracks.generate import generate_track
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"steps_per_update": 60, "batch_size": 24, "epochs": 2, "value_warmup_steps": 144, "start_steps": 96}
@@ -29,13 +28,6 @@ SMALL = {"steps_per_update": 60, "batch_size": 24, "epochs": 2, "value_warmup_st
 
 class Killed(BaseException):
     """Stands for `kill -9`: nothing is saved when it comes."""
-
-
-@pytest.fixture(scope="module")
-def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("track") / "track.npz"
-    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
-    return path
 
 
 def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:

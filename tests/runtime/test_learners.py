@@ -28,11 +28,11 @@ from runtime_fakes import (
     saved_env_steps,
     until_saved,
 )
-from test_exact_resume import ROOT, assert_equal, drive, small_params
+from test_exact_resume import assert_equal, drive, small_params
 
 from rulka import device
 from rulka.device import CPU, DeviceError, devices_of_learners
-from rulka.params import Params, read_params
+from rulka.params import Params
 from rulka.processes import RestartBudget
 from rulka.runtime import connect as connecting
 from rulka.runtime import ranks
@@ -44,7 +44,6 @@ from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.ranks import RankError, RankProcesses, Standing, permitted
 from rulka.runtime.specs import RunSpec, rank_folders
 from rulka.runtime.stop import StopRequestedError, StopSignals
-from rulka.tracks.generate import generate_track
 from tests.waiting import PATIENCE_S, wait_for
 
 
@@ -300,13 +299,6 @@ def test_each_learner_has_a_gpu_from_the_named_one_on(monkeypatch: pytest.Monkey
     assert [str(place) for place in devices_of_learners(second, 2)] == ["cuda:1", "cuda:2"]
     with pytest.raises(DeviceError, match="is 3, and there are 3 GPUs, of which they would take those from cuda:1 on"):
         devices_of_learners(second, 3)
-
-
-@pytest.fixture(scope="module")
-def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("track") / "track.npz"
-    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
-    return path
 
 
 def real_params(algorithm: str, extras: dict[str, Any], **train: Any) -> Params:

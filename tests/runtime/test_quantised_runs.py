@@ -24,19 +24,11 @@ from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.shared import layout_of
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.tracks.generate import generate_track
 from rulka.training.any_environment import train_in_environment
 from rulka.training.racing import AgentRun, Folders
 
 ROOT = Path(__file__).parents[2]
 QUANTISED = ("bfloat16", "int8")
-
-
-@pytest.fixture(scope="module")
-def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("track") / "track.npz"
-    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
-    return path
 
 
 def params_of(algorithm: str, precision: str | None, **train: Any) -> Params:

@@ -39,7 +39,7 @@ from rulka.pretraining.fit import Lessons, fit
 from rulka.pretraining.params import CloneParams
 from rulka.progress import Progress
 from tasks.clone import Folders, clone
-from tests.conftest import sees
+from tests.conftest import Killed, sees
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
@@ -320,10 +320,6 @@ def test_a_policy_that_is_to_race_needs_the_races(write_frames: Write, encoder_d
             race_every=1,
         )
     assert "dvc repro races" in caught.value.for_people()
-
-
-class Killed(BaseException):
-    """Stands for `kill -9`: nothing is saved when it comes."""
 
 
 DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}

@@ -24,7 +24,7 @@ from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
 from rulka.pretraining.params import PretrainParams
 from tasks.pretrain import pretrain
-from tests.conftest import sees, write_synthetic_frames
+from tests.conftest import Killed, sees, write_synthetic_frames
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
@@ -181,10 +181,6 @@ def test_training_that_diverges_keeps_what_was_good_and_says_so(
     assert "pretrain: the training loss became nan" in capsys.readouterr().err
     tensors = load_artifact(tmp_path / "encoder", "encoder").tensors
     assert all(tensor.isfinite().all() for tensor in tensors.values())
-
-
-class Killed(BaseException):
-    """Stands for `kill -9`: nothing is saved when it comes."""
 
 
 @pytest.mark.parametrize("kind", [pytest.param("autoencoder", marks=pytest.mark.slow), "simclr"])

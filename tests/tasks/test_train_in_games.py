@@ -20,6 +20,7 @@ from rulka.game.link import GameLink
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameSupervisor
 from rulka.params import Params
+from rulka.processes import RestartBudget
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import RaceEnd
@@ -151,7 +152,7 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
 def test_a_game_that_does_not_come_back_ends_the_run(
     small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rulka.runtime.supervisor.MAX_RESTARTS", 0)
+    monkeypatch.setattr(RestartBudget.__init__, "__defaults__", (0, 60.0))
     monkeypatch.setattr("rulka.game.supervise.MAX_RESTARTS", 0)
     port = free_ports(2)
     params = in_games(small_params, num_collectors=1, **ENDLESS)
