@@ -42,9 +42,10 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def runs_of_prefect() -> list[dict[str, Any]]:
-    """The runs that the server of this folder knows."""
-    answer = call(*PREFECT, "flow-run", "ls", "--output", "json", "--limit", "50")
+def runs_of_prefect(*states: str) -> list[dict[str, Any]]:
+    """The runs that the server of this folder knows, those planned for the future first; all, or those in some states."""
+    named = [part for state in states for part in ("--state", state)]
+    answer = call(*PREFECT, "flow-run", "ls", "--output", "json", "--limit", "50", *named)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 

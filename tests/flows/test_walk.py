@@ -183,7 +183,7 @@ class TestWalk:
         typed(*PREFECT, "--no-prompt", "deploy", "--all")
 
         def nights(*states: str) -> bool:
-            return any(run["auto_scheduled"] and run["state"]["name"] in states for run in runs_of_prefect())
+            return any(run["auto_scheduled"] for run in runs_of_prefect(*states))
 
         wait_for(lambda: nights("Completed", "Failed", "Crashed"), "a night to end")
         assert nights("Completed")
