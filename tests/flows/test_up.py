@@ -43,7 +43,7 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def runs_of_prefect(*states: str) -> list[dict[str, Any]]:
-    """The runs that the server of this folder knows, those planned for the future first; all, or those in some states."""
+    """The runs that the server of this folder knows, what is planned last first; all, or those in some states."""
     named = [part for state in states for part in ("--state", state)]
     answer = call(*PREFECT, "flow-run", "ls", "--output", "json", "--limit", "50", *named)
     assert answer.returncode == 0, answer.stderr
