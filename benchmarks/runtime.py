@@ -44,7 +44,7 @@ from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.central import Inference
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
@@ -173,7 +173,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
         actor = make_actor(agent_spec(params, algorithm), 0)
         image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
         rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
-        collector = Collector(0, [CarGroup(cars, LocalActor(actor), 1)], spec)
+        collector = Collector(0, cars, LocalActor(actor), 1, spec)
         rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
         learner = make_learner(agent_spec(params, algorithm), 0, device)
         batch_size = getattr(params, algorithm).batch_size
