@@ -20,8 +20,10 @@ from rulka.runtime.connect import train_run
 
 NUM_TRIES = 10
 PATIENCE = {
+    "RAY_agent_register_timeout_ms": "300000",
     "RAY_gcs_server_port_wait_time_s": "300",
     "RAY_health_check_timeout_ms": "300000",
+    "RAY_prestart_worker_first_driver": "false",
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_worker_niceness": "0",
 }
