@@ -31,7 +31,6 @@ class MakeCars(Protocol):
             num_cars: cars that race side by side, without seeing each other.
             at_line: whether all races begin at the start line, as in greedy checks, or as training has them.
         """
-        ...
 
 
 class MakeActor(Protocol):
@@ -39,7 +38,6 @@ class MakeActor(Protocol):
 
     def __call__(self, seed: int, device: torch.device = CPU) -> Actor:
         """Builds it; `seed` decides how it explores, `device` where its network is."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class BuildLearner(Protocol):
 
     def __call__(self, share: LearnerShare) -> Learner:
         """Builds it."""
-        ...
 
 
 @dataclass(frozen=True)

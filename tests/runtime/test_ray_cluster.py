@@ -8,16 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from ray_main import PATIENCE, patiently
+from ray_main import PATIENCE
 from runtime_fakes import BLOCK_STEPS, OVER_S, FakeLearner, fake_run, is_alive
 
-from benchmarks.ray_nodes import HOST, pretended_cluster
+from benchmarks.ray_nodes import add_node, pretended_cluster
 from rulka.cluster import CLUSTER_VARIABLE
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
@@ -36,15 +35,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes with two CPUs each; their processes import the fakes by name."""
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch:
         paths = os.pathsep.join((str(Path(__file__).parent), str(ROOT)))
         for name, value in (PATIENCE | {"PYTHONPATH": paths}).items():
             patch.setenv(name, value)
-        made = patiently(
-            lambda: stack.enter_context(pretended_cluster(nodes=2, cpus=2, object_store_mb=STORE_MB)),
-        )
-        patch.setenv(CLUSTER_VARIABLE, made.address)
-        yield made
+        with pretended_cluster(nodes=2, cpus=2, object_store_mb=STORE_MB) as made:
+            patch.setenv(CLUSTER_VARIABLE, made.address)
+            yield made
 
 
 @pytest.fixture
@@ -177,9 +174,8 @@ def test_a_node_is_removed_and_comes_back(
             wait_for(lambda: watch.collectors.num_restarts > 0, "the loss of the node")
             left = [remote.index for remote in watch.collectors.remotes if remote.num_starts == 1]
             watch.until_blocks_of(*left)
-            node = {"num_cpus": 2, "object_store_memory": STORE_MB << 20, "node_ip_address": HOST}
             # Ray starts nodes in main threads alone.
-            watch.in_main.append(lambda: patiently(lambda: cluster.add_node(**node)))
+            watch.in_main.append(lambda: add_node(cluster, 2, STORE_MB))
             watch.until_blocks_of(0, 1, 2)
             watch.end_after(4)
 
