@@ -44,8 +44,8 @@ def cluster() -> Iterator[Any]:
             yield made
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No collector counts as lost that is only slow."""
 
     def collectors(*arguments: Any, **named: Any) -> RayCollectors:
@@ -121,7 +121,7 @@ def _store_bytes() -> int:
 
 @pytest.mark.slow
 def test_a_training_has_exactly_its_samples_though_one_is_killed_and_another_stands_still(
-    tmp_path: Path, cluster: Any, patient: None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     totals: list[int] = []
     spec = fake_run(tmp_path, cluster="ray", num_collectors=3, max_env_steps=10**9, cars={"step_s": 0.002})
@@ -160,9 +160,7 @@ def test_a_training_has_exactly_its_samples_though_one_is_killed_and_another_sta
 
 
 @pytest.mark.slow
-def test_a_node_is_removed_and_comes_back(
-    tmp_path: Path, cluster: Any, patient: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_is_removed_and_comes_back(tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     spec = fake_run(tmp_path, cluster="ray", num_collectors=3, max_env_steps=10**9, cars={"step_s": 0.002})
     with StopSignals() as stop, connect(spec, stop) as loop:
         watch = Watch(loop)
