@@ -1,4 +1,4 @@
-"""`docs/versions.md`: its blocks, run one after another in a small project, do what the page says."""
+"""`docs/data.md`: its blocks, run one after another in a small project, do what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "data.md"
 MAKE = """\
 import json, pathlib, yaml
 gamma = yaml.safe_load(open("params.yaml"))["ppo"]["gamma"]
