@@ -59,7 +59,9 @@ from rulka.training.races import Races
 from rulka.training.run import block_spec, share_of_agent
 
 NUM_ACTIONS = 12
+WAIT_S = 60.0
 CENTRAL_CARS = (64, 256, 1024, 4096)
+QUEUE_BLOCKS, RING_BLOCKS = 40, 200
 NEVER = 10**9
 STARTUP_S = 12.0
 """Given to collector processes to import and compile, on top of the time that is measured."""
@@ -194,6 +196,19 @@ def together(
     params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
     """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
+    lines = run_for(params, track, algorithm, num_collectors, seconds, device)
+    if len(lines) < 2:
+        return {"env_steps_per_s": None}
+    first, last = lines[0], lines[-1]
+    shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
+    wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
+    return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
+
+
+def run_for(
+    params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device = CPU
+) -> list[dict[str, Any]]:
+    """Runs learner and collectors for a while and returns what the run reported once it was learning."""
     train = params.train.model_copy(
         update={
             "num_collectors": num_collectors,
@@ -209,13 +224,37 @@ def together(
         run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder), device)
         with redirect_stdout(sys.stderr):  # progress is no result
             train_run(run)
-        lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
-    if len(lines) < 2:
-        return {"env_steps_per_s": None}
-    first, last = lines[0], lines[-1]
-    shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
-    wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
-    return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
+        return [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
+
+
+def sustained(params: Params, track: Path, seconds: float, device: torch.device = CPU) -> dict[str, float | None]:
+    """Compares IQN's learner beside one busy collector with the same updates alone, before and after.
+
+    A sample is learned from once for each decision, so that the collector has to drive thousands a second; no warm-up.
+
+    Returns:
+        Samples per second of wall time and per CPU second of the learner's process, medians over the reports of the
+        run once learning has begun, and samples per CPU second of updates alone.
+    """
+    iqn = params.iqn.model_copy(update={"warmup_steps": 0, "samples_per_insert": 1.0, "start_steps": 4096})
+    params = params.model_copy(update={"iqn": iqn})
+    block = new_block(_block_spec(params))
+
+    def bare() -> float:
+        learner = make_learner(agent_spec(params, "iqn"), 0, device)
+        return per_cpu_second(partial(learn, learner, block, iqn.batch_size), seconds / 5.0)
+
+    before = bare()
+    lines = run_for(params, track, "iqn", 1, seconds, device)[1:]  # learning begins somewhere in the first
+    after = bare()
+    rates = [(line["samples_learned_per_s"], line["learner_cpu_share"]) for line in lines]
+    return {
+        "alone, per CPU second": (before + after) / 2.0,
+        "beside a collector, per CPU second": float(np.median([rate / share for rate, share in rates])),
+        "beside a collector, per second": float(np.median([rate for rate, _ in rates])),
+        "learner busy": _mean(lines, "learner_busy_share"),
+        "collector waiting": _mean(lines, "collectors_waiting_share"),
+    }
 
 
 def _learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
@@ -307,6 +346,62 @@ def checkpoints(params: Params) -> dict[str, dict[str, float]]:
     return found
 
 
+def transports(params: Params) -> dict[str, float]:
+    """Measures frames per second from one process to another: whole blocks by queue, and by shared memory."""
+    spec = _block_spec(params)
+    context = multiprocessing.get_context("spawn")
+    frames = spec.num_steps * spec.num_cars
+    queue = context.Queue(maxsize=2)
+    sender = context.Process(target=send_by_queue, args=(queue, spec), daemon=True)
+    sender.start()
+    queue.get(timeout=WAIT_S)
+    start_s = time.perf_counter()
+    for _ in range(QUEUE_BLOCKS):
+        queue.get(timeout=WAIT_S)
+    rates = {"blocks by mp.Queue": QUEUE_BLOCKS * frames / (time.perf_counter() - start_s)}
+    sender.join(WAIT_S)
+    blocks = SharedBlocks(spec, 3)
+    ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
+    sender = context.Process(target=send_by_ring, args=(theirs, blocks), daemon=True)
+    sender.start()
+    for slot in range(3):
+        ours.send(slot)
+    _take_from_ring(ours, blocks)
+    start_s = time.perf_counter()
+    for _ in range(RING_BLOCKS):
+        _take_from_ring(ours, blocks)
+    rates["blocks by shared memory"] = RING_BLOCKS * frames / (time.perf_counter() - start_s)
+    ours.send(None)
+    sender.join(WAIT_S)
+    return rates
+
+
+def send_by_queue(queue: Any, spec: BlockSpec) -> None:
+    """Sends images and floats of blocks by value."""
+    block = new_block(spec)
+    for number in range(QUEUE_BLOCKS + 1):
+        block.image[...] = number % 256
+        queue.put((block.image, block.floats))
+
+
+def send_by_ring(connection: Connection, blocks: SharedBlocks) -> None:
+    """Writes images into whichever slot it is given."""
+    number = 0
+    while (slot := connection.recv()) is not None:
+        blocks[slot].image[...] = number % 256
+        connection.send(slot)
+        number += 1
+
+
+def _take_from_ring(connection: Connection, blocks: SharedBlocks) -> None:
+    if not connection.poll(WAIT_S):
+        message = "the other process sends nothing"
+        raise TimeoutError(message)
+    slot = connection.recv()
+    int(blocks[slot].image[::8, :, 0, 0, 0].sum())  # touch it, as somebody who reads would
+    connection.send(slot)
+
+
 def _mean(lines: list[dict[str, Any]], name: str) -> float | None:
     values = [line[name] for line in lines if line.get(name) is not None]
     return float(np.mean(values)) if values else None
@@ -327,12 +422,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)
-        result: dict[str, Any] = {"alone": alone(params, track, arguments.seconds / 8, device)}
+        result: dict[str, Any] = {
+            "transport": transports(params),
+            "alone": alone(params, track, arguments.seconds / 8, device),
+        }
         result["together"] = {
             f"{algorithm}, {num} collectors": together(params, track, algorithm, num, arguments.seconds, device)
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
+        result["sustained"] = sustained(params, track, 3.0 * arguments.seconds, device)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
             f"{cars} car{'s' * (cars > 1)} each, {place}": inference(
@@ -347,13 +446,19 @@ def main() -> None:
 
 
 def _table(result: dict[str, Any]) -> str:
-    lines = ["", "decisions per CPU second, one process"]
+    lines = ["", "frames/s between two processes"]
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["transport"].items()]
+    lines += ["", "decisions per CPU second, one process"]
     lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["alone"].items()]
     lines += ["", f"{'learner and collectors':38s} {'env steps/s':>12s} {'learner busy':>13s} {'collectors wait':>16s}"]
     for name, facts in result["together"].items():
         shown = [_percent(facts.get(key)) for key in ("learner_busy_share", "collectors_waiting_share")]
         rate = facts["env_steps_per_s"]
         lines.append(f"  {name:36s} {f'{rate:,.0f}' if rate else '-':>12s} {shown[0]:>13s} {shown[1]:>16s}")
+    lines += ["", "samples learned by IQN"]
+    *rates, busy, waiting = result["sustained"].items()
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in rates]
+    lines += [f"  {name:36s} {_percent(share):>12s}" for name, share in (busy, waiting)]
     lines += ["", "checkpoint of an IQN learner, by what is new in its ring"]
     lines += [
         f"  {name:36s} {cost['mb']:8,.0f} MB {cost['s']:8.2f} s {cost['cpu_s']:8.2f} s of CPU"
