@@ -454,7 +454,7 @@ def test_too_little_is_said_at_once_with_what_is_there(tmp_path: Path) -> None:
         ({"num_collectors": 0}, "num_collectors 0 has no processes that could be elsewhere"),
         ({"num_collectors": 2, "learners": 2}, "2 learners have their collectors beside them"),
         ({"num_collectors": 1, "environment": "game"}, "games run where the learner does"),
-        ({"num_collectors": 1, "inference": "central"}, "policy workers act beside the learner"),
+        ({"num_collectors": 1, "inference": "central"}, "central inference acts beside the learner"),
     ],
 )
 def test_what_collectors_elsewhere_cannot_do_is_refused_when_parameters_are_read(
