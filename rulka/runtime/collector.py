@@ -33,6 +33,7 @@ class CarBatch(Protocol):
         seed: int,
     ) -> None:
         """Starts all races anew and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
+        ...
 
     def step_into(
         self,
@@ -42,21 +43,27 @@ class CarBatch(Protocol):
         potential_out: NDArray[np.float32],
     ) -> StepResult:
         """Takes one decision for every car; a car whose race has ended is reset by the next one instead."""
+        ...
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for rewards whose weights follow schedules."""
+        ...
 
     def cars(self) -> NDArray[np.float32] | None:
         """Where cars are, [N, 4]: world metres, and speed in m/s; None where they are nowhere, without a track."""
+        ...
 
     def state_dict(self) -> dict[str, Any] | None:
         """All that its future depends on, arrays and numbers by name; None where that cannot be had, as of a game."""
+        ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on, bit for bit, from what `state_dict` returned."""
+        ...
 
     def close(self) -> None:
         """Lets go of what it holds."""
+        ...
 
 
 class ActingPolicy(Protocol):
@@ -65,12 +72,15 @@ class ActingPolicy(Protocol):
     @property
     def version(self) -> int:
         """Version of the weights that act; the oldest one where they changed in the middle of a block."""
+        ...
 
     def act(self, image: Tensor, floats: Tensor) -> Decision:
         """Decides for N cars, exploring, as all collecting does: image [N, L, H, W] uint8, floats [N, F] float32."""
+        ...
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
+        ...
 
 
 class LocalActor:

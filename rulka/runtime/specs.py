@@ -31,6 +31,7 @@ class MakeCars(Protocol):
             num_cars: cars that race side by side, without seeing each other.
             at_line: whether all races begin at the start line, as in greedy checks, or as training has them.
         """
+        ...
 
 
 class MakeActor(Protocol):
@@ -38,6 +39,7 @@ class MakeActor(Protocol):
 
     def __call__(self, seed: int, device: torch.device = CPU) -> Actor:
         """Builds it; `seed` decides how it explores, `device` where its network is."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class BuildLearner(Protocol):
 
     def __call__(self, share: LearnerShare) -> Learner:
         """Builds it."""
+        ...
 
 
 @dataclass(frozen=True)
