@@ -639,6 +639,7 @@ class PqlParams(AlgorithmParams):
     )
     steps_per_critic_update: Count = key(32, "decisions for one update of the critics: beta_a:v, exactly")
     critic_updates_per_policy_update: Count = key(2, "of these for one of the policy: beta_p:v, exactly")
+    policy_process: bool = key(False, "the policy learns in a process of its own, where collectors have theirs")
     critic_updates_per_version: Count = key(8, "of these between two versions of the weights")
     critic_warmup_updates: Whole = key(
         1000, "first updates of the critics, in which all else stays as it is: a cloned policy waits for them"

@@ -1,9 +1,9 @@
 """Parallel Q-learning (PQL), Li et al. 2023, arXiv:2307.12983: two critics, and a policy that maximises the first.
 
 Begin with `PqlLearner.update`. It makes the updates of the paper's V-learner (`_learn_critics`) and P-learner
-(`PolicyHalf`) at exact ratios of each other and of the cars, one after another in one process. With large batches and
-many cars this is also the synchronous shape of FastTD3 (Seo et al. 2025, arXiv:2505.22642). docs/algorithms/pql.md
-compares both with what is here.
+(`PolicyHalf`) at exact ratios of each other and of the cars: one after another, or, with `policy_process`, the policy
+in a process of its own (`PolicyElsewhere`). With large batches and many cars the former is also the synchronous shape
+of FastTD3 (Seo et al. 2025, arXiv:2505.22642). docs/algorithms/pql.md compares both with what is here.
 
 Ratios follow from counts, never from a clock: of two neighbours one may do its next thing only where the other has done
 enough. So they are exact however slow anybody is. The paper's learners sleep for a time that is measured instead.
@@ -18,7 +18,9 @@ where a decision is numbers), Z numbers of a critic for each: 1, or the atoms; L
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,20 +30,26 @@ from torch.nn import functional
 from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
-from rulka.agents.off_policy import OffPolicyLearner
+from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
 from rulka.agents.params import C51Params, MeanReturnParams, PqlParams
 from rulka.agents.pql_actor import Decisions, Rated, decisions_of
 from rulka.agents.precision import Precision, autocast
-from rulka.agents.spec import AgentSpec
+from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch
 from rulka.buffers.ring import shaped_returns
-from rulka.device import CPU, device_of, state_on_host, weights_on_host
+from rulka.device import CPU, Generators, device_of, state_on_host, weights_on_host
 from rulka.schedule import Moment
 
 ADAM_EPSILON = 1e-5
 SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
 """Parts of the network that the critics teach, and those that the policy learns."""
+DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in POLICY_PARTS[part])
+"""How the names of the latter begin."""
+MOMENTS = "exp_avg", "exp_avg_sq"
+"""State of Adam for each weight, beside the number of its steps."""
+WAIT_S = 0.5
+"""Longest wait for a policy that learns elsewhere, before the runtime looks at signals and clocks again."""
 
 
 class Parts(NamedTuple):
@@ -70,7 +78,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         critics: rate its decisions; they are the learner's alone.
         version: grows by one with every `critic_updates_per_version` updates of the critics.
         num_critic_updates: so far.
-        policy: the policy's half.
+        policy: the policy's half, or what is known of it here.
     """
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int = 0, device: torch.device = CPU) -> None:
@@ -80,14 +88,15 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self.critics, self._decisions, self._returns = parts[1:]
         self._slow_network = copy.deepcopy(self.network).requires_grad_(False)
         self._slow_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        generator = self._generators.host
-        self.replay = Replay(params.buffer_steps, params.n_steps, device, generator, past_exploring=True)
+        self.replay = make_replay(params, device, self._generators)
         torso = [group for group in self._rates.groups if group["part"] in SEEING]
         critics = {"part": "critics", "params": [*self.critics.parameters()]}
         self._optimizer = torch.optim.Adam([*torso, critics], lr=0.0, eps=ADAM_EPSILON, foreach=True)
         self.precision = self._chosen_precision(params.batch_size)
         self.num_critic_updates = 0
         self.policy = PolicyHalf(parts, params, self.precision)
+        self._other: OtherHalf | None = None
+        self._taught: Mapping[str, float] = {}
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the policy; the critics begin fresh."""
@@ -102,6 +111,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self._keep_features_while_frozen()
         self.replay.insert(block, collector)
         self.num_env_steps += block.is_reset.size
+        self._keep_in_touch(0.0)
 
     def num_allowed_env_steps(self) -> int:
         """How far collectors may run ahead: `start_steps`, those of the next version, and `max_steps_ahead`."""
@@ -123,6 +133,11 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         counted = max(0, num_critic_updates - self._params.critic_warmup_updates)
         return counted // self._params.critic_updates_per_policy_update
 
+    def _is_policy_behind(self) -> bool:
+        """Whether the policy has not made the updates of the version before the last one."""
+        before = self.num_critic_updates - self._params.critic_updates_per_version
+        return self.policy.num_updates < self._num_policy_updates_due(before)
+
     def _draw(self) -> Batch:
         """Draws transitions of up to `n_steps` decisions, which go on past noise, as the paper's do."""
         drawn = self.replay.draw(self._params.batch_size)
@@ -133,18 +148,25 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     def update(self) -> dict[str, float] | None:
         """Makes the updates of one version; returns None if not `is_ready()`."""
+        self._keep_in_touch(0.0)
         if not self.is_ready():
             return None
+        if self._is_policy_behind():
+            self._keep_in_touch(WAIT_S)
+            if self._is_policy_behind():
+                return {"waited_for_policy": 1.0}
         self._keep_features_while_frozen()
         params, policy, moment, means = self._params, self.policy, self.moment, MetricMeans()
         self._rates.apply(self._optimizer, params.learning_rate.at(moment), moment)
         policy.set_rates(moment)
         for _ in range(params.critic_updates_per_version):
             self._learn_critics(self._draw(), means)
-            while policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
+            while self._other is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
                 policy.learn_from(self.replay, moment, means)
         self._average.move()
         self.version += 1
+        if self._other is not None:
+            self._other.permit(self._num_policy_updates_due(self.num_critic_updates), moment)
         return means.result() | self._facts(moment)
 
     def _learn_critics(self, batch: Batch, means: MetricMeans) -> None:
@@ -192,7 +214,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     def _facts(self, moment: Moment) -> dict[str, float]:
         params, num_critic, num_policy = self._params, self.num_critic_updates, self.policy.num_updates
-        return {
+        facts = {
             "learning_rate": params.learning_rate.at(moment),
             "policy_learning_rate": params.policy_learning_rate.at(moment),
             "gamma": params.gamma.at(moment),
@@ -205,6 +227,9 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             "critic_updates_per_policy_update": max(0, num_critic - params.critic_warmup_updates) / max(1, num_policy),
             "num_samples": float(params.batch_size * params.critic_updates_per_version),
         }
+        if self._other is not None:
+            facts |= {"waited_for_policy": 0.0, "policy_restarts": float(self._other.num_restarts), **self._taught}
+        return facts
 
     # What else a learner does -----------------------------------------------------------------------------------------
 
@@ -243,6 +268,47 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self._slow_critics.load_state_dict(state["slow_critics"])
         self.num_critic_updates = int(state["num_critic_updates"])
         self.policy.load_state_dict(state["policy"])
+
+    # The policy in another process; see `rulka.agents.spec.LearnsInHalves` --------------------------------------------
+
+    def _keep_in_touch(self, timeout_s: float) -> None:
+        """Receives what the policy has learned elsewhere, and shows it what it has not seen."""
+        if self._other is not None:
+            self._other.hear(timeout_s)
+            self._other.show(self.replay.numbers(), self.replay.copy_states)
+
+    def make_half(self) -> Callable[[], Half] | None:
+        """Returns a picklable builder of the policy's half as it is now; None if one process does all."""
+        if not self._params.policy_process:
+            return None
+        state = {
+            "network": self.network.state_dict(),
+            "critics": self.critics.state_dict(),
+            "policy": self.policy.state_dict(),
+            "is_encoder_as_given": self._is_encoder_as_given,
+        }
+        seed = self._seed + self.policy.num_updates
+        spec = replace(self._spec, precision=self.precision)
+        return partial(PolicyElsewhere, spec, seed, self._device, _copied_to_host(state))
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Returns torso and critics."""
+        torso = {name: each for name, each in self.network.state_dict().items() if not name.startswith(DECIDING_NAMES)}
+        own = (("network", torso), ("critics", self.critics.state_dict()))
+        return {f"{owner}.{name}": tensor for owner, tensors in own for name, tensor in tensors.items()}
+
+    def half_tensors(self) -> dict[str, Tensor]:
+        """Returns trunk and heads of the policy, and the state of their optimizer."""
+        return self.policy.tensors()
+
+    def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
+        """Installs the policy after `num_updates` updates elsewhere (copied)."""
+        self.policy.take(num_updates, tensors)
+        self._taught = metrics or self._taught
+
+    def part_with(self, other: OtherHalf) -> None:
+        """Has the policy learn elsewhere from now on."""
+        self._other = other
 
 
 class PolicyHalf:
@@ -287,6 +353,31 @@ class PolicyHalf:
         means.add(policy_grad_norm=nn.utils.clip_grad_norm_(weights, self._params.max_grad_norm.at(moment)))
         self.optimizer.step()
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns trunk and heads and the state of their optimizer, which is zeros before its first step."""
+        found: dict[str, Tensor] = {}
+        for name, weight in self._named():
+            state = self.optimizer.state.get(weight, {})
+            found[f"weight.{name}"] = weight.detach()
+            found[f"step.{name}"] = torch.as_tensor(state.get("step", 0.0), dtype=torch.float32)
+            for moment in MOMENTS:
+                found[f"{moment}.{name}"] = state[moment] if moment in state else torch.zeros_like(weight)
+        return found
+
+    @torch.no_grad()
+    def take(self, num_updates: int, tensors: Mapping[str, Tensor]) -> None:
+        """Installs the `tensors` of another one that has made so many updates; copies them."""
+        self.num_updates = num_updates
+        for name, weight in self._named():
+            weight.copy_(tensors[f"weight.{name}"])
+            step = tensors[f"step.{name}"]
+            if float(step) > 0.0:
+                state = {moment: tensors[f"{moment}.{name}"].to(weight, copy=True) for moment in MOMENTS}
+                self.optimizer.state[weight] = {"step": step.clone(), **state}
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, each) for name, each in self._network.named_parameters() if name.startswith(DECIDING_NAMES)]
+
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the weights of network and critics."""
         return {"optimizer": state_on_host(self.optimizer.state_dict()), "num_updates": self.num_updates}
@@ -297,10 +388,76 @@ class PolicyHalf:
         self.num_updates = int(state["num_updates"])
 
 
+class PolicyElsewhere(PolicyHalf):
+    """The policy's half in a process of its own, a `Half` of `rulka.agents.spec`: the paper's P-learner.
+
+    It has copies of the torso and the critics, which the other half owns, and a ring of states: only the observations
+    of blocks are shown to it.
+    """
+
+    def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device, state: Mapping[str, Any]) -> None:
+        """Resumes from a state.
+
+        Args:
+            spec: of the agent, with the precision in which it learns.
+            seed: of what it draws.
+            device: where it learns.
+            state: network and critics, the half, and whether the encoder is as it was given.
+        """
+        super().__init__(fresh_parts(spec, seed, device), spec.settings, spec.precision)
+        self._network.load_state_dict(state["network"])
+        self._critics.load_state_dict(state["critics"])
+        self.load_state_dict(state["policy"])
+        self._replay = make_replay(self._params, device, Generators(device, seed))
+        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
+        self._moment = Moment(0)
+        self._num_blocks = 0
+
+    @property
+    def can_learn(self) -> bool:
+        """True if it has seen anything."""
+        return self._replay.has_states()
+
+    def insert(self, block: ExperienceBlock) -> None:
+        """Copies states in."""
+        self._keep_features_while_frozen()
+        self._replay.insert(block, self._num_blocks)  # a stream of its own: no transition runs across blocks
+        self._num_blocks += 1
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes torso and critics."""
+        for name, network in (("network.", self._network), ("critics.", self._critics)):
+            found = {key.removeprefix(name): tensor for key, tensor in tensors.items() if key.startswith(name)}
+            network.load_state_dict(network.state_dict() | found)
+
+    def learn(self, moment: Moment) -> dict[str, float]:
+        """Makes one update from random states."""
+        self._moment = moment
+        self._keep_features_while_frozen()
+        self.set_rates(moment)
+        means = MetricMeans()
+        self.learn_from(self._replay, moment, means)
+        return {name: value for name, value in means.result().items() if name != "gradient_steps"}
+
+    def _keep_features_while_frozen(self) -> None:
+        self._is_encoder_as_given &= is_frozen(self._rates, self._moment)
+        keep_features(self._replay, self._network, self._precision, self._params.batch_size, self._is_encoder_as_given)
+
+
+def make_replay(params: PqlParams, device: torch.device, generators: Generators) -> Replay:
+    """Returns an empty ring for critics or policy."""
+    return Replay(params.buffer_steps, params.n_steps, device, generators.host, past_exploring=True)
+
+
 def _learning(groups: list[dict[str, Any]], parts: tuple[str, ...]) -> list[nn.Parameter]:
     """Returns the weights of some parts that are not frozen."""
     weights = (weight for group in groups if group["part"] in parts for weight in group["params"])
     return [weight for weight in weights if weight.requires_grad]
+
+
+def _copied_to_host(state: Any) -> Any:
+    """Returns copies of all tensors in nested dictionaries and lists, in main memory."""
+    return copy.deepcopy(state_on_host(state))
 
 
 # What critics say of a return -----------------------------------------------------------------------------------------

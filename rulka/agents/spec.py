@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import BuildNetwork, seeded
 from rulka.agents.params import Algorithm, AlgorithmParams
 from rulka.agents.precision import ActingPrecision, Precision
+from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
 from rulka.observation_params import ObservationParams
@@ -144,4 +145,85 @@ class Actor(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`."""
+        ...
+
+
+class Half(Protocol):
+    """The half of a learner that learns in a process of its own, from observations and what the other half owns."""
+
+    @property
+    def num_updates(self) -> int:
+        """How often it has learned so far, altogether."""
+        ...
+
+    def insert(self, block: ExperienceBlock) -> None:
+        """Takes in what was seen, and which decisions were resets; copies it. The rest of the block is empty."""
+        ...
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Installs the tensors of the other half (copied)."""
+        ...
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it has seen anything."""
+        ...
+
+    def learn(self, moment: Moment) -> dict[str, float]:
+        """Makes one update and returns metrics by name."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns its weights and the state of their optimizer; always the same names and shapes."""
+        ...
+
+
+class OtherHalf(Protocol):
+    """The way to a half that learns elsewhere."""
+
+    @property
+    def num_restarts(self) -> int:
+        """How often its process was started again."""
+        ...
+
+    def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
+        """Has it see blocks, as far as there is room now.
+
+        Args:
+            numbers: of all that there are; it is shown those that it has not seen.
+            copy: writes what was seen in the block of a number into another block.
+        """
+        ...
+
+    def permit(self, num_updates: int, moment: Moment) -> None:
+        """Gives it what this half owns now, and lets it learn until it has made so many updates altogether."""
+        ...
+
+    def hear(self, timeout_s: float) -> None:
+        """Waits until it says something, and has `LearnsInHalves.take_half` know what it has learned."""
+        ...
+
+
+@runtime_checkable
+class LearnsInHalves(Protocol):
+    """A learner one half of which can learn in a process of its own, at a ratio that permissions hold."""
+
+    def make_half(self) -> Callable[[], Half] | None:
+        """Returns a picklable builder of that half as it is now; None if one process does all."""
+        ...
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors of this half, which the other one reads; always the same names and shapes."""
+        ...
+
+    def half_tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors of the other half, as they are known here."""
+        ...
+
+    def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
+        """Installs the other half's tensors after `num_updates` updates (copied)."""
+        ...
+
+    def part_with(self, other: OtherHalf) -> None:
+        """Leaves that half to another process from now on."""
         ...

@@ -328,6 +328,11 @@ class Replay:
         image, floats = on_device(seen, self._device)
         return image, floats
 
+    def has_states(self) -> bool:
+        """Whether there is any decision to draw."""
+        ring = self._ring
+        return ring is not None and not ring.arrays.is_reset[: ring.num_blocks].all()
+
     def has_demonstrations(self) -> bool:
         """Whether there are demonstrations to draw."""
         return self._demonstrations is not None
@@ -341,6 +346,19 @@ class Replay:
         """Sets priorities from the errors [B] of rows [B] that were drawn; without priorities it does nothing."""
         if self.sampler is not None:
             self._own.update_priority(rows, errors)
+
+    def numbers(self) -> range:
+        """Returns the numbers of the stored blocks, in order of insertion."""
+        return range(0) if self._ring is None else self._ring.numbers()
+
+    def copy_states(self, number: int, block: ExperienceBlock) -> None:
+        """Copies images, floats and resets of the block of a number into another block."""
+        ring = self.ring
+        slot, count = number % ring.num_slots, (ring.spec.num_steps + 1) * ring.spec.num_cars
+        index = np.arange(slot * count, (slot + 1) * count)
+        for name in ("image", "floats"):
+            torch.from_numpy(getattr(block, name)).flatten(0, 1).copy_(ring.gather(name, index))
+        block.is_reset[...] = ring.arrays.is_reset[slot]
 
     def experience(self) -> Experience:
         """Returns all but the demonstrations, for a checkpoint."""

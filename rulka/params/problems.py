@@ -21,7 +21,6 @@ REMOVED = frozenset(
         "fastest_share",
         "focal",
         "length_normalisation",
-        "policy_process",
         "policy_workers",
         "pull_of",
         "rare_actions",

@@ -27,6 +27,7 @@ from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
 from rulka.runtime.collector import LocalActor
 from rulka.runtime.messages import BlockFilled, Fill, Stop
+from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import (
     SharedBlocks,
     SharedWeights,
@@ -189,25 +190,43 @@ class PermittedCollectors(Collectors):
     A collector has at most `SLOTS_PER_COLLECTOR` blocks between permission and release, wherever they are.
     """
 
-    def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
-        """Prepares.
+    def __init__(self, spec: RunSpec, env_steps: int, num_starts: int, other_half: OtherHalfProcess | None) -> None:
+        """Prepares; `start` starts the processes, and `stop` ends them.
 
         Args:
             spec: of the run; `train.num_collectors` is at least 1.
             env_steps: environment steps taken before, by a run that is being resumed.
             num_starts: how often the run was started before.
+            other_half: of the learner, whose process begins and ends with these.
         """
         count = spec.train.num_collectors
         self._spec, self._env_steps, self._num_starts = spec, env_steps, num_starts
+        self._beside: list[OtherHalfProcess | CentralInference] = [] if other_half is None else [other_half]
         self._given_out: deque[Permission] = deque()
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
         self._under_way: list[dict[int, Permission]] = [{} for _ in range(count)]
         self._num_given = [0] * count
 
     @property
+    def num_restarts(self) -> int:
+        """How often a process was started again."""
+        return sum(part.num_restarts for part in self._beside)
+
+    @property
     def num_under_way(self) -> int:
         """Blocks that were given out and have not been handed to the learner."""
         return len(self._given_out)
+
+    def start(self) -> None:
+        """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
+        for part in self._beside:
+            part.start()
+
+    def stop(self) -> None:
+        """Ends the processes."""
+        self._given_out.clear()
+        for part in self._beside:
+            part.stop()
 
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
@@ -351,6 +370,7 @@ class CollectorProcesses(PermittedCollectors):
         env_steps: int,
         num_starts: int,
         silence_limit_s: float = SILENCE_LIMIT_S,
+        other_half: OtherHalfProcess | None = None,
     ) -> None:
         """Reserves the memory.
 
@@ -360,11 +380,12 @@ class CollectorProcesses(PermittedCollectors):
             env_steps: see `PermittedCollectors`.
             num_starts: the same.
             silence_limit_s: see `Supervisor`.
+            other_half: see `PermittedCollectors`.
 
         Raises:
             SharedMemoryError: if there is too little shared memory.
         """
-        super().__init__(spec, env_steps, num_starts)
+        super().__init__(spec, env_steps, num_starts, other_half)
         layout = layout_of(tensors)
         # The first learner looks before any other has begun.
         check_room(_shared_bytes(spec, layout) * (spec.num_ranks if spec.rank == 0 else 1))
@@ -373,18 +394,18 @@ class CollectorProcesses(PermittedCollectors):
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
+            self._beside.append(self._inference)
         self._supervisor = Supervisor("collector", self._make_work, self._forget, silence_limit_s)
 
     def start(self) -> None:
         """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
-        if self._inference is not None:
-            self._inference.start()
+        super().start()
         self._supervisor.start(len(self._blocks))
 
     @property
     def num_restarts(self) -> int:
         """How often a process was started again."""
-        return self._supervisor.num_restarts + (0 if self._inference is None else self._inference.num_restarts)
+        return super().num_restarts + self._supervisor.num_restarts
 
     @property
     def pids(self) -> list[int]:
@@ -406,9 +427,7 @@ class CollectorProcesses(PermittedCollectors):
         try:
             self._supervisor.stop()
         finally:
-            self._given_out.clear()
-            if self._inference is not None:
-                self._inference.stop()
+            super().stop()
             self._blocks.clear()
 
     def _permit(self, index: int, slot: int, moment: Moment) -> None:
@@ -418,6 +437,7 @@ class CollectorProcesses(PermittedCollectors):
         if self._inference is not None:
             self._inference.look_after()
         for index, facts in self._supervisor.receive(timeout_s):
+            assert isinstance(facts, BlockFilled)
             block = self._blocks[index][facts.slot]
             check_written(block)
             self._take(index, block, facts)

@@ -21,6 +21,7 @@ docstring has its picture:
     _in_this_process    train.num_collectors: 0     no right-hand side, and a run repeats bit by bit
     _in_processes       train.cluster: none         the picture above
     _on_cluster         train.cluster: ray          collectors on the nodes of a Ray cluster
+    _other_half         pql.policy_process          half of the learner in a process of its own
     _other_ranks        train.learners: N           several learners that learn as one
 """
 
@@ -39,6 +40,7 @@ from rulka.agents.learner import Learner
 from rulka.agents.precision import Precision
 from rulka.agents.quantisation import Quantiser
 from rulka.agents.ranks import ALONE, Ranks
+from rulka.agents.spec import LearnsInHalves
 from rulka.buffers.experience import Experience
 from rulka.cluster import RayCluster, find_cluster
 from rulka.device import weights_on_host
@@ -51,6 +53,7 @@ from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFil
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
+from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.ranks import ConnectedRanks, Rank, RankProcesses, RanksApartError
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
@@ -154,18 +157,20 @@ def _in_processes(
 ) -> Collectors:
     """Starts collectors in processes of this machine.
 
-    With `train.inference: central` the actor lives in a process of its own, the policy worker
-    (`rulka.runtime.central`), which all collectors ask:
+    With `train.inference: central` actors live in processes of their own, the policy workers (`rulka.runtime.central`),
+    which the collectors ask, collector k the worker k mod W; while one group of a collector's cars waits for its
+    answer, the next one drives:
 
-        +------ process of collector k ------+             +------ process of the policy worker ------+
-        |                                    |    pipe     |                                          |
-        |   Collector = cars ---------------------------------- Request, Response --> actor           |
-        |      |                             |             |                          ^    ^          |
-        |      +===== request slot ===================================================+    |          |
-        |                                    |             |               SharedWeights ==+          |
-        +------------------------------------+             +------------------------------------------+
+        +------ process of collector k ------+             +-- process of policy worker k mod W --+
+        |                                    |    pipe     |                                      |
+        |   Collector = groups of cars ------------------------ Request, Response --> actor       |
+        |      |                             |             |                          ^    ^      |
+        |      +===== request slot of each group =====================================+    |      |
+        |                                    |             |               SharedWeights ==+      |
+        +------------------------------------+             +--------------------------------------+
     """
-    collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts)
+    half = _other_half(spec, learner, stack)
+    collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts, other_half=half)
     stack.callback(collectors.stop)
     collectors.start()
     return collectors
@@ -184,12 +189,34 @@ def _on_cluster(
         |                                <-- block, facts, signs of life                    |
         +----------------------------------+             +----------------------------------+
     """
+    half = _other_half(spec, learner, stack)
     cluster = RayCluster(find_cluster())
     stack.callback(cluster.close)
-    collectors = RayCollectors(spec, version, learner.num_env_steps, num_starts, cluster)
+    collectors = RayCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
     stack.callback(collectors.stop)
     collectors.start()
     return collectors
+
+
+def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
+    """Parts a learner of two halves, if it is to be; the collectors start and end the process of the other one.
+
+    It is shown what collectors saw and learns as far as it is permitted to:
+
+        +------ process of the stage ------+            +---- process of the other half ----+
+        |                                  |    pipe    |                                   |
+        |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
+        |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
+        |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
+        |                          +==== SharedWeights, one each way =====                  |
+        +----------------------------------+            +-----------------------------------+
+    """
+    if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
+        return None
+    half = OtherHalfProcess(learner, spec.block)
+    stack.callback(half.stop)
+    learner.part_with(half)
+    return half
 
 
 def _other_ranks(

@@ -51,6 +51,46 @@ class Fill:
 
 
 @dataclass(frozen=True)
+class Show:
+    """To the other half of a learner: observations of a block lie in a slot, to be taken."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class Permit:
+    """To the other half of a learner: permission to learn. The only way it may make updates.
+
+    Attributes:
+        num_updates: how many it may have made altogether.
+        moment: how far the run has come, for schedules.
+    """
+
+    num_updates: int
+    moment: Moment
+
+
+@dataclass(frozen=True)
+class Seen:
+    """From the other half of a learner: a slot was taken, and may be written again."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class Taught:
+    """From the other half of a learner: what it has learned lies in its weights, of the version of this number.
+
+    Attributes:
+        num_updates: altogether.
+        metrics: means since the last time.
+    """
+
+    num_updates: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Stop:
     """To any process: end now."""
 
@@ -131,5 +171,5 @@ class Response:
     version: int
 
 
-ToWorker = Fill | Stop
-FromWorker = BlockFilled | Heartbeat | Failed
+ToWorker = Fill | Show | Permit | Stop
+FromWorker = BlockFilled | Seen | Taught | Heartbeat | Failed

@@ -33,6 +33,7 @@ from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, PermittedCollectors, collector_spec
 from rulka.runtime.messages import BlockFilled
+from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import WeightsError, WeightsLayout, checksum, fill, layout_of, views
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
@@ -222,6 +223,7 @@ class RayCollectors(PermittedCollectors):
         env_steps: int,
         num_starts: int,
         cluster: RayCluster,
+        other_half: OtherHalfProcess | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Makes sure that the cluster is large enough.
@@ -232,12 +234,13 @@ class RayCollectors(PermittedCollectors):
             env_steps: see `PermittedCollectors`.
             num_starts: the same.
             cluster: with the nodes; it is closed at the end.
+            other_half: see `PermittedCollectors`; its process is here.
             limits: how long to wait.
 
         Raises:
             ClusterTooSmallError: if the cluster has too little for the run.
         """
-        super().__init__(spec, env_steps, num_starts)
+        super().__init__(spec, env_steps, num_starts, other_half)
         self._cluster, self._limits = cluster, limits or Limits()
         self._layout, self._code = layout_of(tensors), code_version()
         block_bytes = SLOTS_PER_COLLECTOR * (spec.block.num_bytes + self._layout.num_bytes)
@@ -250,13 +253,14 @@ class RayCollectors(PermittedCollectors):
 
     def start(self) -> None:
         """Starts the collectors; whoever calls this has to call `stop`, whatever happens."""
+        super().start()
         for remote in self.remotes:
             self._launch(remote)
 
     @property
     def num_restarts(self) -> int:
-        """How often a collector was started again."""
-        return sum(max(0, remote.num_starts - 1) for remote in self.remotes)
+        """How often a collector, or the process of the other half, was started again."""
+        return super().num_restarts + sum(max(0, remote.num_starts - 1) for remote in self.remotes)
 
     @property
     def cpu_seconds_elsewhere(self) -> float:
@@ -281,7 +285,7 @@ class RayCollectors(PermittedCollectors):
             for remote in self.remotes:
                 self._end(remote)
         finally:
-            self._given_out.clear()
+            super().stop()
             self._newest = None
             self._cluster.close()
 

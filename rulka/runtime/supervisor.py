@@ -22,7 +22,16 @@ from typing import NoReturn, cast
 import torch
 
 from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, environment, interrupts_blocked
-from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, Stop, ToWorker
+from rulka.runtime.messages import (
+    BlockFilled,
+    Failed,
+    FromWorker,
+    Heartbeat,
+    Seen,
+    Stop,
+    Taught,
+    ToWorker,
+)
 
 HEARTBEAT_S = 1.0
 """Time between heartbeats."""
@@ -32,6 +41,10 @@ ONE_THREAD: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"
 """Environment of a process that computes with one thread, whatever its libraries would take."""
 
 _LOGGER = logging.getLogger(__name__)
+
+
+Facts = BlockFilled | Seen | Taught
+"""Messages of processes, beside those about themselves."""
 
 
 class WorkerCrashError(RuntimeError):
@@ -106,7 +119,7 @@ class Supervisor:
         except OSError:  # broken, or closed already
             _LOGGER.debug("%s %d is gone; its message is dropped", self._title, index)
 
-    def receive(self, timeout_s: float) -> list[tuple[int, BlockFilled]]:
+    def receive(self, timeout_s: float) -> list[tuple[int, Facts]]:
         """Waits until something is heard or the time is over, and returns what was said, with who said it."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         heard = [worker for worker in self._workers if worker.connection in ready]
@@ -177,7 +190,7 @@ class Supervisor:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _said(worker: Worker) -> Iterator[BlockFilled]:
+def _said(worker: Worker) -> Iterator[Facts]:
     """Yields all messages that are there but those of a process about itself, which are noted."""
     try:
         while worker.connection.poll():

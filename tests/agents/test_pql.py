@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,30 @@ from rulka.schedule import Moment
 
 NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))
 C51 = {"kind": "c51", "atoms": 21, "least": -1.0, "most": 3.0}
+
+
+@pytest.mark.parametrize("ratios", [(32, 2, 0), (7, 3, 10), (1, 1, 0), (500, 5, 2)])
+def test_whoever_goes_on_as_it_may_holds_the_ratios(lab, ratios: tuple[int, int, int]) -> None:
+    """Three who take turns by chance, one a third as often as another, and look at nothing but permissions."""
+    per_critic, per_policy, warmup = ratios
+    changes = {"critic_updates_per_policy_update": per_policy, "critic_warmup_updates": warmup, "max_steps_ahead": 40}
+    spec = lab.spec("pql", steps_per_critic_update=per_critic, critic_updates_per_version=1, start_steps=64, **changes)
+    learner, rng = PqlLearner(spec), random.Random(0)
+    learner.num_env_steps = 64
+    for _ in range(20_000):
+        who = rng.choices(["cars", "critics", "policy"], [9, 3, 1])[0]
+        critic, policy = learner.num_critic_updates, learner.policy.num_updates
+        if who == "cars" and learner.num_env_steps < learner.num_allowed_env_steps():
+            learner.num_env_steps += 8  # decisions of a block
+        elif who == "critics" and learner.is_ready() and not learner._is_policy_behind():
+            learner.num_critic_updates += 1
+        elif who == "policy" and policy < learner._num_policy_updates_due(critic):
+            learner.policy.num_updates += 1
+        steps, critic, policy = learner.num_env_steps - 64, learner.num_critic_updates, learner.policy.num_updates
+        assert critic * per_critic <= steps <= (critic + 1) * per_critic + 40 + 8
+        # The policy may be behind by the updates of one version, and by those of the version that is being made.
+        assert policy * per_policy <= max(0, critic - warmup) < (policy + 1) * per_policy + 2
+    assert critic > 5
 
 
 @pytest.mark.parametrize(("updates", "warmup"), [(2, 0), (3, 5)])

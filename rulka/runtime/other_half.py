@@ -1,0 +1,195 @@
+"""A half of a learner that learns in a process of its own: what it is shown, permitted, and has learned; both sides.
+
+The ratio of the two halves is held by permissions: the other half makes no update that it was not permitted to, and the
+learner waits for it by `hear`, in the system, never by the clock. Its process may die at any time: what it had last
+published is what the next one begins with, and the observations that are still there are shown again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from rulka.agents.spec import Half, LearnsInHalves
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.runtime.messages import Permit, Seen, Show, Stop, Taught, ToWorker
+from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights, check_room, layout_of, memory_bytes
+from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
+from rulka.schedule import Moment
+
+NUM_SLOTS = 3
+"""Blocks on their way to the other half."""
+
+
+class HalfWork(Work):
+    """The loop of the process: takes what it is shown, learns as far as it may, says what it learned."""
+
+    def __init__(
+        self,
+        make_half: Callable[[], Half],
+        blocks: SharedBlocks,
+        read: SharedWeights,
+        written: SharedWeights,
+        permit: Permit,
+        connection: Connection,
+    ) -> None:
+        """Builds the half.
+
+        Args:
+            make_half: builds it.
+            blocks: slots for the blocks that it is shown.
+            read: what the learner's half owns.
+            written: what this half owns.
+            permit: how far it may learn.
+            connection: to the learner.
+        """
+        super().__init__(connection, "building its networks")
+        self._half = make_half()
+        self._blocks, self._read, self._written = blocks, read, written
+        self._version, self._permit = NO_VERSION, permit
+        self._metrics: dict[str, list[float]] = defaultdict(list)
+
+    def run(self) -> None:
+        """Learns until told to stop."""
+        while not self._has_to_stop(0.0 if self._may_learn() else HEARTBEAT_S):
+            if self._may_learn():
+                self._learn()
+            else:
+                self._beat("waiting for permission to learn")
+
+    def _may_learn(self) -> bool:
+        return self._half.num_updates < self._permit.num_updates and self._half.can_learn
+
+    def _has_to_stop(self, timeout_s: float) -> bool:
+        """Takes all messages that are there, waiting for the first; returns whether one says to end."""
+        while self._connection.poll(timeout_s):
+            message: ToWorker = self._connection.recv()
+            timeout_s = 0.0
+            if isinstance(message, Stop):
+                return True
+            if isinstance(message, Permit):
+                self._permit = message
+            elif isinstance(message, Show):
+                self._half.insert(self._blocks[message.slot])
+                self._connection.send(Seen(message.slot))
+        return False
+
+    def _learn(self) -> None:
+        if self._read.version != self._version:
+            self._version, tensors = self._read.read()
+            self._half.load(tensors)
+        for name, value in self._half.learn(self._permit.moment).items():
+            self._metrics[name].append(value)
+        if self._half.num_updates >= self._permit.num_updates:
+            self._written.publish(self._half.num_updates, self._half.tensors())
+            means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
+            self._metrics.clear()
+            self._connection.send(Taught(self._half.num_updates, means))
+        self._beat_when_due("learning")
+
+
+class OtherHalfProcess:
+    """The process of the other half, and what lies between it and the learner."""
+
+    def __init__(
+        self,
+        learner: LearnsInHalves,
+        block: BlockSpec,
+        silence_limit_s: float = SILENCE_LIMIT_S,
+    ) -> None:
+        """Reserves the memory; `start` starts the process, and `stop` ends it.
+
+        Args:
+            learner: whose half it is; `make_half` is asked whenever the process starts.
+            block: shape of the blocks that are shown.
+            silence_limit_s: see `Supervisor`.
+
+        Raises:
+            SharedMemoryError: if there is too little shared memory.
+        """
+        self._learner = learner
+        own, theirs = layout_of(learner.own_tensors()), layout_of(learner.half_tensors())
+        check_room(memory_bytes(own) + memory_bytes(theirs) + NUM_SLOTS * block.num_bytes)
+        self._own, self._theirs = SharedWeights(own), SharedWeights(theirs)
+        self._blocks = SharedBlocks(block, NUM_SLOTS)
+        for slot in range(NUM_SLOTS):  # nobody writes but what was seen
+            for name in block.layout():
+                getattr(self._blocks[slot], name)[...] = 0
+        self._free = set(range(NUM_SLOTS))
+        self._next = 0
+        self._permit = Permit(0, Moment(0))
+        self._version = NO_VERSION
+        self._supervisor = Supervisor("other half", self._make_work, self._begin_anew, silence_limit_s)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the process was started again."""
+        return self._supervisor.num_restarts
+
+    @property
+    def pids(self) -> list[int]:
+        """Its process id, as a list."""
+        return self._supervisor.pids
+
+    def start(self) -> None:
+        """Starts the process; whoever calls this has to call `stop`, whatever happens."""
+        self._publish()
+        self._supervisor.start(1)
+
+    def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
+        """Copies blocks that it has not seen into the slots that are free; see `rulka.agents.spec.OtherHalf`."""
+        self._next = max(self._next, numbers.start)
+        while self._free and self._next < numbers.stop:
+            slot = self._free.pop()
+            copy(self._next, self._blocks[slot])
+            self._supervisor.send(0, Show(slot))
+            self._next += 1
+
+    def permit(self, num_updates: int, moment: Moment) -> None:
+        """Publishes what the learner's half owns, and lets the other one learn on."""
+        self._publish()
+        self._permit = Permit(num_updates, moment)
+        self._supervisor.send(0, self._permit)
+
+    def hear(self, timeout_s: float) -> None:
+        """Waits for a message, hands on what was learned, and starts the process again where it has died.
+
+        Raises:
+            WorkerCrashError: if it has died too often.
+        """
+        metrics: dict[str, float] | None = None
+        for _, message in self._supervisor.receive(timeout_s):
+            if isinstance(message, Seen):
+                self._free.add(message.slot)
+            elif isinstance(message, Taught):
+                metrics = message.metrics
+        if metrics is not None:
+            self._take(metrics)
+        self._supervisor.replace_dead()
+
+    def stop(self) -> None:
+        """Ends the process; may be called again."""
+        self._supervisor.stop()
+
+    def _publish(self) -> None:
+        self._version += 1
+        self._own.publish(self._version, self._learner.own_tensors())
+
+    def _take(self, metrics: Mapping[str, float]) -> None:
+        if self._theirs.version != NO_VERSION:
+            num_updates, tensors = self._theirs.read()
+            self._learner.take_half(num_updates, tensors, metrics)
+
+    def _begin_anew(self, _index: int) -> None:
+        """Takes what a process that is gone had published, and has the next one be shown everything."""
+        self._take({})
+        self._free, self._next = set(range(NUM_SLOTS)), 0
+
+    def _make_work(self, _index: int, _num_starts: int) -> MakeWork:
+        make_half = self._learner.make_half()
+        assert make_half is not None, "there is another half, or nobody would have made this"
+        return partial(HalfWork, make_half, self._blocks, self._own, self._theirs, self._permit)
