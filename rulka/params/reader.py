@@ -10,9 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from rulka.errors import UserError
-from rulka.graph import PARAMS_FILE
+from rulka.graph import PARAMS_FILE, read_graph, sections_of_stage
 from rulka.params.problems import names_removed, problems_of
 from rulka.params.sections import Params
+from rulka.section import Section
 
 
 class ParamsError(UserError):
@@ -105,6 +106,12 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
             )
             hint += "`rulka params list` tells all that there is now."
         raise ParamsError(message, hint=hint) from error
+
+
+def sections_of(stage: str, params: Params) -> dict[str, Section]:
+    """Returns the sections that `dvc.yaml` names for a stage, by name."""
+    names = sections_of_stage(read_graph()[stage], {"train": {"algorithm": params.train.algorithm}})
+    return {name: getattr(params, name) for name in names}
 
 
 def reference_params() -> Params:

@@ -43,18 +43,9 @@ def small_params() -> Params:
 def short_track(uid: str = "tiny") -> Track:
     centre_m = np.zeros((121, 3))
     centre_m[:, 2] = np.arange(121) * 0.5
-    width_m, zeros = np.full(121, 12.0), np.zeros(121)
-    return Track(
-        uid,
-        uid,
-        centre_m,
-        width_m,
-        zeros,
-        zeros.astype(np.uint8),
-        zeros.astype(np.uint8),
-        np.array([30.0, 60.0]),
-        "by hand",
-    )
+    zeros = np.zeros(121)
+    flags = zeros.astype(np.uint8)
+    return Track(uid, uid, centre_m, zeros + 12.0, zeros, flags, flags, np.array([30.0, 60.0]), "by hand")
 
 
 def demonstration(number: int, speed_mps: float) -> Race:
@@ -116,9 +107,7 @@ def write_inputs(tmp_path: Path) -> Inputs:
 
 
 def run(inputs: Inputs, out_dir: Path) -> None:
-    params = small_params()
-    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-    evaluate(*sections, inputs=inputs, out_dir=out_dir)
+    evaluate(small_params(), inputs=inputs, out_dir=out_dir)
 
 
 class Evaluated(NamedTuple):
@@ -179,8 +168,7 @@ def test_an_agent_races_on_further_tracks_too(inputs: Inputs, tmp_path: Path, ca
     params = small_params()
     further = CampaignTracksParams(kind="campaign", slugs=("copper-oval",))
     evaluated = params.evaluate.model_copy(update={"tracks": (further, MainTrackParams(kind="main"))})
-    sections = params.observation, params.actions, params.simulator, evaluated, params.race_end
-    evaluate(*sections, inputs=inputs, out_dir=tmp_path / "out")
+    evaluate(params.model_copy(update={"evaluate": evaluated}), inputs=inputs, out_dir=tmp_path / "out")
     entries = json.loads((tmp_path / "out" / "metrics.json").read_text())["tracks"]
     assert [(entry["uid"], entry["trained_on"]) for entry in entries] == [
         ("tiny", True),
@@ -214,15 +202,7 @@ def test_agent_for_other_actions_is_refused(inputs: Inputs, tmp_path: Path) -> N
     params = small_params()
     actions = params.actions.model_copy(update={"ticks_per_action": 7})
     with pytest.raises(ArtifactError, match="ticks_per_action"):
-        evaluate(
-            params.observation,
-            actions,
-            params.simulator,
-            params.evaluate,
-            params.race_end,
-            inputs=inputs,
-            out_dir=tmp_path / "out",
-        )
+        evaluate(params.model_copy(update={"actions": actions}), inputs=inputs, out_dir=tmp_path / "out")
 
 
 @pytest.mark.parametrize(("folder", "action"), [("agent", FORWARD), ("agent/compared/iqn", 3), ("policy", 1)])

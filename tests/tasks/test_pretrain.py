@@ -14,11 +14,11 @@ import torch
 from matplotlib.figure import Figure
 
 from models.encoders.build import build_encoder
-from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
-from rulka.actions import ActionParams
+from models.encoders.config import ENCODER_CONFIG, EncoderConfig, ImpalaConfig
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
-from rulka.params import reference_params
+from rulka.observation_params import ObservationParams
+from rulka.params import Params, reference_params
 from rulka.pretraining import objectives
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
@@ -27,26 +27,17 @@ from tasks.pretrain import pretrain
 from tests.conftest import Killed, sees, write_synthetic_frames
 
 Write = Callable[..., tuple[Path, Any]]
-OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
+OBSERVATION = sees(64, 64)
 
 CONV = reference_params().encoder
 OBJECTIVES: dict[str, dict[str, Any]] = {params().kind: params().model_dump() for params in objectives.OBJECTIVES}
 
 
-def params(**changes: Any) -> PretrainParams:
-    values: dict[str, Any] = {
-        "epochs": 3,
-        "patience": None,
-        "checkpoint_s": 60.0,
-        "batch_size": 32,
-        "learning_rate": 0.003,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "precision": "float32",
-        "seed": 1,
-        "objective": OBJECTIVES["autoencoder"],
-    }
-    return PretrainParams.model_validate(values | changes)
+def params(encoder: EncoderConfig = CONV, observation: ObservationParams = OBSERVATION, **changes: Any) -> Params:
+    values: dict[str, Any] = {"epochs": 3, "patience": None, "batch_size": 32, "learning_rate": 0.003}
+    values |= {"weight_decay": 0.0, "precision": "float32", "objective": OBJECTIVES["autoencoder"]}
+    sections = {"observation": observation, "encoder": encoder, "pretrain": PretrainParams(**values | changes)}
+    return reference_params().model_copy(update=sections)
 
 
 def run(frames_dir: Path, out_dir: Path, *, draws: bool = False, **changes: Any) -> dict[str, Any]:
@@ -55,7 +46,7 @@ def run(frames_dir: Path, out_dir: Path, *, draws: bool = False, **changes: Any)
     with pytest.MonkeyPatch.context() as patches:
         if not draws:
             patches.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
-        pretrain(OBSERVATION, ACTIONS, CONV, params(**changes), **paths)
+        pretrain(params(**changes), **paths)
     return json.loads((out_dir / "metrics.json").read_text())
 
 
@@ -90,7 +81,7 @@ def test_a_residual_encoder_with_spectral_norm_is_pretrained_and_loaded(write_fr
     encoder = ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=True)
     frames_dir, _ = write_frames(num_races=2, num_frames=20)
     folders = {"frames_dir": frames_dir, "out_dir": tmp_path / "encoder", "runs_dir": tmp_path / "runs"}
-    pretrain(OBSERVATION, ACTIONS, encoder, params(epochs=2), **folders)
+    pretrain(params(encoder, epochs=2), **folders)
     artifact = load_artifact(tmp_path / "encoder", "encoder", encoder=encoder)
     assert ENCODER_CONFIG.validate_python(artifact.config["encoder"]) == encoder
     network = build_encoder(encoder, 64, 64)
@@ -227,15 +218,7 @@ def test_missing_frames_say_what_to_run(tmp_path: Path) -> None:
 def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path) -> None:
     frames_dir, _ = write_frames()
     with pytest.raises(UserError, match=r"observation.height 64, expected 128"):
-        pretrain(
-            sees(128, 64),
-            ACTIONS,
-            CONV,
-            params(),
-            frames_dir=frames_dir,
-            out_dir=tmp_path / "encoder",
-            runs_dir=tmp_path / "runs",
-        )
+        run(frames_dir, tmp_path / "encoder", observation=sees(128, 64))
     assert not (tmp_path / "encoder").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import ActionParams, action_table
+from rulka.actions import action_table
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
 from rulka.datasets.params import RaceParams
 from rulka.datasets.races import RaceDataError, load_races
@@ -21,25 +21,17 @@ from rulka.tracks.params import TrackParams
 from tasks.races import races
 
 PARAMS = read_params()
-ACTIONS = ActionParams(ticks_per_action=5)
 TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 
 def params(**changes: object) -> RaceParams:
-    values = {
-        "source": "auto",
-        "map_uid": None,
-        "campaign": None,
-        "select": PARAMS.races.select,
-        "num_demonstrations": 4,
-    }
-    values |= {"driver": PARAMS.races.driver, "reference_decisions": 0, "seed": 2}
-    return RaceParams.model_validate(values | changes)
+    return RaceParams(**{"num_demonstrations": 4, "reference_decisions": 0, "seed": 2} | changes)
 
 
 def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams, max_race_s: float = 40.0) -> None:
     end = PARAMS.race_end.model_copy(update={"max_race_s": max_race_s})
-    races(ACTIONS, PARAMS.simulator, TRACK, races_params, end, recordings_dir=recordings_dir, out_dir=out_dir)
+    params = PARAMS.model_copy(update={"track": TRACK, "races": races_params, "race_end": end})
+    races(params, recordings_dir=recordings_dir, out_dir=out_dir)
 
 
 def content(folder: Path) -> dict[str, bytes]:
