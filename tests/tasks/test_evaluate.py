@@ -16,11 +16,10 @@ import torch
 
 from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, ArtifactError, save_artifact, sight_contract
 from rulka.cli.evaluation import evaluate_agent, format_evaluation
-from rulka.datasets.races import Race, RaceDataset, load_races, track_path, write_races
+from rulka.datasets.races import Race, RaceDataset, load_races, write_races
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import Params, read_params, reference_params
@@ -205,14 +204,6 @@ def test_agent_for_other_actions_is_refused(inputs: Inputs, tmp_path: Path) -> N
         evaluate(params.model_copy(update={"actions": actions}), inputs=inputs, out_dir=tmp_path / "out")
 
 
-@pytest.mark.parametrize(("folder", "action"), [("agent", FORWARD), ("agent/compared/iqn", 3), ("policy", 1)])
-def test_loaded_policies_take_what_their_network_prefers(inputs: Inputs, folder: str, action: int) -> None:
-    policy = load_policy(inputs.agent.parent / folder)
-    actions = policy(np.zeros((5, 1, 64, 64), np.uint8), np.zeros((5, 184), np.float32))
-    assert actions.dtype == np.int64
-    assert actions.tolist() == [action] * 5
-
-
 def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.CaptureFixture[str]) -> None:
     result = evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=3, races_dir=inputs.races)
     assert json.loads(json.dumps(result, allow_nan=False)) == result
@@ -224,13 +215,6 @@ def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.C
     assert capsys.readouterr().out == ""  # standard output is left to the JSON object
 
 
-def test_command_on_another_track_has_no_demonstrations(inputs: Inputs) -> None:
-    short_track("other").save(track_path(inputs.races, "other"))
-    result = evaluate_agent(inputs.agent, params=small_params(), track="other", num_races=None, races_dir=inputs.races)
-    assert (result["track"]["uid"], result["demonstrations"]["races"], result["agent"]["races"]) == ("other", 0, 2)
-    assert "other" in format_evaluation(result)
-
-
 def test_command_names_the_tracks_it_knows(inputs: Inputs) -> None:
     with pytest.raises(UserError, match="neither a file nor one of tiny"):
         evaluate_agent(inputs.agent, params=small_params(), track="nowhere", num_races=None, races_dir=inputs.races)
@@ -238,10 +222,3 @@ def test_command_names_the_tracks_it_knows(inputs: Inputs) -> None:
         evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=0, races_dir=inputs.races)
     with pytest.raises(UserError, match="-1 is no seed"):
         evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=1, seed=-1, races_dir=inputs.races)
-
-
-def test_races_start_from_the_seed_that_is_asked_for(inputs: Inputs) -> None:
-    result = evaluate_agent(
-        inputs.agent, params=small_params(), track=None, num_races=2, seed=25_160_000, races_dir=inputs.races
-    )
-    assert [race["seed"] for race in result["races"]] == [25_160_000, 25_160_001]

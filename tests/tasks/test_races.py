@@ -105,16 +105,6 @@ def test_a_project_that_never_had_recordings_misses_none(
     refuse_missing(Path("data/recordings"))
 
 
-def test_the_source_can_be_named(tmp_path: Path) -> None:
-    (tmp_path / "recordings").mkdir()
-    with pytest.raises(MissingRecordingsError, match=r"races\.source asks for them") as caught:
-        run(tmp_path / "recordings", tmp_path / "races", params(source="recordings"))
-    assert caught.value.hint
-    (tmp_path / "recordings" / "noise.Gbx").write_bytes(b"not a recording")
-    run(tmp_path / "recordings", tmp_path / "races", params(source="driver", num_demonstrations=1))
-    assert load_races(tmp_path / "races").races[0].source == "driver"
-
-
 def test_only_bad_recordings_are_an_error_and_leave_the_old_output(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,11 +149,6 @@ def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
     assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
     assert errors["TM2020_TestBlocks.Replay.Gbx"] == "UnusablePathError"
     assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
-
-
-def test_without_recordings_a_campaign_track_may_be_raced_on(tmp_path: Path) -> None:
-    run(tmp_path / "none", tmp_path / "races", params(campaign="copper-oval", num_demonstrations=2))
-    assert load_races(tmp_path / "races").main_track.name == "Copper Oval"
 
 
 def test_reference_lap_is_stored_and_drives_again(tmp_path: Path) -> None:

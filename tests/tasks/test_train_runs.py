@@ -68,10 +68,6 @@ def changed(params: Params, section: str, **values: Any) -> Params:
     return params.model_copy(update={section: update})
 
 
-def run(params: Params, folders: Folders) -> None:
-    train(params, folders=folders)
-
-
 def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
     return AgentRun(algorithm, params, folders).folder.name
 
@@ -93,17 +89,17 @@ def test_a_finished_run_is_delivered_again_until_dvc_has_recorded_it(
     """DVC was killed, or its cache was full, after the stage and before its record: it runs the stage again."""
     if was_recorded_before:
         record(dvc_lock, seed=1)
-    run(params, folders)
+    train(params, folders=folders)
     for _ in range(2):
         first = load_artifact(folders.out, "agent").provenance
         shutil.rmtree(folders.out)
         caplog.clear()
-        run(params, folders)
+        train(params, folders=folders)
         assert load_artifact(folders.out, "agent").provenance == first
         assert "trained to its end; it is delivered again" in caplog.text
     assert trained == ["train ppo"]
     record(dvc_lock, seed=2)
-    run(params, folders)
+    train(params, folders=folders)
     assert "DVC has recorded" in caplog.text
     assert trained == ["train ppo", "train ppo"], "a forced run trains anew"
 
@@ -120,10 +116,10 @@ def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
 
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space left") as refused:
-        run(params, folders)
+        train(params, folders=folders)
     assert refused.value.errno == errno.ENOSPC, "the stage tells from it what to say"
     monkeypatch.setattr(shutil, "copyfile", copy)
-    run(params, folders)
+    train(params, folders=folders)
     assert trained == ["train ppo"]
     load_artifact(folders.out, "agent")
 
@@ -132,7 +128,7 @@ def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
 def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
     params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    run(params, folders)
+    train(params, folders=folders)
     (folder,) = (path for path in folders.runs.iterdir())
     assert Checkpoints(folder).load_newest() is not None, "there is something to go on from"
     data = bytearray((folder / FINAL_FOLDER / name).read_bytes())
@@ -140,7 +136,7 @@ def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
     (folder / FINAL_FOLDER / name).write_bytes(data)
     with pytest.raises(ArtifactError):
         load_artifact(folder / FINAL_FOLDER, "agent")
-    run(params, folders)
+    train(params, folders=folders)
     assert "a trained agent is damaged, and is made again from the last checkpoint" in caplog.text
     assert trained == ["train ppo", "train ppo"]
     load_artifact(folders.out, "agent")
@@ -149,10 +145,10 @@ def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
 def test_a_damaged_note_of_a_delivery_is_said(
     params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(params, folders)
+    train(params, folders=folders)
     (folder,) = (path for path in folders.runs.iterdir())
     (folder / DELIVERY_FILE).write_bytes(b"\0\0")
-    run(params, folders)
+    train(params, folders=folders)
     assert f"{DELIVERY_FILE} is damaged" in caplog.text
     assert trained == ["train ppo"]
 
@@ -192,12 +188,12 @@ def test_a_second_training_of_the_same_is_refused_and_hurts_nothing(
     other = hold(folder)
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(RunInUseError, match=f"ppo-.* is in use: process {other.pid} trains there"):
-        run(params, folders)
+        train(params, folders=folders)
     assert sorted(path.name for path in folder.iterdir()) == before
     assert trained == []
     other.kill()
     other.wait(PATIENCE_S)
-    run(params, folders)
+    train(params, folders=folders)
     assert trained == ["train ppo"], "a killed process holds no lock"
 
 
@@ -224,7 +220,7 @@ def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_spac
     alive, iqn = unfinished(folders, f"ppo-{4:016x}", 400.0), unfinished(folders, f"iqn-{5:016x}", 500.0)
     unknown = unfinished(folders, "my-own-folder", 600.0)
     hold(alive)
-    run(params, folders)
+    train(params, folders=folders)
     assert trained == ["train ppo"]
     for folder in (newest, alive, iqn, unknown):
         assert Checkpoints(folder).files(), folder
@@ -242,9 +238,9 @@ def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_spac
 def test_a_run_that_dvc_has_recorded_is_not_kept(
     params: Params, folders: Folders, trained: list[str], dvc_lock: Path
 ) -> None:
-    run(params, folders)
+    train(params, folders=folders)
     record(dvc_lock, seed=1)
-    run(changed(params, "train", seed=9), folders)
+    train(changed(params, "train", seed=9), folders=folders)
     old = folders.runs / run_of("ppo", params, folders)
     assert not Checkpoints(old).files()
     assert not (old / FINAL_FOLDER).exists()
@@ -253,9 +249,9 @@ def test_a_run_that_dvc_has_recorded_is_not_kept(
 
 def test_a_parameter_changed_and_changed_back_goes_on(params: Params, folders: Folders, trained: list[str]) -> None:
     """The run of the old parameters was finished, and DVC was killed before it had recorded that."""
-    run(params, folders)
-    run(changed(params, "train", seed=9), folders)
-    run(params, folders)
+    train(params, folders=folders)
+    train(changed(params, "train", seed=9), folders=folders)
+    train(params, folders=folders)
     assert trained == ["train ppo", "train ppo"]
 
 
