@@ -1,23 +1,18 @@
 """The templates of deploy/: linted by the tools of their kinds, and true of this version."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 from prefect import __version__ as prefect_version
 
-from flows.up import WORKER
-from rulka.cli import COMMANDS
 from rulka.cluster import CLUSTER_VARIABLE
 
 ROOT = Path(__file__).parents[1]
@@ -40,14 +35,6 @@ def test_the_dockerfile_is_linted() -> None:
         [Path(sys.executable).with_name("hadolint"), DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
     )
     assert (answer.returncode, answer.stdout) == (0, "")
-
-
-def test_what_the_image_does_exists() -> None:
-    text = (DEPLOY / "Dockerfile").read_text()
-    assert {"new", "up"} <= set(COMMANDS)
-    assert f"exec prefect {' '.join(WORKER)}" in text
-    assert "dist/constraints.txt dist/*.whl" in text
-    assert "cp constraints.txt dist/" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -88,26 +75,6 @@ def test_the_compose_file_is_whole() -> None:
     assert all(port.startswith("127.0.0.1:") for port in compose["services"]["server"]["ports"]), (
         "for this machine alone"
     )
-
-
-def test_rays_own_schema_takes_the_cluster_file() -> None:
-    schema = json.loads(files("ray").joinpath("autoscaler/ray-schema.json").read_text())
-    cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
-    jsonschema.validate(cluster, schema)
-    with pytest.raises(jsonschema.ValidationError, match="max_worker"):
-        jsonschema.validate(cluster | {"max_worker": 1}, schema)
-    assert len(cluster["provider"]["worker_ips"]) == cluster["max_workers"]
-
-
-@pytest.mark.slow
-def test_ray_has_the_options_of_the_cluster_file() -> None:
-    cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
-    start = [command for each in ("head", "worker") for command in cluster[f"{each}_start_ray_commands"]]
-    options = {option.split("=")[0] for command in start for option in command.split() if option.startswith("--")}
-    answer = subprocess.run(
-        [Path(sys.executable).with_name("ray"), "start", "--help"], capture_output=True, text=True, check=True
-    )
-    assert all(option in answer.stdout for option in options)
 
 
 def test_kubernetes_would_take_the_pods_of_the_ray_cluster() -> None:

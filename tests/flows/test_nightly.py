@@ -19,9 +19,7 @@ from prefect.settings import get_current_settings
 from prefect.states import Scheduled
 
 from flows import nightly as module
-from flows.nightly import nightly, result_of
-from flows.process import CommandError
-from rulka.errors import UserError
+from flows.nightly import nightly
 from tests.flows.conftest import ROOT
 from tests.flows.test_shown import shown_by
 from tests.waiting import PATIENCE_S
@@ -31,12 +29,6 @@ FOUND: dict[str, Any] = {"rows": [{"role": "latest", "pace_mps": 20.5}], "worse"
 
 def today() -> str:
     return datetime.now(UTC).date().isoformat()
-
-
-def test_the_result_stands_among_the_lines() -> None:
-    assert result_of(["races 3/20", json.dumps(FOUND), "note"]) == FOUND
-    with pytest.raises(UserError, match="ended without a result"):
-        result_of(["races 3/20"])
 
 
 @pytest.fixture
@@ -73,18 +65,6 @@ class TestRuns:
         state = nightly(return_state=True)
         assert (state.name, state.is_completed()) == ("Worse", True)
         assert commands[0][-4:] == ["--tracks", "main", "campaign", "held-out"]
-
-    def test_a_missing_agent_is_the_reason(self, toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def race(*_: object) -> list[str]:
-            message = "`rulka night` failed"
-            raise CommandError(message, ["racing", "error: data/agent holds no complete artifact"])
-
-        monkeypatch.setattr(module, "run_in_group", race)
-        state = nightly(return_state=True)
-        assert state.is_failed()
-        assert state.message == (
-            "the nightly evaluation failed: `rulka night` failed\nerror: data/agent holds no complete artifact"
-        )
 
 
 def planned_by_prefect(run: UUID) -> None:

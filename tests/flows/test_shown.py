@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import Artifact
 from starlette.testclient import TestClient
 
 from flows.pipeline import pipeline
-from flows.shown import StageProgress, numbers_of, show_results
+from flows.shown import StageProgress, show_results
 from rulka.dashboard.app import make_app
 from rulka.progress import Progress
 from tests.flows.conftest import change_command
@@ -113,7 +113,3 @@ def test_a_server_that_is_away_costs_no_stage(toy_project: Path, monkeypatch: py
     Path("data/evaluation/metrics.json").write_text('{"seed": 1}')
     show_results("evaluate", said.append)
     assert said == ["evaluate: 1/2 races (50 %)", *["not shown on Prefect's pages: connection refused"] * 2]
-
-
-def test_an_output_without_numbers_has_none(tmp_path: Path) -> None:
-    assert numbers_of(tmp_path) == {}

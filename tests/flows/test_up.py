@@ -19,7 +19,6 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Running, Scheduled
@@ -74,12 +73,6 @@ class TestPassword:
             assert password() == "me:mine"
         assert not PROFILES_FILE.exists()
 
-    def test_a_file_without_one_is_named(self) -> None:
-        PROFILES_FILE.parent.mkdir()
-        PROFILES_FILE.write_text('active = "a"\n[profiles.a]\n')
-        with pytest.raises(UpError, match="its active profile has no PREFECT_API_AUTH_STRING"):
-            password()
-
 
 @pytest.mark.parametrize(
     ("url", "reason"),
@@ -123,13 +116,6 @@ class TestRefusals:
         assert answer.returncode == 1
         assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
         assert not (toy_project / ".prefect").exists()
-
-    def test_a_folder_that_is_no_project_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        answer = subprocess.run([*RULKA, "up"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert answer.returncode == 1
-        assert answer.stderr == f"error: there is no dvc.yaml in {tmp_path}\n  Run this from the root of the project.\n"
-        assert not list(tmp_path.iterdir())
 
 
 class TestWatch:
@@ -251,39 +237,11 @@ class TestUp:
         # Even so, nothing is changed without the token that a page of another site cannot read.
         assert stack.ask("/deployments/filter", "POST", Authorization=right) == 403
 
-    def test_all_deployments_are_there_and_a_night_is_planned(self) -> None:
-        listed = call(*PREFECT, "deployment", "ls", "--output", "json")
-        assert listed.returncode == 0, listed.stdout + listed.stderr
-        deployments = {each["name"] for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]}
-        assert {each["name"] for each in json.loads(listed.stdout)} == deployments
-        wait_for(lambda: any(run["auto_scheduled"] for run in runs_of_prefect()), "a run that the server has planned")
-
     def test_a_second_one_names_the_first(self, stack: Stack) -> None:
         answer = call(*RULKA, "up")
         assert answer.returncode == 1
         assert f"port {stack.url.rpartition(':')[2].removesuffix('/api')} of this machine is taken by" in answer.stderr
         assert "`rulka up` may run already" in answer.stderr
-
-    def test_a_run_typed_by_a_user_completes(self) -> None:
-        watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
-        assert watched.returncode == 0, watched.stdout + watched.stderr
-        assert Path("data/evaluation/x").read_text() == "1\n"
-        (run,) = [run for run in runs_of_prefect() if not run["auto_scheduled"]]
-        assert run["name"].startswith("all stages: ")
-        assert run["state"]["message"] == "ran: races, capture, evaluate"
-
-    @pytest.mark.parametrize(
-        ("deployment", "parameter"),
-        [
-            ("training", 'stages=["trane"]'),
-            ("full-pipeline", "timeout_h=0"),
-            ("experiment", "processes=2"),
-        ],
-    )
-    def test_parameters_that_cannot_be_start_nothing(self, deployment: str, parameter: str) -> None:
-        answer = call(*PREFECT, "deployment", "run", f"rulka/{deployment}", "--param", parameter)
-        assert answer.returncode == 1, answer.stdout
-        assert len([run for run in runs_of_prefect() if not run["auto_scheduled"]]) == 1
 
     def test_its_end_leaves_nothing_and_says_what_became_of_the_run(self, stack: Stack) -> None:
         change_command("capture", "sleep 600")
