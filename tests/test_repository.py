@@ -394,11 +394,6 @@ def test_no_paths_of_one_machine_and_no_addresses_of_package_registries() -> Non
     assert found == []
 
 
-def test_constraints_pin_names_to_versions_and_nothing_else() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!]+", line)] == []
-
-
 def test_nobody_waits_by_the_clock() -> None:
     """A clock that is set back would make a wait last for hours; moments for people, in files, are its only use."""
     asked = {

@@ -109,6 +109,15 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
     return begin_training(small_params, pretrained, driven, tmp_path)
 
 
+def changed(params: Params, section: str, **values: Any) -> Params:
+    update = getattr(params, section).model_copy(update=values)
+    return params.model_copy(update={section: update})
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def begin_training(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], folder: Path) -> Folders:
     """Makes the initial agents of a training, and returns where it reads and writes."""
     init = folder / "agent_init"

@@ -17,6 +17,7 @@ from rulka.params import Params, read_params
 from rulka.tracks.params import TrackParams
 from tasks.capture import capture
 from tasks.races import races
+from tests.tasks.conftest import content
 
 PARAMS = read_params()
 TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
@@ -38,10 +39,6 @@ def run(races_dir: Path, out_dir: Path, **changes: object) -> None:
     values = {"num_workers": 1, "validation_fraction": 0.3, "test_fraction": 0.2} | changes
     params = PARAMS.model_copy(update={"capture": CaptureParams(**values)})
     capture(params, races_dir=races_dir, out_dir=out_dir)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> None:

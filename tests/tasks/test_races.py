@@ -19,6 +19,7 @@ from rulka.params import read_params
 from rulka.reference.lap import load_reference, reference_path
 from rulka.tracks.params import TrackParams
 from tasks.races import races
+from tests.tasks.conftest import content
 
 PARAMS = read_params()
 TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
@@ -32,10 +33,6 @@ def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams, max_race_
     end = PARAMS.race_end.model_copy(update={"max_race_s": max_race_s})
     params = PARAMS.model_copy(update={"track": TRACK, "races": races_params, "race_end": end})
     races(params, recordings_dir=recordings_dir, out_dir=out_dir)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_without_recordings_drivers_race_on_a_generated_track(tmp_path: Path) -> None:

@@ -26,13 +26,9 @@ from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.racing import AgentRun, Folders
 from tasks.train import main, train
+from tests.tasks.conftest import changed
 
 TABLE = action_table(5)
-
-
-def changed(params: Params, section: str, **values: Any) -> Params:
-    update = getattr(params, section).model_copy(update=values)
-    return params.model_copy(update={section: update})
 
 
 def test_both_agents_are_trained_and_documented(small_params: Params, folders: Folders) -> None:
@@ -274,19 +270,8 @@ def test_demonstrations_pay_for_manner_and_direction_too(small_params: Params) -
     floats[:, FLOATS["has_contact"]] = 1.0
     floats[:, FLOATS["waypoints"]][:, :6] = [0.0, 0.0, 1.0, 10.0 * np.sqrt(0.75), 0.0, 6.0]
     number = np.arange(5)
-    race = CapturedRace(
-        race_id="x",
-        source="recording",
-        map_uid="m",
-        image=np.zeros((5, 1, 64, 64), np.uint8),
-        floats=floats,
-        action=(number + 1).astype(np.uint8),
-        action_share=np.eye(12, dtype=np.float32)[number],
-        tick_actions=np.zeros((5, 5), np.uint8),
-        controls=np.zeros((5, 3), np.float32),
-        time_ms=(50 * number).astype(np.int32),
-        along_m=np.zeros(5, np.float32),
-    )
+    standing = {"along_m": np.zeros(5, np.float32), "action": (number + 1).astype(np.uint8)}
+    race = replace(straight_race(), floats=floats, **standing)
     constant = {"neo_slide": 0.1, "kamikaze": 1.0, "line_distance": -0.01, "speed_slide": 0.0}
     engineered = {name: {"interpolation": "linear", "points": [[0, value]]} for name, value in constant.items()}
     changes = {"per_metre": 0.5, "per_second": 0.0, "speed_as_seconds": 2.0, "direction_potential": 0.4}

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,13 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import Candidate, CheckResult
 from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.live import METRICS_FILE
-from rulka.runtime.run_lock import RunInUseError
+from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import RunSpec
 from rulka.schedule import Schedule
 from rulka.training.racing import AgentRun, Folders
 from rulka.training.run_folder import DELIVERY_FILE, FINAL_FOLDER
 from tasks.train import train
-from tests.waiting import PATIENCE_S
+from tests.tasks.conftest import changed
 
 ROOT = Path(__file__).parents[2]
 NOW_S = 1_800_000_000.0
@@ -61,11 +58,6 @@ def trained(dvc_lock: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(stage, "train_run", train_at_once)
     return labels
-
-
-def changed(params: Params, section: str, **values: Any) -> Params:
-    update = getattr(params, section).model_copy(update=values)
-    return params.model_copy(update={section: update})
 
 
 def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
@@ -153,48 +145,19 @@ def test_a_damaged_note_of_a_delivery_is_said(
     assert trained == ["train ppo"]
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from rulka.runtime.run_lock import locked
-with locked(Path(sys.argv[1])):
-    print("locked", flush=True)
-    time.sleep(3600)
-"""
-
-
-@pytest.fixture
-def hold() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
-    """Returns a function that lets another process work in the folder of a run."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(folder: Path) -> subprocess.Popen[str]:
-        process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate(timeout=PATIENCE_S)
-
-
 def test_a_second_training_of_the_same_is_refused_and_hurts_nothing(
-    params: Params, folders: Folders, trained: list[str], hold: Callable[[Path], subprocess.Popen[str]]
+    params: Params, folders: Folders, trained: list[str]
 ) -> None:
+    """Locks are of an open file, so that another process is no other case."""
     folder = folders.runs / run_of("ppo", params, folders)
-    other = hold(folder)
-    before = sorted(path.name for path in folder.iterdir())
-    with pytest.raises(RunInUseError, match=f"ppo-.* is in use: process {other.pid} trains there"):
-        train(params, folders=folders)
-    assert sorted(path.name for path in folder.iterdir()) == before
+    with locked(folder):
+        before = sorted(path.name for path in folder.iterdir())
+        with pytest.raises(RunInUseError, match=f"ppo-.* is in use: process {os.getpid()} trains there"):
+            train(params, folders=folders)
+        assert sorted(path.name for path in folder.iterdir()) == before
     assert trained == []
-    other.kill()
-    other.wait(PATIENCE_S)
     train(params, folders=folders)
-    assert trained == ["train ppo"], "a killed process holds no lock"
+    assert trained == ["train ppo"]
 
 
 def unfinished(folders: Folders, name: str, age_s: float) -> Path:
@@ -213,14 +176,13 @@ def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_spac
     params: Params,
     folders: Folders,
     trained: list[str],
-    hold: Callable[[Path], subprocess.Popen[str]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     newest, older, oldest = (unfinished(folders, f"ppo-{age:016x}", 100.0 * age) for age in (1, 2, 3))
     alive, iqn = unfinished(folders, f"ppo-{4:016x}", 400.0), unfinished(folders, f"iqn-{5:016x}", 500.0)
     unknown = unfinished(folders, "my-own-folder", 600.0)
-    hold(alive)
-    train(params, folders=folders)
+    with locked(alive):
+        train(params, folders=folders)
     assert trained == ["train ppo"]
     for folder in (newest, alive, iqn, unknown):
         assert Checkpoints(folder).files(), folder
