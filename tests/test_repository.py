@@ -82,16 +82,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def files_named_in(file: Path) -> set[Path]:
-    """Own files that a file names in its imports; not the packages around them."""
-    names: set[str] = set()
-    for node in nodes_of(file):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            modules = {name for name in inner if module_file(name)}
-            names |= modules if modules == inner else modules | {node.module}
-    return {found for name in names if (found := module_file(name))}
+    """Own files that a file names in its imports; not the packages that it lies in."""
+    found = {module_file(name) for name in imported_names(file)}
+    return {each for each in found if each and not (each.name == "__init__.py" and each.parent in file.parents)}
 
 
 # What a stage imports -------------------------------------------------------------------------------------------------

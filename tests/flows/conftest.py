@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,11 +14,14 @@ import yaml
 from filelock import FileLock
 
 from tests.ports import reserved_port
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 RULKA = [sys.executable, "-m", "rulka.cli"]
 DVC = [sys.executable, "-m", "dvc"]
+PREFECT = [sys.executable, "-m", "prefect"]
+READY = "Ctrl-C stops"
+"""What `rulka up` says at the end of its start."""
 NIGHTLY = 'cron: "0 3 * * *"'
 
 TOY_GRAPH = """\
@@ -86,7 +89,7 @@ def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = folder / "prefect.db"
     with FileLock(folder / "prefect.lock"):
         if not made.exists():
-            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+            command = [*PREFECT, "server", "database", "upgrade", "-y"]
             url = f"sqlite+aiosqlite:///{folder / 'prefect.new'}"
             environment = os.environ | {"PREFECT_HOME": str(folder), "PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
             subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True)
@@ -127,6 +130,22 @@ def family_of(process: psutil.Process) -> dict[psutil.Process, list[str]]:
         with suppress(psutil.NoSuchProcess):  # it may end between two looks
             family[one] = one.cmdline()
     return family
+
+
+@contextmanager
+def running_up(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Has `rulka up` in a folder for the block, ready; what it says is in `up.log` there. It is killed at the end."""
+    said, environment = folder / "up.log", {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
+    with (
+        said.open("w") as log,
+        subprocess.Popen([*RULKA, "up"], cwd=folder, env=environment, stdout=log, stderr=log, text=True) as process,
+    ):
+        try:
+            wait_for(lambda: READY in said.read_text() or process.poll() is not None, "`rulka up`")
+            assert process.poll() is None, said.read_text()
+            yield process
+        finally:
+            process.kill()
 
 
 def dvc(*arguments: str) -> str:

@@ -5,7 +5,6 @@ Real stages: `tests/test_stage_in_dvc.py`.
 """
 
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,8 @@ import pytest
 
 from flows.dvc import Outcome, reproduce_stage
 from flows.process import CommandError
-from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, use_before
-from tests.flows.test_up import PREFECT, READY, call, runs_of_prefect
+from tests.flows.conftest import PREFECT, ROOT, change_command, family_of, make_project, running_up, use_before
+from tests.flows.test_up import call, runs_of_prefect
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -107,16 +106,10 @@ class Up:
 @contextmanager
 def running(url: str) -> Iterator[Up]:
     """Has `rulka up` for the block, as systemd would start it again."""
-    with Path("up.log").open("w") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as process:
-        try:
-            stack = Up(psutil.Process(process.pid), url)
-            wait_for(lambda: READY in stack.said() or process.poll() is not None, "`rulka up`")
-            assert process.poll() is None, stack.said()
-            yield stack
-            process.send_signal(signal.SIGINT)
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
+    with running_up(Path()) as process:
+        yield Up(psutil.Process(process.pid), url)
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
 
 
 SERVER, WORKER, FLOW = ("prefect", "server", "start"), ("prefect", "worker", "start"), ("prefect.engine",)

@@ -27,13 +27,20 @@ from flows import up as module
 from flows.pipeline import pipeline
 from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, UpError, free_address, password
 from rulka.errors import UserError
-from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, no_privileges, use_before
+from tests.flows.conftest import (
+    PREFECT,
+    ROOT,
+    RULKA,
+    change_command,
+    family_of,
+    make_project,
+    no_privileges,
+    running_up,
+    use_before,
+)
 from tests.ports import reserved_port
 from tests.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
-
-PREFECT = [sys.executable, "-m", "prefect"]
-READY = "Ctrl-C stops"
 
 
 def call(*command: str) -> subprocess.CompletedProcess[str]:
@@ -186,22 +193,12 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Stack]:
     folder = use_before(make_project(tmp_path_factory.mktemp("stack")), prefect_database)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with reserved_port() as port:
         url = f"http://127.0.0.1:{port}/api"
         # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
         (folder / ".env").write_text(f"PREFECT_API_URL={url}\n")
-        with (
-            (folder / "up.log").open("w") as log,
-            subprocess.Popen([*RULKA, "up"], cwd=folder, env=environment, stdout=log, stderr=log, text=True) as process,
-        ):
-            said = folder / "up.log"
-            try:
-                wait_for(lambda: READY in said.read_text() or process.poll() is not None, "`rulka up`")
-                assert process.poll() is None, said.read_text()
-                yield Stack(process, url, folder)
-            finally:
-                process.kill()
+        with running_up(folder) as process:
+            yield Stack(process, url, folder)
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.flows.conftest import DVC, ROOT, RULKA, far_from_now
-from tests.flows.test_up import PREFECT, READY, runs_of_prefect
+from tests.flows.conftest import DVC, PREFECT, ROOT, RULKA, far_from_now, running_up
+from tests.flows.test_up import runs_of_prefect
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -65,7 +65,7 @@ class Walk:
     """
 
     folder: Path
-    up: subprocess.Popen[bytes]
+    up: subprocess.Popen[str]
     first: str = ""
 
     def said(self) -> str:
@@ -131,14 +131,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         deployments = Path("prefect.yaml")
         deployments.write_text(far_from_now(deployments.read_text(encoding="utf-8")), encoding="utf-8")
         commit("As it came, but shorter")
-        with Path("up.log").open("wb") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as up:
-            walk = Walk(folder, up)
-            try:
-                wait_for(lambda: READY in walk.said() or up.poll() is not None, "`rulka up`")
-                assert up.poll() is None, walk.said()
-                yield walk
-            finally:
-                up.kill()
+        with running_up(folder) as up:
+            yield Walk(folder, up)
 
 
 @pytest.fixture(autouse=True)

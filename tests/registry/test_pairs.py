@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from rulka.evaluation.results import RaceResult
-from rulka.observation import NUM_CAR_FIELDS
 from rulka.params import Params
 from rulka.reference.lap import geometry_hash
 from rulka.registry.kept import name_of, promotions
@@ -27,6 +26,7 @@ from rulka.registry.promotion import NotPromotedError, describe, promote
 from rulka.registry.tracks import tracks_to_race_on
 from rulka.tracks.find import UnknownTrackError
 from rulka.tracks.params import MainTrackParams
+from tests.conftest import steady_race
 from tests.tasks.test_evaluate import short_track
 
 HELD_OUT = {
@@ -38,23 +38,9 @@ HELD_OUT = {
 """Their shapes: where one changes, the nights before say nothing of the nights after."""
 
 
-def driven(speed_mps: float, until_m: float = 60.0) -> RaceResult:
-    """A race on the track of 60 m at constant speed, finished where it goes on to its end."""
-    track = short_track()
-    time_ms = round(until_m / speed_mps * 1000)
-    is_finished = until_m >= track.length_m
-    sample_ms = np.append(np.arange(0, time_ms, 50), time_ms)
-    num = len(sample_ms)
-    return RaceResult(
-        track=track,
-        end="finished" if is_finished else "stood still",
-        time_ms=time_ms if is_finished else None,
-        gate_times_ms=np.zeros(2, np.int64),
-        sample_ms=sample_ms,
-        cars=np.zeros((num, NUM_CAR_FIELDS), np.float32),
-        along_m=sample_ms / 1000 * speed_mps,
-        controls=np.zeros((num, 3), np.float32),
-    )
+def driven(speed_mps: float, until_m: float | None = None) -> RaceResult:
+    """A race on the track of 60 m at constant speed, to its end or to where it stops."""
+    return steady_race(short_track(), speed_mps, stop_m=until_m)
 
 
 def comparison(*tracks: tuple[list[RaceResult], list[RaceResult]]) -> Comparison:

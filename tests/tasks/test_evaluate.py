@@ -27,6 +27,7 @@ from rulka.stage import StageInputError
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
+from tests.conftest import straight_track
 
 NETWORK = reference_params().network.model_copy(update={"float_hidden": 8, "dense_hidden": 16})
 TABLE = action_table(5)
@@ -40,11 +41,8 @@ def small_params() -> Params:
 
 
 def short_track(uid: str = "tiny") -> Track:
-    centre_m = np.zeros((121, 3))
-    centre_m[:, 2] = np.arange(121) * 0.5
-    zeros = np.zeros(121)
-    flags = zeros.astype(np.uint8)
-    return Track(uid, uid, centre_m, zeros + 12.0, zeros, flags, flags, np.array([30.0, 60.0]), "by hand")
+    track = straight_track(60.0)
+    return replace(track, uid=uid, name=uid, width_m=track.width_m + 2.0, gate_m=np.array([30.0, 60.0]))
 
 
 def demonstration(number: int, speed_mps: float) -> Race:

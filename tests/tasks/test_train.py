@@ -26,6 +26,7 @@ from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.racing import AgentRun, Folders
 from tasks.train import main, train
+from tests.conftest import synthetic_race
 from tests.tasks.conftest import changed
 
 TABLE = action_table(5)
@@ -205,19 +206,8 @@ def straight_race() -> CapturedRace:
     """Five frames, 2 m and 50 ms apart, at 30 m/s."""
     number, floats = np.arange(5), np.zeros((5, 184), np.float32)
     floats[:, FLOATS["velocity"]] = [0.0, 0.0, 30.0]
-    return CapturedRace(
-        race_id="x",
-        source="recording",
-        map_uid="m",
-        image=np.zeros((5, 1, 64, 64), np.uint8),
-        floats=floats,
-        action=number.astype(np.uint8),
-        action_share=np.eye(12, dtype=np.float32)[number],
-        tick_actions=np.zeros((5, 5), np.uint8),
-        controls=np.zeros((5, 3), np.float32),
-        time_ms=(50 * number).astype(np.int32),
-        along_m=(2.0 * number).astype(np.float32),
-    )
+    own = {"action": number.astype(np.uint8), "action_share": np.eye(12, dtype=np.float32)[number]}
+    return replace(synthetic_race("x", 5, 0), floats=floats, along_m=2.0 * number.astype(np.float32), **own)
 
 
 def test_a_demonstration_is_paid_for_its_finish(small_params: Params) -> None:
