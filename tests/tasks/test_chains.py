@@ -145,7 +145,7 @@ def test_every_stage_chose_a_precision_and_learned(chain: Chain) -> None:
 
 def test_the_agents_raced_and_the_page_says_what_they_started_with(chain: Chain) -> None:
     metrics = chain.json_of("evaluation/metrics.json")
-    assert {"agent", "cloned", "random"} <= set(metrics)
+    assert {"agent", "cloned"} <= set(metrics)
     assert set(metrics["algorithms"]) == set(chain.names("agent"))
     page = (chain.folder / "evaluation" / "report.html").read_text()
     if chain.params.clone.shape == "policy":
@@ -175,7 +175,7 @@ def test_new_agents_begin_with_what_was_cloned_whatever_the_clock_shows(chain: C
         for clock in (0.0, 1.0, 139.0):
             floats[:, FLOATS["clock"]] = clock
             assert torch.equal(network.eval().state(image, floats), state)
-        if ALGORITHMS[algorithm].parts.keys() and (algorithm == "ppo" or chain.params.clone.shape == "iqn"):
+        if algorithm == "ppo" or chain.params.clone.shape == "iqn":
             value = {"value_head.weight", "value_head.bias"} if algorithm == "ppo" else set[str]()
             assert set(initial.tensors) == set(own) | value
             assert all(torch.equal(initial.tensors[name], tensor) for name, tensor in own.items())
@@ -213,9 +213,9 @@ def test_the_inputs_of_a_race_are_what_was_driven(chain: Chain, driven: tuple[Pa
     races = EvaluationRaces.of(track, *sections)
     (result,) = race(driver, races)
     inputs = race_of_result(result, races.settings.table, "").controls
-    assert len(inputs) == 5 * (len(result.sample_ms) - 1) * driver.actions.repeats
+    assert len(inputs) == 5 * (len(result.sample_ms) - 1)
     if result.chunk_controls is None:
-        np.testing.assert_array_equal(inputs[:: 5 * driver.actions.repeats], result.controls[:-1])
+        np.testing.assert_array_equal(inputs[::5], result.controls[:-1])
     else:
         np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])
 

@@ -18,7 +18,7 @@ from models.encoders.config import ImpalaConfig
 from models.iqn import NUM_CLONED_FRACTIONS
 from rulka.actions import ActionParams
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
-from rulka.agents.initial_weights import TransferError
+from rulka.agents.initial_weights import TransferError, check_agent
 from rulka.agents.load import load_policy
 from rulka.agents.params import Algorithm, TransferParams
 from rulka.artifacts import Artifact, load_artifact, save_artifact
@@ -412,6 +412,18 @@ def test_a_part_of_an_agent_is_taken_over_alone(small_params: Params, pretrained
         elif name in policy.tensors:
             assert torch.equal(tensor, policy.tensors[name])
     assert rows_of(out, "new network")["encoder.layers.0.weight"] == ("copied", "from the agent")
+
+
+def test_frames_that_reached_an_agent_otherwise_are_refused(
+    small_params: Params, pretrained: Folders, tmp_path: Path
+) -> None:
+    """Else channels would be summed where each frame has an encoder's features of its own."""
+    agent = trained(small_params, pretrained, "ppo", tmp_path / "mine")
+    channels = replace(agent.observation, frames=3, frames_as="channels")
+    observation = small_params.observation.model_copy(update={"frames": 3, "frames_as": "features"})
+    policy = load_artifact(pretrained[1], "policy")
+    with pytest.raises(TransferError, match=r"observation\.frames_as is 'channels' for the agent and 'features' for"):
+        check_agent(replace(agent, observation=channels), policy, observation)
 
 
 @pytest.mark.parametrize(
