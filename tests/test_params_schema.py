@@ -60,12 +60,12 @@ def found(key: str, **values: Any) -> Parameter:
 
 
 def test_parameters_say_type_range_value_and_what_they_are() -> None:
-    told = "number or schedule, at least 0 and at most 1: discount of one decision"
+    told = "number or schedule, 0 to 1: discount of one decision"
     assert str(found("ppo.gamma")) == f"ppo.gamma = 0.970225\n    {told}"
     changed = found("ppo.gamma", ppo={"gamma": 0.9})
     assert str(changed).startswith("ppo.gamma = 0.9 (default 0.970225)\n")
     assert found("simulator.physics.gravity_mps2")[4:6] == ("24.8", "24.8"), "which the file leaves out"
-    assert found("train.seed")[2:5] == ("whole number", "at least 0 and less than 4,294,967,296", "1")
+    assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
     assert found("train.compared")[2:5] == ("list of choice", ", ".join(ALGORITHM_NAMES), "[iqn]")
     assert found("grpo.cut_worth")[2:5] == ("number", "", "-4.0")

@@ -27,12 +27,6 @@ _TYPES = {
     "null": "null",
     "object": "mapping",
 }
-_BOUNDS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "more than",
-    "maximum": "at most",
-    "exclusiveMaximum": "less than",
-}
 
 
 class Parameter(NamedTuple):
@@ -183,8 +177,18 @@ def _range(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
 
 def _bounds(node: Mapping[str, Any]) -> str:
     """Returns the bounds of a number, without those that only keep slips out."""
-    given = [(words, node[key]) for key, words in _BOUNDS.items() if abs(node.get(key, MOST)) < MOST]
-    return " and ".join(f"{words} {_number(value)}" for words, value in given)
+    low, high = "", ""
+    if "exclusiveMinimum" in node:
+        low = f"more than {_number(node['exclusiveMinimum'])}"
+    elif node.get("minimum", -MOST) > -MOST:
+        low = _number(node["minimum"])
+    if node.get("maximum", MOST) < MOST:
+        return f"{low} to {_number(node['maximum'])}" if low else f"at most {_number(node['maximum'])}"
+    if "exclusiveMaximum" in node:
+        high = f"less than {_number(node['exclusiveMaximum'])}"
+    if low and "minimum" in node:
+        low = f"{low} or more"
+    return " and ".join(part for part in (low, high) if part)
 
 
 def _number(value: float) -> str:
