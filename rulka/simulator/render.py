@@ -52,11 +52,7 @@ class FrameRenderer:
     """
 
     def __init__(
-        self,
-        poses: NDArray[np.float32],
-        zone_index: NDArray[np.int64],
-        scene: Scene,
-        camera: NDArray[np.float32],
+        self, poses: NDArray[np.float32], zone_index: NDArray[np.int64], scene: Scene, camera: NDArray[np.float32]
     ) -> None:
         """Takes hold of arrays that somebody else may go on writing to.
 
