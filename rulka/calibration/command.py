@@ -46,7 +46,7 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
         material = gather(folder, holdout, bar.advance)
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
-        result = fit(material.part(is_held_out=False), params.simulator.physics, MAX_EVALUATIONS, bar.advance)
+        result = fit(material.fitted, params.simulator.physics, MAX_EVALUATIONS, bar.advance)
     command = f"rulka calibrate {folder.name} --holdout {holdout} --out {out.as_posix()}{' --write' if write else ''}"
     numbers = write_report(out, command, holdout, material, params.simulator.physics, result)
     if write:

@@ -42,7 +42,7 @@ def write_report(
         OutputError: if the folder cannot be written.
     """
     models = {FITTED_MODEL: result.physics, BEFORE_MODEL: before, CONSTANT_MODEL: None}
-    rows = table(material.part(is_held_out=True), models)
+    rows = table(material.held_out, models)
     numbers = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "holdout": holdout,

@@ -65,28 +65,21 @@ class Windows:
     def __len__(self) -> int:
         return len(self.race)
 
-    def of_races(self, numbers: Sequence[int]) -> Windows:
-        """Returns the windows of some recordings."""
-        chosen = np.isin(self.race, list(numbers))
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "track"}
-        return Windows(self.track, **{name: values[chosen] for name, values in fields.items()})
-
 
 STEER_MEMORY_TICKS = 20
 ROAD_WIDTH_M = 200.0
 
 
-def cut_windows(track: Track, races: Sequence[Race], first_race: int) -> Windows:
+def cut_windows(track: Track, races: Sequence[Race]) -> Windows:
     """Cuts the recordings of one map into windows.
 
     Args:
         track: made from them.
         races: finished, with inputs and samples every 100 ms.
-        first_race: index that the first of them gets.
     """
     # How wide the road is no recording tells: wherever somebody drove, the surface is that of the recording.
     track = replace(track, width_m=np.full(track.num_zones, ROAD_WIDTH_M))
-    parts = [_of_race(track, race, first_race + k) for k, race in enumerate(races)]
+    parts = [_of_race(track, race, k) for k, race in enumerate(races)]
     fields = [name for name in Windows.__dataclass_fields__ if name != "track"]
     return Windows(track, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
 

@@ -21,30 +21,11 @@ from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
-from rulka.observation import (
-    CAR,
-    NUM_CAR_FIELDS,
-    NUM_PREVIOUS_ACTIONS,
-    ZONE_SPACING_M,
-    build_floats,
-    places_and_speeds,
-)
+from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
+from rulka.simulator import physics
 from rulka.simulator.frame_history import FrameHistory
-from rulka.simulator.physics import (
-    ALONG_BEFORE_ROW,
-    ALONG_ROW,
-    FINISHED_ROW,
-    NUM_ENDS,
-    NUM_PROGRESS,
-    NUM_TIMING,
-    OFF_TRACK_ROW,
-    TIME_BEFORE_ROW,
-    TIME_ROW,
-    ZONE_ROW,
-    View,
-)
 from rulka.simulator.race_end import is_beyond_track
 from rulka.step_results import Floats, Images, StepResult
 from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
@@ -77,20 +58,20 @@ class GameRace:
         table, (frames, height, width) = settings.table, settings.image_shape
         # A run step for every action, also within a decision.
         self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, width, height)
-        physics = settings.simulator.physics
+        limits = settings.simulator.physics
         self._centre, self._frames = track.exact_zones, zone_frames(track)
-        crash_cosine = float(np.cos(np.radians(physics.crash_deg)))
-        self._beyond = physics.off_road_m, physics.fall_m, physics.rest_m, crash_cosine
-        self._reference_m = physics.reference_m
+        crash_cosine = float(np.cos(np.radians(limits.crash_deg)))
+        self._beyond = limits.off_road_m, limits.fall_m, limits.rest_m, crash_cosine
+        self._reference_m = limits.reference_m
         self._table, self._keys = table, table.keys()
         self._history = FrameHistory(1, (frames, height, width))
-        self._view = View(
+        self._view = physics.View(
             rows=np.zeros((1, NUM_CAR_FIELDS), np.float32),
             previous_keys=np.zeros((1, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
-            progress=np.zeros((NUM_PROGRESS, 1)),
+            progress=np.zeros((physics.NUM_PROGRESS, 1)),
             margin_m=np.zeros(1, np.float32),
-            timing=np.zeros((NUM_TIMING + 1, 1), np.int64),
-            ended=np.zeros((NUM_ENDS, 1), np.bool_),
+            timing=np.zeros((physics.NUM_TIMING + 1, 1), np.int64),
+            ended=np.zeros((physics.NUM_ENDS, 1), np.bool_),
         )
         self.scores = Scores(settings, track, self._view)
         self.scores.set_over(_THE_CAR)
@@ -178,8 +159,8 @@ class GameRace:
         A game sends no frame at the finish, or when it is lost; the newest frame is then that of the decision before.
         """
         image_out[:] = self._history.seen
-        view = self._view
-        build_floats(view.rows, view.previous_keys, self._track.zones, view.timing[ZONE_ROW], view.margin_m, floats_out)
+        view, zones, zone_index = self._view, self._track.zones, self._view.timing[physics.ZONE_ROW]
+        build_floats(view.rows, view.previous_keys, zones, zone_index, view.margin_m, floats_out)
         self.scores.find_potentials(potential_out)
 
     def set_moment(self, moment: Moment) -> None:
@@ -217,7 +198,8 @@ class GameRace:
     def _remember(self) -> None:
         """Keeps where the car is and its clock as those before the next decision."""
         progress = self._view.progress
-        progress[ALONG_BEFORE_ROW], progress[TIME_BEFORE_ROW] = progress[ALONG_ROW], self._view.timing[TIME_ROW]
+        progress[physics.ALONG_BEFORE_ROW] = progress[physics.ALONG_ROW]
+        progress[physics.TIME_BEFORE_ROW] = self._view.timing[physics.TIME_ROW]
 
     def _take(self, decision: Decision, *, is_first: bool) -> None:
         """Takes over what is seen, and finds where on the track that is."""
@@ -229,14 +211,14 @@ class GameRace:
         up = view.rows[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
         # The ground under the car, as in the simulator: a car that leans has its position beside it.
         ground = view.rows[0, CAR["position"]].astype(np.float64) - self._reference_m * up
-        before = int(view.timing[ZONE_ROW, 0])
+        before = int(view.timing[physics.ZONE_ROW, 0])
         found = locate(ground, self._centre, self._frames, before, PATH_SEARCH_ZONES, ZONE_SPACING_M)
         zone, along_m, lateral_m, height_m = found
-        view.timing[ZONE_ROW], view.timing[TIME_ROW], view.timing[-1] = zone, decision.time_ms, decision.time_ms
-        view.progress[ALONG_ROW], view.margin_m[0] = along_m, track.length_m - along_m
-        view.ended[FINISHED_ROW] = decision.is_finished
+        view.timing[physics.ZONE_ROW], view.timing[[physics.TIME_ROW, -1]] = zone, decision.time_ms
+        view.progress[physics.ALONG_ROW], view.margin_m[0] = along_m, track.length_m - along_m
+        view.ended[physics.FINISHED_ROW] = decision.is_finished
         has_left = self._has_left(zone, along_m, lateral_m, height_m, up)
-        view.ended[OFF_TRACK_ROW] = not decision.is_finished and has_left
+        view.ended[physics.OFF_TRACK_ROW] = not decision.is_finished and has_left
 
     def _has_left(self, zone: int, along_m: float, lateral_m: float, height_m: float, up: NDArray[np.float64]) -> bool:
         track, share = self._track, along_m / ZONE_SPACING_M - zone

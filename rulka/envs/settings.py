@@ -150,16 +150,14 @@ def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[
         SettingsError: if one is not a finite number, or not as many as cars.
     """
     places: dict[str, NDArray[np.float64]] = {}
-    for name in Starts._fields:
-        if name not in options:
-            continue
+    for name in [name for name in Starts._fields if name in options]:
         try:
             places[name] = np.broadcast_to(np.asarray(options[name], np.float64), (num_cars,))
-        except (TypeError, ValueError) as error:
-            message = f"the reset option {name!r} is a number or {num_cars} of them, got {options[name]!r:.120}"
-            raise SettingsError(message) from error
-        if not np.isfinite(places[name]).all():
-            message = f"the reset option {name!r} must be finite, got {options[name]!r:.120}"
+            is_right = bool(np.isfinite(places[name]).all())
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            message = f"the reset option {name!r} is a finite number or {num_cars} of them, got {options[name]!r:.120}"
             raise SettingsError(message)
     return places
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import CubicHermiteSpline
+from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.tracks.geometry import line_frames
@@ -194,18 +196,9 @@ def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.in
 
 def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns [D, 3] positions on the cubics that have the recorded velocities; straight on past the last sample."""
-    position, velocity = path.position.astype(np.float64), path.velocity.astype(np.float64)
-    first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
-    step_s = (path.time_ms[first + 1] - path.time_ms[first])[:, None] / 1000
-    s = np.clip((times - path.time_ms[first])[:, None] / 1000 / step_s, 0.0, 1.0)
-    inside = (
-        (1 + 2 * s) * (1 - s) ** 2 * position[first]
-        + s * (1 - s) ** 2 * step_s * velocity[first]
-        + s**2 * (3 - 2 * s) * position[first + 1]
-        + s**2 * (s - 1) * step_s * velocity[first + 1]
-    )
-    beyond_s = np.maximum(times - path.time_ms[-1], 0.0)[:, None] / 1000
-    return inside + beyond_s * velocity[-1]
+    last_ms = path.time_ms[-1]
+    inside = CubicHermiteSpline(path.time_ms / 1000, path.position, path.velocity)(np.minimum(times, last_ms) / 1000)
+    return inside + np.maximum(times - last_ms, 0.0)[:, None] / 1000 * path.velocity[-1].astype(np.float64)
 
 
 def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath]) -> Track:
@@ -297,13 +290,7 @@ def _interpolated(at: NDArray, known: NDArray, values: NDArray) -> NDArray[np.fl
 
 def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Smooths [Z, ...] values along the line; the ends are held."""
-    reach = round(3 * SMOOTHING_M / ZONE_SPACING_M)
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * ZONE_SPACING_M / SMOOTHING_M) ** 2)
-    kernel /= kernel.sum()
-    columns = values.reshape(len(values), -1)
-    padded = [np.pad(column, reach, mode="edge") for column in columns.T]
-    smooth = np.stack([np.convolve(column, kernel, mode="valid") for column in padded], axis=1)
-    return np.asarray(smooth, np.float64).reshape(values.shape)
+    return gaussian_filter1d(values, SMOOTHING_M / ZONE_SPACING_M, axis=0, mode="nearest", truncate=3.0)
 
 
 def _bare_track(centre: NDArray[np.float64]) -> Track:
@@ -337,9 +324,7 @@ def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[D
         [((_interpolated(along_m, path.along_m, path.point) - centre) * left).sum(axis=1) for path in paths]
     )
     reach_m = np.abs(aside_m).max(axis=0)
-    span = round(3 * SMOOTHING_M / ZONE_SPACING_M)
-    padded = np.pad(reach_m, span, mode="edge")
-    widest = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1).max(axis=1)
+    widest = maximum_filter1d(reach_m, 2 * round(3 * SMOOTHING_M / ZONE_SPACING_M) + 1, mode="nearest")
     return np.maximum(DEFAULT_WIDTH_M, _smooth(2 * (widest + EDGE_MARGIN_M)))
 
 

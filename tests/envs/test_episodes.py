@@ -113,14 +113,6 @@ def test_pictures_become_grey_and_of_one_size() -> None:
         np.testing.assert_allclose(seen.floats, [[0.0, 1.0, 0.1, -0.1]], rtol=1e-6)
 
 
-def test_a_picture_of_the_size_is_taken_as_it_is() -> None:
-    """Catch64 shows 64 x 64 pixels: the paddle is 160, the ball 255."""
-    seen = Seen("benchmarks.qrdqn.catch:rulka/Catch64-v0", 2)
-    seen.reset(5)
-    assert set(np.unique(seen.image)) == {0, 160, 255}
-    assert seen.floats.shape == (2, 1)
-
-
 def test_frames_are_stacked_and_the_first_stands_for_those_before() -> None:
     seen = Seen("small/Pictures-v0", 1, sees(64, 64).model_copy(update={"frames": 3}))
     shown = []
@@ -167,13 +159,8 @@ def test_numbers_are_expected_as_far_as_their_bounds_allow() -> None:
     np.testing.assert_allclose(found[REACH][0], REACH * found[1.0][0], rtol=1e-5)
     np.testing.assert_allclose(found[REACH][2], np.deg2rad(12.0), rtol=1e-5)
     assert (found[REACH][[1, 3]] == found[1.0][[1, 3]]).all()
-
-
-def test_what_does_not_change_is_measured_by_its_bounds() -> None:
-    """`Target` shows 0 all the time, between -1 and 1."""
-    found = measure_normalisation(read_facts("small/Target-v0"), 0)
-    assert (found.mean[1], found.std[1]) == (0.0, 1.0)
-    assert measure_normalisation(read_facts("benchmarks.qrdqn.catch:rulka/Catch64-v0"), 0).std.tolist() == [70.0]
+    still = measure_normalisation(read_facts("small/Target-v0"), 0)
+    assert (still.mean[1], still.std[1]) == (0.0, 1.0), "0 all the time, between -1 and 1"
 
 
 def test_what_is_not_there_is_said_in_gymnasiums_words() -> None:

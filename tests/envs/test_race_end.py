@@ -23,9 +23,8 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.simulator import demonstrations
 from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch, is_beyond_track
+from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 from rulka.training.races import Races
 from tests.waiting import PATIENCE_S
@@ -198,45 +197,3 @@ def test_every_path_ends_the_same_race_alike(
     assert first[:3] == expected
     for other in (lab.in_a_greedy_check, lab.in_evaluation, lab.in_a_demonstration, lab.in_the_game):
         assert other(script) == first, other.__name__
-
-
-def test_training_and_evaluation_read_the_same_limits() -> None:
-    """Weights are chosen by the rule that they are scored by: it stands in one place."""
-    params = reference_params()
-    limits = set(type(params.race_end).model_fields)
-    for section in (params.train, params.evaluate, params.races.driver):
-        assert not limits & set(type(section).model_fields)
-
-
-def test_a_car_is_beyond_track_the_track_by_one_rule(straight: Track) -> None:
-    """Random poses: what the simulator says after a tick is what is found from the car's row alone, as for the game."""
-    params = reference_params()
-    physics, rng, num_cars = params.simulator.physics, np.random.default_rng(0), 400
-    cars = Simulator(straight, num_cars, params.simulator, action_table(1))
-    state = cars.save()
-    angle, axis = rng.uniform(-np.pi, np.pi, num_cars), rng.normal(size=(num_cars, 3))
-    axis /= np.linalg.norm(axis, axis=1, keepdims=True)
-    state[:, 0] += rng.uniform(-20.0, 20.0, num_cars)
-    state[:, 1] += np.where(rng.random(num_cars) < 0.5, rng.uniform(-20.0, 20.0, num_cars), 0.0)
-    state[:, 2] += rng.uniform(5.0, 60.0, num_cars)
-    for at in (6, 9):  # forward and up axes
-        state[:, at : at + 3] = rotated(state[:, at : at + 3], axis, angle)
-    cars.restore(state)
-    cars.step(np.full(num_cars, COAST))
-    limits = physics.off_road_m, physics.fall_m, physics.rest_m, float(np.cos(np.radians(physics.crash_deg)))
-    centre, frames = straight.exact_zones, zone_frames(straight)
-    found = np.zeros(num_cars, bool)
-    for n, row in enumerate(cars.cars):
-        up = row[3:12].reshape(3, 3)[:, 1].astype(np.float64)
-        ground = row[:3].astype(np.float64) - physics.reference_m * up
-        zone, _, lateral_m, height_m = locate(ground, centre, frames, 0, PATH_SEARCH_ZONES, 0.5)
-        found[n] = is_beyond_track(abs(lateral_m) - 8.0, height_m, float(up @ frames[zone, 6:9]), *limits)
-    assert 50 < found.sum() < num_cars - 50
-    np.testing.assert_array_equal(found, cars.is_off_track)
-
-
-def rotated(vector: np.ndarray, axis: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """Rodrigues' formula, row by row."""
-    cosine, sine = np.cos(angle)[:, None], np.sin(angle)[:, None]
-    along = (axis * vector).sum(axis=1, keepdims=True)
-    return vector * cosine + np.cross(axis, vector) * sine + axis * along * (1.0 - cosine)

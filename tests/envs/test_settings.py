@@ -33,7 +33,11 @@ def test_reference_params_are_the_repositorys_from_anywhere(tmp_path, monkeypatc
 
 def test_what_is_left_out_comes_from_the_reference() -> None:
     reference: Params = reference_params()
-    settings = read_settings(None, {"max_race_s": 7.0, "start_anywhere": None})
+    given = {"max_race_s": np.float32(7.0), "start_anywhere": None, "randomisation": {"friction": 0.2}}
+    settings = read_settings(None, given)
+    assert settings.randomisation == ALIKE.model_copy(update={"friction": 0.2})
+    assert reference.train.randomisation == ALIKE
+    assert ALIKE.is_off
     end = reference.race_end.model_copy(update={"max_race_s": 7.0})
     assert {name: getattr(settings, name) for name in type(end).model_fields} == end.model_dump()
     assert settings.start_anywhere == reference.train.start_anywhere
@@ -102,12 +106,6 @@ def test_nobody_is_paid_without_rewards(straight) -> None:
     assert [env.step(0)[1] for _ in range(10)] == [0.0] * 10
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    given = {"max_race_s": np.float32(7.5), "ticks_per_action": np.int64(2), "continuous": np.True_}
-    settings = read_settings(None, given)
-    assert (settings.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
-
-
 def test_wrong_numbers_of_cars_and_tracks_are_named(straight) -> None:
     for num_envs in (0, 2.0, True, "2"):
         with pytest.raises(SettingsError, match="num_envs is a whole number from 1, got"):
@@ -121,8 +119,3 @@ def test_wrong_numbers_of_cars_and_tracks_are_named(straight) -> None:
 def test_gymnasium_wraps_what_is_asked_for_people(straight) -> None:
     env = gymnasium.make("rulka/Race-v0", track=straight, render_mode="human")
     assert env.unwrapped.render_mode == "rgb_array"
-
-
-def test_what_is_left_out_of_a_randomisation_does_not_vary() -> None:
-    settings = read_settings(None, {"randomisation": {"friction": 0.2}})
-    assert settings.randomisation == ALIKE.model_copy(update={"friction": 0.2})
