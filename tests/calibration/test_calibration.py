@@ -124,7 +124,7 @@ def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) ->
     assert "report  report/report.md\nnot written: add --write" in describe(found)
     page = (project / "report" / "report.md").read_text(encoding="utf-8")
     assert f"`rulka calibrate {recordings.name} --holdout 0.4 --out report`, 20" in page
-    assert "1 files were not used" in page
+    assert "Not used: 1 files" in page
     numbers = json.loads((project / "report" / "calibration.json").read_text(encoding="utf-8"))
     assert sum(entry["is_held_out"] for entry in numbers["recordings"]) >= 1
     assert {path.name for path in (project / "report").iterdir()} == {"report.md", "calibration.json"}
