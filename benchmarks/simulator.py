@@ -1,11 +1,11 @@
 """How fast the simulator is on one thread: `python -m benchmarks.simulator [--json] [--seconds S]`.
 
-Decisions (50 ms of driving) per second of CPU time: a Simulator with floats and one 64 x 64 grey frame each, driven by
-the built-in driver from starts all over the track, and whole environments under random actions; on the track of
-params.yaml with its hills and gates. Variants are interleaved and the best of their tries is taken. Where Box2D is
-installed, gymnasium's CarRacing-v3 is measured in the same run, and every rate is given as a multiple of its. Beside
-them the time to the first frame of a fresh process, with an empty kernel cache and a warm one, and the memory of a
-baked track of 4 km.
+Frames, and decisions (50 ms of driving), per second of CPU time. Frames are of cars spread over a track; decisions of a
+Simulator with floats and one 64 x 64 grey frame each, driven by the built-in driver from starts all over the track, and
+of whole environments under random actions; on the track of params.yaml with its hills and gates, and one of 3 km.
+Variants are interleaved and the best of their tries is taken. Where Box2D is installed, gymnasium's CarRacing-v3 is
+measured in the same run, and every rate of decisions is given as a multiple of its. Beside them the time to the first
+frame of a fresh process, with an empty kernel cache and a warm one, and the memory of a baked track of 4 km.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rulka.observation import NUM_FLOATS
 from rulka.params import Params, read_params
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
-from rulka.simulator.render import FrameRenderer, camera_array
+from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
@@ -41,7 +41,8 @@ from rulka.tracks.track import Track
 CAR_RACING = "CarRacing-v3"
 NUM_DECISIONS = 60
 """Decisions of one pass, 3 s of driving from the same starts."""
-LONG_TRACK_M = 4000.0
+FRAMES = ((1, 64, 64), (16, 64, 64), (256, 64, 64), (64, 120, 160))
+"""Cars, height and width."""
 FIRST_FRAME = """
 import os, time
 start_s = time.perf_counter()
@@ -52,28 +53,59 @@ env.step(0)
 print(time.perf_counter() - start_s, sum(os.times()[:4]))
 """
 Pass = Callable[[], int]
+"""Returns how many frames it drew, or decisions it drove."""
 
 
-def driven_actions(params: Params, track: Track, num_cars: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns the saved rolling starts of the cars, each at its own place, and [T, N] what the built-in driver does."""
-    simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
-    driver = PurePursuitDriver(
-        track, params.simulator.physics, sample_skills(num_cars, params.races.driver, seed=0), seed=0
-    )
+def track_of(params: Params, length_m: float | None = None) -> Track:
+    """Returns the track of the parameters, or one like it of another length."""
+    changes = {} if length_m is None else {"length_m": length_m, "seed": 3}
+    return generate_track(**params.track.model_dump() | changes)
+
+
+def spread_cars(track: Track, num_cars: int, params: Params) -> Simulator:
+    """Places cars all over a track, rolling."""
     rng = np.random.default_rng(0)
+    simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
     along_m = rng.uniform(0, track.length_m - 250.0, num_cars)
-    simulator.reset(np.ones(num_cars, bool), along_m, rng.uniform(-3, 3, num_cars), 0.0, 20.0)
+    simulator.reset(np.ones(num_cars, bool), along_m, rng.uniform(-3, 3, num_cars), rng.normal(0, 0.1, num_cars), 20.0)
+    return simulator
+
+
+def frame_passes(params: Params) -> dict[str, Pass]:
+    """Returns by name what draws frames; renderers are made before."""
+    passes: dict[str, Pass] = {}
+    camera = camera_array(params.simulator.camera)
+    for name, track in (("hills", track_of(params)), ("hills, 3 km", track_of(params, 3000.0))):
+        scene = bake_scene(track)
+        for num_cars, height, width in FRAMES:
+            cars, out = spread_cars(track, num_cars, params), np.empty((num_cars, height, width), np.uint8)
+            renderer = FrameRenderer(cars.cars, cars.zone_index, scene, camera)
+            passes[f"{name}: {width} x {height} grey, {num_cars} cars"] = drawing(renderer, out)
+    track = track_of(params)
+    scene, car = bake_scene(track), spread_cars(track, 1, params)
+    pose, zone = car.cars[0, :POSE_SIZE], int(car.zone_index[0])
+    passes["hills: 640 x 480 colour, 1 car"] = lambda: len(render_rgb(scene, pose, zone, 640, 480)) // 480
+    return passes
+
+
+def drawing(renderer: FrameRenderer, out: NDArray[np.uint8]) -> Pass:
+    """Returns a pass that draws one frame for each car."""
+
+    def draw() -> int:
+        renderer.render(out)
+        return len(out)
+
+    return draw
+
+
+def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
+    """Returns by name what is measured of the simulator, driven by the built-in driver's decisions."""
+    simulator, skills = spread_cars(track, num_cars, params), sample_skills(num_cars, params.races.driver, seed=0)
+    driver = PurePursuitDriver(track, params.simulator.physics, skills, seed=0)
     starts, actions = simulator.save(), []
     for _ in range(NUM_DECISIONS):
         actions.append(driver.actions(simulator))
         simulator.step(actions[-1])
-    return starts, np.array(actions)
-
-
-def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
-    """Returns by name what is measured of the simulator; each returns how many decisions it drove."""
-    starts, actions = driven_actions(params, track, num_cars)
-    simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
     camera = camera_array(params.simulator.camera)
     renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(track), camera)
     floats = np.zeros((num_cars, NUM_FLOATS), np.float32)
@@ -87,7 +119,7 @@ def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, P
                 simulator.floats(floats)
             if with_frames:
                 renderer.render(image)
-        return actions.size
+        return NUM_DECISIONS * num_cars
 
     return {
         "physics": lambda: drive(False, False),
@@ -125,22 +157,23 @@ def single_pass(env: gymnasium.Env) -> Pass:
     return drive
 
 
-def all_passes(params: Params) -> dict[str, Pass]:
-    """Returns everything that is measured, by name."""
-    track = generate_track(**params.track.model_dump())
+def decision_passes(params: Params) -> dict[str, Pass]:
+    """Returns everything that takes decisions, by name."""
+    track = track_of(params)
     passes: dict[str, Pass] = {}
-    for num_cars in (256, 1):
+    for num_cars in (256, 16, 1):
         cars = f"{num_cars} car{'s' if num_cars > 1 else ''}"
         passes |= {f"{cars}: {name}": run for name, run in simulator_passes(params, track, num_cars).items()}
         passes[f"{cars}: RaceVectorEnv"] = vector_pass(track, num_cars)
     passes["1 car: RaceEnv"] = single_pass(RaceEnv(track))
     if importlib.util.find_spec("Box2D") is not None:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         passes[CAR_RACING] = single_pass(gymnasium.make(CAR_RACING, continuous=False))
     return passes
 
 
 def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
-    """Returns decisions per CPU second of each, the best of interleaved passes that take `seconds` each in all."""
+    """Returns frames or decisions per CPU second of each, the best of interleaved passes of `seconds` each in all."""
     spent, best = dict.fromkeys(variants, 0.0), dict.fromkeys(variants, 0.0)
     for run in variants.values():
         run()  # compiles
@@ -149,10 +182,10 @@ def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
             if spent[name] >= seconds:
                 continue
             start_s = time.process_time()
-            num_decisions = run()
-            took_s = time.process_time() - start_s
+            count = run()
+            took_s = max(time.process_time() - start_s, 1e-6)
             spent[name] += took_s
-            best[name] = max(best[name], num_decisions / took_s)
+            best[name] = max(best[name], count / took_s)
     return best
 
 
@@ -171,30 +204,27 @@ def first_frame_s() -> dict[str, float]:
     return times
 
 
-def baked_megabytes(params: Params) -> float:
-    """Returns the memory of what renderer and physics hold of a track of 4 km."""
-    track = generate_track(**params.track.model_copy(update={"length_m": LONG_TRACK_M}).model_dump())
-    return (bake_scene(track).num_bytes + road_array(track).nbytes + track.zones.nbytes) / 1e6
-
-
 def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float] | float]:
     """Returns rates by name, how often CarRacing's they are where it was measured, times and memory."""
-    rates = measure(all_passes(params), seconds)
+    rates = measure(decision_passes(params), seconds)
     ratios = {name: rate / rates[CAR_RACING] for name, rate in rates.items()} if CAR_RACING in rates else {}
+    long = track_of(params, 4000.0)
     return {
+        "frames_per_cpu_s": measure(frame_passes(params), seconds),
         "decisions_per_cpu_s": rates,
         "times_car_racing": ratios,
         "first_frame_s": first_frame_s(),
-        "baked_4_km_mb": baked_megabytes(params),
+        "baked_4_km_mb": (bake_scene(long).num_bytes + road_array(long).nbytes + long.zones.nbytes) / 1e6,
     }
 
 
 def print_table(results: dict) -> None:
     """Prints what `measure_all` returned for people."""
     ratios = results["times_car_racing"]
-    print(f"{'':46s} {'decisions/s':>12s} {'x ' + CAR_RACING:>15s}")
-    for name, rate in results["decisions_per_cpu_s"].items():
-        print(f"{name:46s} {rate:12,.0f} {f'{ratios[name]:,.0f}' if ratios else '-':>15s}")
+    for unit in ("frames", "decisions"):
+        print(f"{'':46s} {unit + '/s':>12s} {'x ' + CAR_RACING if unit == 'decisions' else '':>15s}")
+        for name, rate in results[f"{unit}_per_cpu_s"].items():
+            print(f"{name:46s} {rate:12,.0f} {f'{ratios[name]:,.0f}' if name in ratios else '-':>15s}")
     if not ratios:
         print(f"{CAR_RACING} was not measured: Box2D is not installed")
     for name, took_s in results["first_frame_s"].items():

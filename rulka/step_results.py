@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+Images = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class StepResult:

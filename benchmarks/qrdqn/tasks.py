@@ -131,7 +131,7 @@ def race_task() -> Task:
     track = generate_track(seed=0, length_m=150.0, width_m=24.0, max_slope=0.0, gate_spacing_m=50.0, difficulty="easy")
     options: dict[str, Any] = {"start_anywhere": 0.0, "max_race_s": 15.0}
     return Task(
-        make_cars=lambda num_cars: RaceVectorEnv(num_cars, track=track, **options),
+        make_cars=lambda num_cars: RaceVectorEnv(num_cars, track=track, **options).batch,
         make_env=lambda: RaceEnv(track=track, **options),
         normalisation=reference_normalisation(),
         num_actions=12,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rulka.calibration.fit import FITTED, fit
 from rulka.calibration.gather import CalibrationError, gather
-from rulka.calibration.report import FITTED_MODEL, write_report
+from rulka.calibration.report import FITTED_MODEL, REPORT_FILE, write_report
 from rulka.calibration.windows import HORIZONS_MS
 from rulka.datasets.from_recordings import find_recordings
 from rulka.outputs import check_file, new_file
@@ -21,40 +20,7 @@ from rulka.simulator.params import PhysicsParams
 MAX_EVALUATIONS = 15
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What came of a fit.
-
-    Attributes:
-        rows: of the report's table, one for each recording that was held out.
-        physics: the fitted values.
-        report: the file.
-        is_written: whether the values are in `params.yaml` now.
-    """
-
-    rows: list[dict[str, Any]]
-    physics: PhysicsParams
-    report: Path
-    is_written: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as plain JSON; of the physics only what was fitted."""
-        values = {name: _rounded(getattr(self.physics, name)) for name in FITTED}
-        facts = {"report": self.report.as_posix(), "is_written": self.is_written, "physics": values}
-        return facts | {"horizons_s": [ms / 1000 for ms in HORIZONS_MS], "held_out": self.rows}
-
-    def describe(self) -> str:
-        """Returns it as text for people."""
-        lines = [f"held-out recordings, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
-        for row in self.rows:
-            values = ", ".join(f"{median} / {high} m" for median, high in row[FITTED_MODEL]["position_m"])
-            lines.append(f"  {row['kind']:8}{row['name'][:24]:26}{row['windows']:5} windows  {values}")
-        lines.append(f"report  {self.report.as_posix()}")
-        not_written = "not written: add --write to put the values into params.yaml"
-        return "\n".join([*lines, f"written to {PARAMS_FILE}" if self.is_written else not_written])
-
-
-def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibration:
+def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[str, Any]:
     """Fits the simulator's physics to recordings.
 
     Args:
@@ -62,6 +28,9 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibr
         holdout: share of them that is used for the report only.
         out: folder of the report.
         write: also put the fitted values into `params.yaml`.
+
+    Returns:
+        The numbers of the report as plain JSON, where it is and whether the values were written.
 
     Raises:
         CalibrationError: if there are too few usable recordings.
@@ -77,14 +46,25 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibr
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
         material = gather(folder, holdout, bar.advance)
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
-        result = fit(material.part(is_held_out=False), params.simulator.physics, MAX_EVALUATIONS, bar.advance)
+        result = fit(material.fitted, params.simulator.physics, MAX_EVALUATIONS, bar.advance)
     command = f"rulka calibrate {folder.name} --holdout {holdout} --out {out.as_posix()}{' --write' if write else ''}"
-    rows = write_report(out, command, holdout, material, params.simulator.physics, result)
+    numbers = write_report(out, command, holdout, material, params.simulator.physics, result)
     if write:
         text = with_physics(PARAMS_FILE.read_text(encoding="utf-8"), result.physics)
         with new_file(PARAMS_FILE) as beside:
             beside.write_text(text, encoding="utf-8")
-    return Calibration(rows, result.physics, out / "report.md", write)
+    return numbers | {"report": (out / REPORT_FILE).as_posix(), "is_written": write}
+
+
+def describe(found: dict[str, Any]) -> str:
+    """Returns what `calibrate` returned as text for people."""
+    lines = [f"held-out recordings, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
+    for row in found["held_out"]:
+        values = ", ".join(f"{median} / {high} m" for median, high in row[FITTED_MODEL]["position_m"])
+        lines.append(f"  {row['kind']:8}{row['name'][:24]:26}{row['windows']:5} windows  {values}")
+    not_written = "not written: add --write to put the values into params.yaml"
+    written = f"written to {PARAMS_FILE}" if found["is_written"] else not_written
+    return "\n".join([*lines, f"report  {found['report']}", written])
 
 
 def with_physics(text: str, physics: PhysicsParams) -> str:

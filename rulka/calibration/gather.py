@@ -50,20 +50,16 @@ class Material:
     """Everything that is calibrated with.
 
     Attributes:
-        drives: in the order of the windows' `race`.
-        windows: by map.
+        drives: that are used.
+        fitted: windows to fit, by map.
+        held_out: windows of the recordings held out, by map.
         num_refused: recordings that are not used.
     """
 
     drives: list[Drive]
-    windows: list[Windows]
+    fitted: list[Windows]
+    held_out: list[Windows]
     num_refused: int
-
-    def part(self, is_held_out: bool) -> list[Windows]:
-        """Returns the windows of the held-out recordings, or those of the others; maps without any are left out."""
-        chosen = [number for number, drive in enumerate(self.drives) if drive.is_held_out == is_held_out]
-        parts = [windows.of_races(chosen) for windows in self.windows]
-        return [part for part in parts if len(part)]
 
 
 def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Material:
@@ -91,21 +87,24 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
             by_map.setdefault(drive.race.map_uid, {}).setdefault(drive.race.race_id, drive)
         on_file()
     drives: list[Drive] = []
-    windows: list[Windows] = []
+    fitted: list[Windows] = []
+    held: list[Windows] = []
     for uid, same_map in sorted(by_map.items()):
         races = [drive.race for drive in same_map.values()]
         paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in races]
         with suppress(TrackError):
             track = track_from_paths(uid, next(iter(same_map.values())).map_name, paths)
             held_out = _held_out(uid, list(same_map), holdout)
-            windows.append(cut_windows(track, races, len(drives)))
+            for windows, is_held_out in ((fitted, False), (held, True)):
+                chosen = [race for name, race in zip(same_map, races, strict=True) if (name in held_out) == is_held_out]
+                windows += [cut_windows(track, chosen)] if chosen else []
             drives += [replace(drive, is_held_out=name in held_out) for name, drive in same_map.items()]
     num_held_out = sum(drive.is_held_out for drive in drives)
     if len(drives) < MIN_RACES or num_held_out in (0, len(drives)):
         message = f"{len(drives)} recordings can be used, {num_held_out} of them held out"
         hint = f"Fitting needs at least {MIN_RACES} finished {CAR} races of TrackMania Forever with inputs and samples."
         raise CalibrationError(message, hint=hint)
-    return Material(drives, windows, len(files) - len(drives))
+    return Material(drives, fitted, held, len(files) - len(drives))
 
 
 def _read(path: Path, name: str) -> Drive:

@@ -65,28 +65,21 @@ class Windows:
     def __len__(self) -> int:
         return len(self.race)
 
-    def of_races(self, numbers: Sequence[int]) -> Windows:
-        """Returns the windows of some recordings."""
-        chosen = np.isin(self.race, list(numbers))
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "track"}
-        return Windows(self.track, **{name: values[chosen] for name, values in fields.items()})
-
 
 STEER_MEMORY_TICKS = 20
 ROAD_WIDTH_M = 200.0
 
 
-def cut_windows(track: Track, races: Sequence[Race], first_race: int) -> Windows:
+def cut_windows(track: Track, races: Sequence[Race]) -> Windows:
     """Cuts the recordings of one map into windows.
 
     Args:
         track: made from them.
         races: finished, with inputs and samples every 100 ms.
-        first_race: index that the first of them gets.
     """
     # How wide the road is no recording tells: wherever somebody drove, the surface is that of the recording.
     track = replace(track, width_m=np.full(track.num_zones, ROAD_WIDTH_M))
-    parts = [_of_race(track, race, first_race + k) for k, race in enumerate(races)]
+    parts = [_of_race(track, race, k) for k, race in enumerate(races)]
     fields = [name for name in Windows.__dataclass_fields__ if name != "track"]
     return Windows(track, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
 
@@ -99,6 +92,7 @@ def _of_race(track: Track, race: Race, index: int) -> Windows:
     ticks = race.state_time_ms[starts] // TICK_MS
     ahead = np.clip(ticks[:, None] + np.arange(HORIZONS_MS[-1] // TICK_MS), 0, race.num_ticks - 1)
     before = np.clip(ticks[:, None] - np.arange(STEER_MEMORY_TICKS, 0, -1), 0, race.num_ticks - 1)
+    later = _at_horizons(race, starts)
     return Windows(
         track,
         race=np.full(len(starts), index),
@@ -107,20 +101,17 @@ def _of_race(track: Track, race: Race, index: int) -> Windows:
         rows=race.state[starts],
         steer=race.controls[before][:, :, 0],
         since_turbo_s=_since_turbo_s(race)[starts],
-        moved_m=_at_horizons(race, starts, "position") - race.state[starts][:, None, CAR["position"]],
-        velocity=_at_horizons(race, starts, "velocity"),
+        moved_m=later[:, :, CAR["position"]] - race.state[starts][:, None, CAR["position"]],
+        velocity=later[:, :, CAR["velocity"]],
     )
 
 
-def _at_horizons(race: Race, starts: NDArray[np.int64], field: str) -> NDArray[np.float64]:
-    """Returns [W, H, 3] a field of the samples at the horizons, NaN where there is none before the finish."""
-    values = np.full((len(starts), len(HORIZONS_MS), 3), np.nan)
-    for h, horizon_ms in enumerate(HORIZONS_MS):
-        wanted = race.state_time_ms[starts] + horizon_ms
-        found = np.minimum(np.searchsorted(race.state_time_ms, wanted), len(race.state) - 1)
-        is_there = (race.state_time_ms[found] == wanted) & (wanted <= (race.race_time_ms or 0))
-        values[is_there, h] = race.state[found[is_there]][:, CAR[field]]
-    return values
+def _at_horizons(race: Race, starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns [W, H, NUM_CAR_FIELDS] the samples at the horizons, NaN where there is none before the finish."""
+    wanted = race.state_time_ms[starts][:, None] + np.array(HORIZONS_MS)
+    found = np.minimum(np.searchsorted(race.state_time_ms, wanted), len(race.state) - 1)
+    is_there = (race.state_time_ms[found] == wanted) & (wanted <= (race.race_time_ms or 0))
+    return np.where(is_there[:, :, None], race.state[found].astype(np.float64), np.nan)
 
 
 def _surface(race: Race, starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -150,8 +141,10 @@ def start_states(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64
     rotation = rows[:, CAR["rotation"]].reshape(-1, 3, 3)
     left, up, forward = rotation[:, :, 0], rotation[:, :, 1], rotation[:, :, 2]
     position = rows[:, CAR["position"]] - physics.reference_m * up
-    zone, along_m, _ = _progress(windows, position)
-    zeros = np.zeros(len(rows))
+    zone, along_m, zeros = np.zeros(len(rows), np.int64), np.zeros(len(rows)), np.zeros(len(rows))
+    for race in np.unique(windows.race):  # each is followed from its beginning
+        chosen = windows.race == race
+        zone[chosen], along_m[chosen], _ = progress_along(track, position[chosen])
     state = place_on_road(road, c, track.gate_m, along_m, zeros, zeros, zeros)
     contact = rows[:, CAR["has_contact"]].mean(axis=1) > 0.25
     normal = road[zone, columns.NORMAL : columns.NORMAL + 3]
@@ -170,15 +163,6 @@ def start_states(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64
     state[:, columns.IS_SLIDING] = rows[:, CAR["is_sliding"]].mean(axis=1) > 0.25
     state[:, columns.CONTACT] = contact
     return state
-
-
-def _progress(windows: Windows, position: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-    """Returns zone, metres along and metres left of every start; races are walked one by one."""
-    out = np.zeros((3, len(position)))
-    for race in np.unique(windows.race):
-        chosen = windows.race == race
-        out[:, chosen] = progress_along(windows.track, position[chosen])
-    return out[0].astype(np.int64), out[1], out[2]
 
 
 def _steer(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64]:

@@ -181,7 +181,7 @@ def reference(
         agent: name (`rulka agents`) or folder of one, which drives instead, twice; its lap is taken over if it is
             faster than the one there is.
         out: file to write; <uid>.reference.txt here when left out, or the package's for an agent on the campaign.
-        campaign: all tracks of the campaign that have no valid lap of so many searches yet, into the package.
+        campaign: all tracks of the campaign that have no valid lap yet, into the package.
         as_json: print a list of JSON objects, one for each track.
     """
     from rulka.params import read_params

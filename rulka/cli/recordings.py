@@ -208,9 +208,10 @@ def calibrate(
         as_json: print one JSON object.
     """
     from rulka.calibration.command import calibrate as run_calibration
+    from rulka.calibration.command import describe
 
     found = run_calibration(folder, holdout=holdout, out=check_folder(out), write=write)
-    report(found.to_json(), found.describe, as_json)
+    report(found, lambda: describe(found), as_json)
 
 
 def _line(summary: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A batch of races side by side: what the single and the vector environment have in common.
+"""A batch of races side by side, as collectors drive it; the single and the vector environment are made of it, too.
 
 One kernel call each for physics, scoring, floats, potentials and frames. Car k's races depend on its own seed and
 actions alone, to the bit, so a batch of one is the single environment. Dimensions: N cars, L frames seen at once, H x W
@@ -9,27 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rulka.envs.randomising import NUM_DRAWS, Randomiser
 from rulka.envs.scoring import Scores
 from rulka.envs.settings import SettingsError
 from rulka.envs.starts import EarlierStates, EqualStarts
+from rulka.observation import num_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_earlier
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
-from rulka.step_results import StepResult
+from rulka.step_results import Floats, Images, StepResult
 from rulka.tracks.track import Track
 
+Observation = dict[str, NDArray]
 SETTING_OF = {
     "counters": "number of cars",
     "draws": "domain randomisation",
@@ -37,34 +39,11 @@ SETTING_OF = {
     "frames": "number or size of frames",
     "starts": "`races_per_start`",
 }
-"""What decides the shape of each part of `SavedRaces`."""
-
-
-@dataclass(frozen=True)
-class SavedRaces:
-    """Everything that the future of a batch of races depends on; plain arrays and numbers, fit for another process.
-
-    Attributes:
-        cars: [N, K] float64 rows of `Simulator.save`.
-        counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
-        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.starts`; [N, 0] without that.
-        frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; [N, 0] where one frame is all.
-        chance: N states of the generators, empty where the batch was never reset.
-        draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
-        starts: how the starts of races are dealt, see `rulka.envs.starts`.
-    """
-
-    cars: NDArray[np.float64]
-    counters: NDArray[np.float64]
-    draws: NDArray[np.float64]
-    earlier: NDArray[np.float64]
-    frames: NDArray[np.uint8]
-    starts: NDArray[np.float64]
-    chance: tuple[dict[str, Any], ...]
+"""What decides the shape of these parts of the state of a batch."""
 
 
 class RaceBatch:
-    """Races of N cars on one track.
+    """Races of N cars on one track; see `rulka.runtime.collector.CarBatch`.
 
     Attributes:
         track: where.
@@ -137,7 +116,12 @@ class RaceBatch:
         self._begin(np.ones(self.num_cars, np.bool_) if which is None else which, places or {})
         self.scores.set_over(np.zeros(self.num_cars, np.bool_) if which is None else self.scores.is_over & ~which)
 
-    def advance(self, actions: NDArray) -> None:
+    def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
+        """Starts all races anew, car k's from `seed + k`, and writes what is seen then; see `observe`."""
+        self.reset(car_generators(seed, self.num_cars))
+        self.observe(image_out, floats_out, potential_out)
+
+    def advance(self, actions: ArrayLike) -> None:
         """Takes one decision for every car; where a race has ended, begins the next one instead.
 
         What came of it is in `scores`.
@@ -152,11 +136,13 @@ class RaceBatch:
             InvalidAction: if an action is none; no car has moved then.
         """
         if self._is_closed or not self.generators:
-            self._refuse_step()
+            self.check_open()
+            message = "reset the environment before stepping it"
+            raise ResetNeeded(message)
         try:
             self._drive(actions)
         except SimulatorError as error:
-            raise InvalidAction(self._describe_refusal(actions)) from error
+            raise InvalidAction(str(error)) from error
         self._has_moved = True
         if self.scores.num_over:
             self._begin(self.scores.is_over, {})
@@ -164,14 +150,18 @@ class RaceBatch:
         if self._earlier is not None:
             self._earlier.note(self.simulator, self.scores.is_over)
 
-    def step(self, actions: NDArray) -> StepResult:
+    def step(self, actions: ArrayLike) -> StepResult:
         """Takes one decision for every car, see `advance`, and returns arrays of its own."""
         self.advance(actions)
         return self.scores.result()
 
-    def observe(
-        self, image_out: NDArray[np.uint8], floats_out: NDArray[np.float32], potential_out: NDArray[np.float32]
-    ) -> None:
+    def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
+        """Takes one decision for every car, see `step`, and writes what is seen then; see `observe`."""
+        result = self.step(actions)
+        self.observe(image_out, floats_out, potential_out)
+        return result
+
+    def observe(self, image_out: Images, floats_out: Floats, potential_out: Floats) -> None:
         """Writes images [N, L, H, W], floats [N, F] and shaping potentials [N] of all cars.
 
         Images that agents are not shown are not drawn, but black.
@@ -188,23 +178,47 @@ class RaceBatch:
         self.simulator.floats(floats_out)
         self.scores.find_potentials(potential_out)
 
+    def look(self) -> tuple[Observation, Floats]:
+        """Returns images and floats by name, and potentials, in arrays of their own; see `observe`."""
+        image = np.empty((self.num_cars, *self.settings.image_shape), np.uint8)
+        floats = np.empty((self.num_cars, num_floats(self.settings.actions_per_decision)), np.float32)
+        potential = np.empty(self.num_cars, np.float32)
+        self.observe(image, floats, potential)
+        return {"image": image, "floats": floats}, potential
+
     def _draw(self, frame_out: NDArray[np.uint8]) -> None:
         """Writes the frames [N, H, W] of all cars."""
         self._renderer.render(frame_out)
         if self._randomiser is not None:
             self._randomiser.relight(frame_out, self.simulator.time_ms)
 
-    def save(self) -> SavedRaces:
-        """Returns a copy of the cars, of how their races stand and of their generators."""
-        chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
-        kept = {name: values.copy() for name, values in self._kept.items()}
-        return SavedRaces(cars=self.simulator.save(), chance=chance, **kept)
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        self.scores.set_moment(moment)
 
-    def restore(self, saved: SavedRaces) -> None:
-        """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
+    def cars(self) -> Floats:
+        """Returns [N, 4] where the cars are, world metres, and their speed in m/s."""
+        return places_and_speeds(self.simulator.cars)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns a copy of all that the future of the races depends on, plain arrays and numbers by name.
+
+        `cars` are rows of `Simulator.save`, `counters` how the races stand (`rulka.envs.scoring`), `earlier` states
+        that they may begin from and `starts` how starts are dealt (`rulka.envs.starts`), `frames` what each car saw
+        last, `draws` in what races differ (`rulka.envs.randomising`), `chance` the states of the generators. What the
+        settings do not ask for is empty, as is `chance` of a batch that was never reset.
+        """
+        chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
+        return {name: values.copy() for name, values in self._kept.items()} | {
+            "cars": self.simulator.save(),
+            "chance": chance,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts all races back to what `state_dict` returned, bit for bit; resets then go on drawing from there.
 
         Args:
-            saved: of this or another batch with the same track, number of cars and settings.
+            state: of this or another batch with the same track, number of cars and settings.
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -212,24 +226,24 @@ class RaceBatch:
             SimulatorError: if it is of another track or number of cars, or of other settings.
         """
         self.check_open()
-        if not isinstance(saved, SavedRaces):
-            message = f"the reset option 'state' is what RaceBatch.save returned, got {type(saved).__name__}"
+        if not isinstance(state, Mapping) or set(state) != {"cars", "chance", *self._kept}:
+            message = f"the reset option 'state' is what RaceBatch.state_dict returned, got {type(state).__name__}"
             raise SettingsError(message)
         for name, values in self._kept.items():
-            if getattr(saved, name).shape != values.shape or len(saved.chance) not in (0, self.num_cars):
+            if state[name].shape != values.shape or len(state["chance"]) not in (0, self.num_cars):
                 message = f"the saved races do not fit this environment: they have another {SETTING_OF[name]}"
                 raise SimulatorError(message)
-        self.simulator.restore(saved.cars)
+        self.simulator.restore(state["cars"])
         for name, values in self._kept.items():
-            values[:] = getattr(saved, name)
+            values[:] = state[name]
         self._has_moved, self._has_begun[:] = False, False
         self.scores.set_over(self.scores.is_over)
         if self._randomiser is not None:
             self._renderer.cameras[:] = self._randomiser.cameras()
         # New generators: those in use may belong to an environment, which goes on with its own.
-        self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in saved.chance]
-        for generator, state in zip(self.generators, saved.chance, strict=True):
-            generator.bit_generator.state = state
+        self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in state["chance"]]
+        for generator, chance in zip(self.generators, state["chance"], strict=True):
+            generator.bit_generator.state = chance
 
     def close(self) -> None:
         """Refuses every later step and reset."""
@@ -246,19 +260,6 @@ class RaceBatch:
         if self.scores.num_over:
             message = "the race has ended; reset the environment before the next step"
             raise ResetNeeded(message)
-
-    def _refuse_step(self) -> None:
-        self.check_open()
-        message = "reset the environment before stepping it"
-        raise ResetNeeded(message)
-
-    def _describe_refusal(self, actions: NDArray) -> str:
-        if self.settings.continuous:
-            wanted = f"{self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
-        else:
-            count = " x ".join(map(str, (self.num_cars, *self.settings.table.decision_shape)))
-            wanted = f"{count} whole numbers from 0 to {self.settings.table.num_actions - 1}"
-        return f"actions must be {wanted}, got {actions!r:.200}"
 
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""
@@ -283,4 +284,4 @@ class RaceBatch:
 
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:
     """Returns one generator for each car; car k's is that of a single environment seeded with `seed + k`."""
-    return [seeding.np_random(seed + k)[0] for k in range(num_cars)]
+    return [seeding.np_random(int(seed) + k)[0] for k in range(num_cars)]

@@ -27,7 +27,7 @@ from rulka.observation import FLOATS, Normalisation, reference_normalisation
 from rulka.observation_params import MIN_PIXELS, ObservationParams
 from rulka.schedule import Moment
 from rulka.simulator.frame_history import FrameHistory
-from rulka.step_results import StepResult
+from rulka.step_results import Floats, Images, StepResult
 
 WHOLE = ""
 """Stands for the name of a part where an observation is one array and no dictionary."""
@@ -199,25 +199,13 @@ class Episodes:
         if self._image is not None and observation.shows_image:
             self._history = FrameHistory(num_envs, observation.image_shape)
 
-    def reset_into(
-        self,
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-        seed: int,
-    ) -> None:
+    def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
         """Starts all episodes anew and writes images [N, L, H, W], floats [N, F] and potentials [N], which are 0."""
         observed, _ = self._envs.reset(seed=seed)
         self._is_over[:] = False
         self._write(observed, np.ones_like(self._is_over), image_out, floats_out, potential_out)
 
-    def step_into(
-        self,
-        actions: NDArray,
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-    ) -> StepResult:
+    def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
         """Takes one decision in every environment, [N] indices or [N, D] numbers; one that is over is reset instead."""
         is_reset = self._is_over.copy()
         observed, reward, terminated, truncated, _ = self._envs.step(self._meant(actions))
@@ -253,12 +241,7 @@ class Episodes:
         return actions.reshape(-1, *space.shape).astype(space.dtype).clip(space.low, space.high)
 
     def _write(
-        self,
-        observed: Any,
-        is_first: NDArray[np.bool_],
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
+        self, observed: Any, is_first: NDArray[np.bool_], image_out: Images, floats_out: Floats, potential_out: Floats
     ) -> None:
         parts = observed if isinstance(observed, Mapping) else {WHOLE: observed}
         potential_out[:], floats_out[:, 0] = 0.0, 0.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from rulka.envs.game_race import GameRace
@@ -20,8 +21,6 @@ from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
-BESIDE = ("track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s", "settings")
-"""Keywords beside the fields of `RaceSettings`."""
 NOT_OF_A_GAME = {"randomisation", "continuous", "races_per_start"} | {
     name for name in KEYWORDS if name.startswith("start_")
 }
@@ -68,16 +67,15 @@ class GameEnv(gymnasium.Env[Any, Any]):
             SettingsError: if a keyword is unknown or out of range.
             GameError: if there is no game.
         """
-        self.settings = read_settings(settings, keywords, BESIDE, KEYWORDS - NOT_OF_A_GAME)
+        self.settings = read_settings(settings, keywords, KEYWORDS - NOT_OF_A_GAME)
         self.metadata = self.metadata | {"render_fps": pictures_per_s(self.settings.table)}
         self.render_mode = check_render_mode(render_mode)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
         link = GameLink(host, port, speed=speed, timeout_s=timeout_s, patience_s=patience_s)
         self.race = GameRace(read_track(track), self.settings, link)
-        self._image = np.empty((1, *self.settings.image_shape), np.uint8)
-        self._floats = np.empty((1, num_floats(self.settings.actions_per_decision)), np.float32)
-        self._potential = np.empty(1, np.float32)
+        floats = np.empty((1, num_floats(self.settings.actions_per_decision)), np.float32)
+        self._seen = np.empty((1, *self.settings.image_shape), np.uint8), floats, np.empty(1, np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -89,13 +87,23 @@ class GameEnv(gymnasium.Env[Any, Any]):
             GameError: if the game is gone and does not come back.
         """
         super().reset(seed=seed, options=options)
-        self.race.begin()
-        return self._observe()
+        self.race.reset_into(*self._seen, 0)
+        return self._observation()
 
     def step(self, action: int | NDArray[np.int64]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Takes one decision; see `GameRace.step` for the errors."""
-        result = self.race.step(action)
-        observation, info = self._observe()
+        """Takes one decision.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            ResetNeeded: before the first reset, and after the end of a race.
+            InvalidAction: if the action is not in the action space.
+        """
+        self.race.check_open()
+        if self.race.scores.num_over:
+            message = "the race has ended or not begun; reset the environment before the next step"
+            raise ResetNeeded(message)
+        result = self.race.step_into(np.asarray(action)[None], *self._seen)
+        observation, info = self._observation()
         return observation, float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0]), info
 
     def set_moment(self, moment: Moment) -> None:
@@ -105,13 +113,14 @@ class GameEnv(gymnasium.Env[Any, Any]):
     def render(self) -> NDArray[np.uint8] | None:
         """Returns the newest grey image as a picture [H, W, 3], or None without a render mode."""
         self.race.check_open()
-        return None if self.render_mode is None else np.repeat(self._image[0, -1, :, :, None], 3, axis=2)
+        return None if self.render_mode is None else np.repeat(self._seen[0][0, -1, :, :, None], 3, axis=2)
 
     def close(self) -> None:
         """Hands the game back, and refuses every later step and reset."""
         self.race.close()
 
-    def _observe(self) -> tuple[Observation, dict[str, Any]]:
-        self.race.observe(self._image, self._floats, self._potential)
-        info = self.race.facts() | {"potential": float(self._potential[0])}
-        return {"image": self._image[0].copy(), "floats": self._floats[0].copy()}, info
+    def _observation(self) -> tuple[Observation, dict[str, Any]]:
+        image, floats, potential = self._seen
+        facts = self.race.scores.facts() | {"potential": potential}
+        info = {name: values[0].item() for name, values in facts.items()} | {"is_crashed": self.race.is_crashed}
+        return {"image": image[0].copy(), "floats": floats[0].copy()}, info

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, InvalidAction
 from numpy.typing import NDArray
 
 from rulka.actions import FORWARD, TICK_MS
@@ -21,33 +21,13 @@ from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
-from rulka.observation import (
-    CAR,
-    NUM_CAR_FIELDS,
-    NUM_PREVIOUS_ACTIONS,
-    ZONE_SPACING_M,
-    build_floats,
-    num_floats,
-    places_and_speeds,
-)
+from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
+from rulka.simulator import physics
 from rulka.simulator.frame_history import FrameHistory
-from rulka.simulator.physics import (
-    ALONG_BEFORE_ROW,
-    ALONG_ROW,
-    FINISHED_ROW,
-    NUM_ENDS,
-    NUM_PROGRESS,
-    NUM_TIMING,
-    OFF_TRACK_ROW,
-    TIME_BEFORE_ROW,
-    TIME_ROW,
-    ZONE_ROW,
-    View,
-)
 from rulka.simulator.race_end import is_beyond_track
-from rulka.step_results import StepResult
+from rulka.step_results import Floats, Images, StepResult
 from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 
@@ -57,7 +37,7 @@ _THE_CAR = np.ones(1, np.bool_)
 class GameRace:
     """One car in one game, race after race; see `rulka.runtime.collector.CarBatch`.
 
-    A connection that is lost in a race ends that race as crashed; the next `begin` connects anew, once.
+    A connection that is lost in a race ends that race as crashed; the next race connects anew, once.
 
     Args:
         track: line and gates of the map that is open.
@@ -66,7 +46,7 @@ class GameRace:
 
     Attributes:
         settings: as given.
-        scores: how the race stands, and what came of the last decision.
+        scores: how the race stands, and what came of the last decision; before the first race it counts as over.
         is_crashed: the connection was lost in this race.
 
     Raises:
@@ -78,78 +58,89 @@ class GameRace:
         table, (frames, height, width) = settings.table, settings.image_shape
         # A run step for every action, also within a decision.
         self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, width, height)
-        physics = settings.simulator.physics
+        limits = settings.simulator.physics
         self._centre, self._frames = track.exact_zones, zone_frames(track)
-        crash_cosine = float(np.cos(np.radians(physics.crash_deg)))
-        self._beyond = physics.off_road_m, physics.fall_m, physics.rest_m, crash_cosine
-        self._reference_m = physics.reference_m
+        crash_cosine = float(np.cos(np.radians(limits.crash_deg)))
+        self._beyond = limits.off_road_m, limits.fall_m, limits.rest_m, crash_cosine
+        self._reference_m = limits.reference_m
         self._table, self._keys = table, table.keys()
         self._history = FrameHistory(1, (frames, height, width))
-        self._floats = np.zeros((1, num_floats(table.actions_per_decision)), np.float32)
-        self._view = View(
+        self._view = physics.View(
             rows=np.zeros((1, NUM_CAR_FIELDS), np.float32),
             previous_keys=np.zeros((1, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
-            progress=np.zeros((NUM_PROGRESS, 1)),
+            progress=np.zeros((physics.NUM_PROGRESS, 1)),
             margin_m=np.zeros(1, np.float32),
-            timing=np.zeros((NUM_TIMING + 1, 1), np.int64),
-            ended=np.zeros((NUM_ENDS, 1), np.bool_),
+            timing=np.zeros((physics.NUM_TIMING + 1, 1), np.int64),
+            ended=np.zeros((physics.NUM_ENDS, 1), np.bool_),
         )
         self.scores = Scores(settings, track, self._view)
-        self._is_started = self._is_lost = self._is_closed = self.is_crashed = False
+        self.scores.set_over(_THE_CAR)
+        self._is_closed = self.is_crashed = False
 
-    def begin(self) -> None:
-        """Begins a race at the start line; connects anew first where the connection was lost.
+    def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
+        """Begins a race at the start line and writes what is seen then, see `observe`; the seed does nothing.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             GameError: if the game is lost, and does not come back within the patience of the link.
         """
+        del seed
+        self._begin()
+        self.scores.set_over(~_THE_CAR)
+        self.observe(image_out, floats_out, potential_out)
+
+    def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
+        """Takes one decision, or begins the next race where one has ended, and writes what is seen then.
+
+        Args:
+            actions: [1] an index into the action table, or [1, K] where decisions are chunks; in a chunk that ends at
+                the finish the keys after it are never pressed.
+            image_out: see `observe`, like what follows.
+            floats_out: overwritten.
+            potential_out: overwritten.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            InvalidAction: if an action is none.
+            GameError: as of `reset_into`.
+        """
+        self.check_open()
+        lost = {}
+        if self.scores.num_over:
+            self._begin()
+            self.scores.score()
+        else:
+            chosen = self._checked(actions)
+            self._remember()
+            try:
+                self._take(self._driven(chosen), is_first=False)
+                self.scores.score()
+            except GameError as error:
+                self.scores.score()
+                self._lose(error)
+                lost = {"reward": np.zeros(1, np.float32), "truncated": _THE_CAR, "is_full_race": ~_THE_CAR}
+        self.observe(image_out, floats_out, potential_out)
+        return replace(self.scores.result(), **lost)
+
+    def _begin(self) -> None:
+        """Begins a race, which still counts as over; connects anew first where the connection was lost."""
         self.check_open()
         try:
-            if not self._is_lost and self._is_started and not self.scores.num_over:
+            if not self.scores.num_over:
                 self._session.give_up()
-            decision = self._recovered() if self._is_lost else self._session.begin()
+            decision = self._link.begin_anew(self._session) if self.is_crashed else self._session.begin()
         except GameError as error:
-            if self._is_lost:
+            if self.is_crashed:
                 raise
             self._lose(error)
-            decision = self._recovered()
-        self._is_started, self.is_crashed = True, False
+            decision = self._link.begin_anew(self._session)
+        self.is_crashed = False
+        self.scores.set_over(_THE_CAR)
         self._view.previous_keys[:] = self._keys[FORWARD]
         self._view.timing[:] = 0
         self._take(decision, is_first=True)
         self._remember()
         self.scores.begin(_THE_CAR, is_full_race=_THE_CAR)
-        self.scores.set_over(~_THE_CAR)
-
-    def step(self, action: int | NDArray[np.int64]) -> StepResult:
-        """Takes one decision.
-
-        Args:
-            action: an index into the action table, or [K] of them where decisions are chunks; in a chunk that ends at
-                the finish the keys after it are never pressed.
-
-        Raises:
-            ClosedEnvironmentError: after `close`.
-            ResetNeeded: before the first `begin`, and after the end of a race.
-            InvalidAction: if it is anything else.
-        """
-        self.check_open()
-        if not self._is_started or self.scores.num_over:
-            message = "the race has ended or not begun; reset the environment before the next step"
-            raise ResetNeeded(message)
-        chosen = self._checked(action)
-        self._remember()
-        try:
-            decision = self._driven(chosen)
-        except GameError as error:
-            self.scores.score()
-            self._lose(error)
-            spoilt = {"reward": np.zeros(1, np.float32), "truncated": _THE_CAR, "is_full_race": ~_THE_CAR}
-            return replace(self.scores.result(), **spoilt)
-        self._take(decision, is_first=False)
-        self.scores.score()
-        return self.scores.result()
 
     def _driven(self, chosen: NDArray[np.int64]) -> Decision:
         """Takes the actions [K] of a decision as often as the table says, and returns what is seen then."""
@@ -162,35 +153,15 @@ class GameRace:
             if num_taken == self._table.repeats or decision.is_finished:
                 return decision
 
-    def reset_into(
-        self,
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-        seed: int,
-    ) -> None:
-        """Starts a race and writes image [1, L, H, W], floats [1, F] and potential [1]; the seed does nothing."""
-        del seed
-        self.begin()
-        self.observe(image_out, floats_out, potential_out)
+    def observe(self, image_out: Images, floats_out: Floats, potential_out: Floats) -> None:
+        """Writes image [1, L, H, W], floats [1, F] and shaping potential [1].
 
-    def step_into(
-        self,
-        actions: NDArray[np.int64],
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-    ) -> StepResult:
-        """Takes one decision, or begins the next race where one has ended, and writes what is seen then."""
-        if self.scores.num_over:
-            self.begin()
-            self.scores.set_over(_THE_CAR)  # so that the score is that of a reset
-            self.scores.score()
-            result = self.scores.result()
-        else:
-            result = self.step(actions[0])
-        self.observe(image_out, floats_out, potential_out)
-        return result
+        A game sends no frame at the finish, or when it is lost; the newest frame is then that of the decision before.
+        """
+        image_out[:] = self._history.seen
+        view, zones, zone_index = self._view, self._track.zones, self._view.timing[physics.ZONE_ROW]
+        build_floats(view.rows, view.previous_keys, zones, zone_index, view.margin_m, floats_out)
+        self.scores.find_potentials(potential_out)
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the whole run has come, for rewards by schedule."""
@@ -203,34 +174,15 @@ class GameRace:
         """Is never called: there is no state."""
         raise NotImplementedError
 
-    def observe(
-        self, image_out: NDArray[np.uint8], floats_out: NDArray[np.float32], potential_out: NDArray[np.float32]
-    ) -> None:
-        """Writes image [1, L, H, W], floats [1, F] and shaping potential [1].
-
-        A game sends no frame at the finish, or when it is lost; the newest frame is then that of the decision before.
-        """
-        image_out[:] = self._history.seen
-        floats_out[:] = self._floats
-        self.scores.find_potentials(potential_out)
-
-    def cars(self) -> NDArray[np.float32]:
+    def cars(self) -> Floats:
         """Returns [1, 4] where the car is, world metres, and its speed in m/s."""
         return places_and_speeds(self._view.rows)
 
-    def facts(self) -> dict[str, float | int | bool]:
-        """Returns the info of the car, by the names of the simulator's environment, and `is_crashed`."""
-        return {name: values[0].item() for name, values in self.scores.facts().items()} | {
-            "is_crashed": self.is_crashed
-        }
-
     def close(self) -> None:
         """Hands the game back, and refuses every later step and reset; a second time does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if not self._is_lost:
+        if not self._is_closed and not self.is_crashed:
             self._link.let_go(self._session)
+        self._is_closed = True
 
     def check_open(self) -> None:
         """Raises ClosedEnvironmentError after `close`."""
@@ -240,18 +192,14 @@ class GameRace:
 
     def _lose(self, error: GameError) -> None:
         self._link.report(error)
-        self._is_lost = self.is_crashed = True
+        self.is_crashed = True
         self.scores.set_over(_THE_CAR)
-
-    def _recovered(self) -> Decision:
-        decision = self._link.begin_anew(self._session)
-        self._is_lost = False
-        return decision
 
     def _remember(self) -> None:
         """Keeps where the car is and its clock as those before the next decision."""
         progress = self._view.progress
-        progress[ALONG_BEFORE_ROW], progress[TIME_BEFORE_ROW] = progress[ALONG_ROW], self._view.timing[TIME_ROW]
+        progress[physics.ALONG_BEFORE_ROW] = progress[physics.ALONG_ROW]
+        progress[physics.TIME_BEFORE_ROW] = self._view.timing[physics.TIME_ROW]
 
     def _take(self, decision: Decision, *, is_first: bool) -> None:
         """Takes over what is seen, and finds where on the track that is."""
@@ -263,15 +211,14 @@ class GameRace:
         up = view.rows[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
         # The ground under the car, as in the simulator: a car that leans has its position beside it.
         ground = view.rows[0, CAR["position"]].astype(np.float64) - self._reference_m * up
-        before = int(view.timing[ZONE_ROW, 0])
+        before = int(view.timing[physics.ZONE_ROW, 0])
         found = locate(ground, self._centre, self._frames, before, PATH_SEARCH_ZONES, ZONE_SPACING_M)
         zone, along_m, lateral_m, height_m = found
-        view.timing[ZONE_ROW], view.timing[TIME_ROW], view.timing[-1] = zone, decision.time_ms, decision.time_ms
-        view.progress[ALONG_ROW], view.margin_m[0] = along_m, track.length_m - along_m
-        view.ended[FINISHED_ROW] = decision.is_finished
+        view.timing[physics.ZONE_ROW], view.timing[[physics.TIME_ROW, -1]] = zone, decision.time_ms
+        view.progress[physics.ALONG_ROW], view.margin_m[0] = along_m, track.length_m - along_m
+        view.ended[physics.FINISHED_ROW] = decision.is_finished
         has_left = self._has_left(zone, along_m, lateral_m, height_m, up)
-        view.ended[OFF_TRACK_ROW] = not decision.is_finished and has_left
-        build_floats(view.rows, view.previous_keys, track.zones, view.timing[ZONE_ROW], view.margin_m, self._floats)
+        view.ended[physics.OFF_TRACK_ROW] = not decision.is_finished and has_left
 
     def _has_left(self, zone: int, along_m: float, lateral_m: float, height_m: float, up: NDArray[np.float64]) -> bool:
         track, share = self._track, along_m / ZONE_SPACING_M - zone
@@ -280,12 +227,12 @@ class GameRace:
         aside_m = abs(lateral_m) - 0.5 * float(track.width_m[min(zone, track.num_zones - 1)])
         return is_beyond_track(aside_m, height_m, float(up @ normal / np.linalg.norm(normal)), *self._beyond)
 
-    def _checked(self, action: int | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the actions [K] of a decision."""
-        array, table, num_actions = np.asarray(action), self._table, self._table.num_actions
-        is_whole = array.dtype.kind in "iu" and array.shape == table.decision_shape
-        if not is_whole or array.min() < 0 or array.max() >= num_actions:
+    def _checked(self, actions: NDArray) -> NDArray[np.int64]:
+        """Returns the actions [K] of a decision [1] or [1, K]."""
+        table, last = self._table, self._table.num_actions - 1
+        is_whole = actions.dtype.kind in "iu" and actions.shape == (1, *table.decision_shape)
+        if not is_whole or actions.min() < 0 or actions.max() > last:
             count = "" if table.actions_per_decision == 1 else f"{table.actions_per_decision} times "
-            message = f"an action is {count}a whole number from 0 to {num_actions - 1}, got {action!r:.200}"
+            message = f"an action is {count}a whole number from 0 to {last}, got {actions!r:.200}"
             raise InvalidAction(message)
-        return array.reshape(table.actions_per_decision).astype(np.int64)
+        return actions.reshape(table.actions_per_decision).astype(np.int64)

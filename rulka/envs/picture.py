@@ -25,7 +25,7 @@ GAS, BRAKE, STEER = (47, 195, 154), (240, 140, 60), (86, 180, 233)
 KEYS: tuple[tuple[str, int, Colour], ...] = (("<", 2, STEER), ("^", 0, GAS), ("v", 1, BRAKE), (">", 3, STEER))
 """Sign, place among the keys of the observation, and colour when pressed, from left to right."""
 
-LARGE, SMALL = ImageFont.load_default(26), ImageFont.load_default(20)
+FONT = ImageFont.load_default(26)
 
 
 def pictures_per_s(table: ActionTable) -> int:
@@ -48,18 +48,13 @@ def race_picture(batch: RaceBatch, car: int) -> NDArray[np.uint8]:
     picture = Image.fromarray(render_rgb(batch.scene, row[:POSE_SIZE], int(simulator.zone_index[car]), WIDTH, HEIGHT))
     pen = ImageDraw.Draw(picture)
     speed_kmh = float(np.linalg.norm(row[CAR["velocity"]])) * MPS_TO_KMH
-    _write(pen, f"{speed_kmh:3.0f} km/h", 16, HEIGHT - 46)
-    _write(pen, f"{batch.scores.facts()['time_ms'][car] / 1000.0:6.2f} s", WIDTH - 170, 16)
+    texts = [(f"{speed_kmh:3.0f} km/h", 16, HEIGHT - 46, PAPER)]
+    texts.append((f"{batch.scores.facts()['time_ms'][car] / 1000.0:6.2f} s", WIDTH - 170, 16, PAPER))
     for number, (sign, key, colour) in enumerate(KEYS):
-        x, y = WIDTH - 160 + 36 * number, HEIGHT - 46
-        pen.rectangle((x, y, x + 31, y + 31), PANEL)
-        pen.rectangle((x + 3, y + 3, x + 28, y + 28), colour if simulator.previous_keys[car, -1, key] else UNPRESSED)
-        pen.text((x + 16, y + 16), sign, PAPER, SMALL, anchor="mm")
+        is_pressed = simulator.previous_keys[car, -1, key]
+        texts.append((sign, WIDTH - 160 + 36 * number, HEIGHT - 46, colour if is_pressed else UNPRESSED))
+    for text, x, y, colour in texts:
+        left, top, right, bottom = pen.textbbox((x, y), text, FONT)
+        pen.rectangle((left - 6, top - 4, right + 6, bottom + 4), PANEL)
+        pen.text((x, y), text, colour, FONT)
     return np.array(picture)
-
-
-def _write(pen: ImageDraw.ImageDraw, text: str, x: int, y: int) -> None:
-    """Writes a line of text on a dark panel; x and y are its upper left corner."""
-    left, top, right, bottom = pen.textbbox((x, y), text, LARGE)
-    pen.rectangle((left - 6, top - 4, right + 6, bottom + 4), PANEL)
-    pen.text((x, y), text, PAPER, LARGE)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from operator import index
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch
+from rulka.envs.batch import Observation, RaceBatch
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
@@ -23,14 +21,9 @@ from rulka.envs.settings import (
     read_settings,
     read_track,
 )
-from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
 from rulka.tracks.track import Track
-
-Observation = dict[str, NDArray]
-BESIDE = ("track", "render_mode", "settings")
-"""Keywords beside the fields of `RaceSettings`."""
 
 
 class RaceEnv(gymnasium.Env[Any, Any]):
@@ -64,18 +57,12 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         Raises:
             SettingsError: if a keyword is unknown or out of range.
         """
-        self.settings = read_settings(settings, keywords, BESIDE)
+        self.settings = read_settings(settings, keywords)
         self.metadata = self.metadata | {"render_fps": pictures_per_s(self.settings.table)}
         self.render_mode = check_render_mode(render_mode)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
         self.batch = RaceBatch(read_track(track), self.settings, 1)
-        self._choice, self._potential = (
-            np.zeros((1, *(() if self.settings.continuous else self.settings.table.decision_shape)), np.int64),
-            np.zeros(1, np.float32),
-        )
-        self._num_floats = num_floats(self.settings.actions_per_decision)
-        self._image_shape = (1, *self.settings.image_shape)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -84,8 +71,8 @@ class RaceEnv(gymnasium.Env[Any, Any]):
 
         Args:
             seed: of the generator; without one it goes on.
-            options: where to begin, see `rulka.simulator.race_start.Starts`; or "state", what `RaceBatch.save`
-                returned, with its generator unless a seed is given.
+            options: where to begin, see `rulka.simulator.race_start.Starts`; or "state", what
+                `RaceBatch.state_dict` returned, with its generator unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -95,11 +82,17 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         given = check_options(options, (STATE,))
         places = read_places(given, 1)
         super().reset(seed=seed, options=options)
-        if STATE in given:
-            self._restore(given[STATE], is_seeded=seed is not None)
+        batch = self.batch
+        if STATE not in given:
+            batch.reset([self.np_random], places=places)
         else:
-            self.batch.reset([self.np_random], places=places)
-        return self._observe(), self._info()
+            batch.load_state_dict(given[STATE])
+            if seed is None and batch.generators:
+                self.np_random = batch.generators[0]
+            batch.generators = [self.np_random]
+        observation, potential = self._look()
+        facts = batch.scores.facts() | {"potential": potential}
+        return observation, {name: values[0].item() for name, values in facts.items()}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes one decision.
@@ -111,8 +104,8 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         """
         batch = self.batch
         batch.check_running()
-        batch.advance(self._controls(action) if self.settings.continuous else self._chosen(action))
-        observation = self._observe()
+        batch.advance([action])
+        observation, potential = self._look()
         scores = batch.scores
         measures, flags = scores.measures[:, 0].tolist(), scores.flags[:, 0].tolist()
         info = {
@@ -121,13 +114,13 @@ class RaceEnv(gymnasium.Env[Any, Any]):
             "time_ms": scores.race_ms.item(),
             "is_finished": flags[FINISHED],
             "is_off_track": flags[OFF_TRACK],
-            "potential": self._potential.item(),
+            "potential": potential.item(),
         }
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
-        self.batch.scores.set_moment(moment)
+        self.batch.set_moment(moment)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
@@ -138,36 +131,6 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         """Refuses every later step and reset."""
         self.batch.close()
 
-    def _chosen(self, action: Any) -> NDArray[np.int64]:
-        if self._choice.ndim > 1:
-            return np.asarray(action)[None]
-        try:
-            self._choice[0] = index(action)
-        except (TypeError, OverflowError) as error:
-            last = self.settings.table.num_actions - 1
-            message = f"actions must be 1 whole numbers from 0 to {last}, got {action!r:.200}"
-            raise InvalidAction(message) from error
-        return self._choice
-
-    def _controls(self, action: Any) -> NDArray[np.float32]:
-        try:
-            return np.asarray(action, np.float32)[None]
-        except (TypeError, ValueError) as error:
-            message = f"an action is steer in [-1, 1], gas and brake in [0, 1], got {action!r:.200}"
-            raise InvalidAction(message) from error
-
-    def _restore(self, state: Any, *, is_seeded: bool) -> None:
-        self.batch.restore(state)
-        if is_seeded or not self.batch.generators:
-            self.batch.generators = [self.np_random]
-        else:
-            self.np_random = self.batch.generators[0]
-
-    def _observe(self) -> Observation:
-        image, floats = np.empty(self._image_shape, np.uint8), np.empty((1, self._num_floats), np.float32)
-        self.batch.observe(image, floats, self._potential)
-        return {"image": image[0], "floats": floats[0]}
-
-    def _info(self) -> dict[str, Any]:
-        facts = self.batch.scores.facts() | {"potential": self._potential}
-        return {name: values[0].item() for name, values in facts.items()}
+    def _look(self) -> tuple[Observation, NDArray[np.float32]]:
+        observation, potential = self.batch.look()
+        return {name: values[0] for name, values in observation.items()}, potential

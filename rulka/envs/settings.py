@@ -38,18 +38,14 @@ class UnknownKeywordError(SettingsError, TypeError):
 
 
 def read_settings(
-    settings: RaceSettings | None,
-    keywords: Mapping[str, Any],
-    beside: tuple[str, ...],
-    known: Collection[str] = KEYWORDS,
+    settings: RaceSettings | None, keywords: Mapping[str, Any], known: Collection[str] = KEYWORDS
 ) -> RaceSettings:
     """Returns the settings of an environment; the one place that checks its keywords.
 
     Args:
         settings: those to begin with; None takes the reference parameters.
         keywords: fields of `RaceSettings` that differ; None counts as left out.
-        beside: further keywords of the environment, named where one is unknown.
-        known: the fields that it has keywords for.
+        known: the fields that the environment has keywords for.
 
     Raises:
         UnknownKeywordError: if there is no such keyword.
@@ -57,9 +53,8 @@ def read_settings(
     """
     unknown = sorted(set(keywords) - set(known), key=str)
     if unknown:
-        listed = ", ".join(sorted((*known, *beside)))
         # In Python's words: torchrl's `GymEnv` looks for them, and goes on without that keyword.
-        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}; known are {listed}"
+        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}"
         raise UnknownKeywordError(message)
     if settings is not None and not isinstance(settings, RaceSettings):
         message = f"settings is a RaceSettings, got {settings!r:.80}"
@@ -155,16 +150,14 @@ def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[
         SettingsError: if one is not a finite number, or not as many as cars.
     """
     places: dict[str, NDArray[np.float64]] = {}
-    for name in Starts._fields:
-        if name not in options:
-            continue
+    for name in [name for name in Starts._fields if name in options]:
         try:
             places[name] = np.broadcast_to(np.asarray(options[name], np.float64), (num_cars,))
-        except (TypeError, ValueError) as error:
-            message = f"the reset option {name!r} is a number or {num_cars} of them, got {options[name]!r:.120}"
-            raise SettingsError(message) from error
-        if not np.isfinite(places[name]).all():
-            message = f"the reset option {name!r} must be finite, got {options[name]!r:.120}"
+            is_right = bool(np.isfinite(places[name]).all())
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            message = f"the reset option {name!r} is a finite number or {num_cars} of them, got {options[name]!r:.120}"
             raise SettingsError(message)
     return places
 

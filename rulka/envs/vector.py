@@ -1,13 +1,8 @@
-"""Many cars as one gymnasium vector environment: one kernel call a step for physics, floats and frames.
-
-Dimensions: N cars, T tracks, L frames seen at once, H x W pixels, F floats.
-"""
+"""Many cars as one gymnasium vector environment. Dimensions: N cars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -16,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, SavedRaces, car_generators
+from rulka.envs.batch import Observation, RaceBatch, car_generators
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
@@ -31,15 +26,9 @@ from rulka.envs.settings import (
     read_settings,
     read_track,
 )
-from rulka.observation import num_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
-from rulka.step_results import StepResult
 from rulka.tracks.track import Track
-
-Observation = dict[str, NDArray]
-BESIDE = ("num_envs", "track", "render_mode", "autoreset_mode", "settings")
-"""Keywords beside the fields of `RaceSettings`."""
 
 
 class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
@@ -84,7 +73,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
             message = f"num_envs is a whole number from 1, got {num_envs!r:.80}"
             raise SettingsError(message)
-        self.settings = read_settings(settings, keywords, BESIDE)
+        self.settings = read_settings(settings, keywords)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         differing = {"autoreset_mode": self.autoreset_mode, "render_fps": pictures_per_s(self.settings.table)}
         self.metadata = self.metadata | differing
@@ -104,8 +93,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             seed: car k's generator is seeded with `seed + k`; or one seed for each car, None for those whose generator
                 is to go on.
             options: where to begin, see `rulka.simulator.race_start.Starts`; "reset_mask", a bool array of the cars to
-                begin anew while the others stay as they are; or "state", what `RaceBatch.save` returned, with its
-                generators unless a seed is given.
+                begin anew while the others stay as they are; or "state", what `RaceBatch.state_dict` returned, with
+                its generators unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -116,14 +105,15 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         places, mask = read_places(given, self.num_envs), read_mask(given, self.num_envs)
         super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
         if STATE in given:
-            self._restore(given[STATE], seeds)
+            self.batch.load_state_dict(given[STATE])
+            self.batch.generators = self._generators(seeds, None)
         elif mask is not None and not self.batch.generators:
             message = f"the first reset is of all cars; {MASK!r} comes later"
             raise SettingsError(message)
         else:
             self.batch.check_open()
             self.batch.reset(self._generators(seeds, mask), mask, places)
-        observation, potential = self._observe()
+        observation, potential = self.batch.look()
         return observation, self._info(potential)
 
     def step(self, actions: NDArray) -> tuple[Observation, NDArray, NDArray, NDArray, dict[str, Any]]:
@@ -138,57 +128,16 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         if self.autoreset_mode is AutoresetMode.DISABLED:
             batch.check_running()
         batch.advance(actions)
-        observation, potential = self._observe()
+        observation, potential = self.batch.look()
         info = self._info(potential)
         measures, flags = batch.scores.measures.copy(), batch.scores.flags.copy()
         if self.autoreset_mode is AutoresetMode.SAME_STEP and batch.scores.num_over:
             observation, info = self._begin_next(observation, info)
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
-    def reset_into(
-        self,
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-        seed: int,
-    ) -> None:
-        """Starts all races anew and writes images [N, L, H, W], floats [N, 184] and potentials [N]; copies nothing."""
-        self.batch.reset(self._generators(_car_seeds(seed, self.num_envs), None))
-        self.batch.observe(image_out, floats_out, potential_out)
-
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
-        self.batch.scores.set_moment(moment)
-
-    def step_into(
-        self,
-        actions: NDArray[np.int64],
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-    ) -> StepResult:
-        """Takes one decision for every car and writes what they see then; see `RaceBatch.step` for the errors.
-
-        Only in the mode "next step".
-        """
-        if self.autoreset_mode is not AutoresetMode.NEXT_STEP:
-            message = f"step_into works in the autoreset mode {AutoresetMode.NEXT_STEP.value}"
-            raise SettingsError(message)
-        result = self.batch.step(actions)
-        self.batch.observe(image_out, floats_out, potential_out)
-        return result
-
-    def cars(self) -> NDArray[np.float32]:
-        """Returns [N, 4] where the cars are, world metres, and their speed in m/s."""
-        return places_and_speeds(self.batch.simulator.cars)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns what `RaceBatch.save` returns, as arrays and numbers by name, for a checkpoint."""
-        return asdict(self.batch.save())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; see `RaceBatch.restore`."""
-        self.batch.restore(SavedRaces(**state))
+        self.batch.set_moment(moment)
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """Returns one picture for each car, or None without a render mode."""
@@ -213,15 +162,11 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             for k, seed in enumerate(seeds)
         ]
 
-    def _restore(self, state: Any, seeds: list[int | None]) -> None:
-        self.batch.restore(state)
-        self.batch.generators = self._generators(seeds, None)
-
     def _begin_next(self, last: Observation, last_info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         """Begins the next races where they are over; returns what is seen then, with the last of the old ones."""
         is_over = self.batch.scores.is_over
         self.batch.reset(self.batch.generators, is_over)
-        observation, potential = self._observe()
+        observation, potential = self.batch.look()
         final_obs, final_info = np.full(self.num_envs, None, object), {}
         for k in np.flatnonzero(is_over):
             final_obs[k] = {name: values[k].copy() for name, values in last.items()}
@@ -230,99 +175,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         info = self._info(potential) | {"final_obs": final_obs, "_final_obs": is_over}
         return observation, info | {"final_info": final_info, "_final_info": is_over}
 
-    def _observe(self) -> tuple[Observation, NDArray[np.float32]]:
-        image = np.empty((self.num_envs, *self.settings.image_shape), np.uint8)
-        floats = np.empty((self.num_envs, num_floats(self.settings.actions_per_decision)), np.float32)
-        potential = np.empty(self.num_envs, np.float32)
-        self.batch.observe(image, floats, potential)
-        return {"image": image, "floats": floats}, potential
-
     def _info(self, potential: NDArray[np.float32]) -> dict[str, Any]:
         return self.batch.scores.facts() | {"potential": potential}
-
-
-class CarsOnTracks:
-    """N cars, dealt evenly to T tracks, on which they stay; see `rulka.runtime.collector.CarBatch`.
-
-    Cars are alike but for their track: car k begins its races from `seed + k`, as it would in one environment. Of more
-    tracks than cars every so manieth is raced on.
-    """
-
-    def __init__(self, num_cars: int, tracks: Sequence[Track | Path], settings: RaceSettings) -> None:
-        """Bakes the tracks and places the cars.
-
-        Args:
-            num_cars: N.
-            tracks: T of them, at least one.
-            settings: how races go, on all of them.
-        """
-        num_groups = num_cars // settings.races_per_start  # of cars with equal starts, which are not parted
-        raced = [tracks[place] for place in np.unique(np.linspace(0, len(tracks) - 1, num_groups).round().astype(int))]
-        ends = np.linspace(0, num_groups, len(raced) + 1).round().astype(int) * settings.races_per_start
-        self._cars = [slice(first, last) for first, last in pairwise(ends.tolist())]
-        self._envs = [
-            RaceVectorEnv(cars.stop - cars.start, track, settings=settings)
-            for cars, track in zip(self._cars, raced, strict=True)
-        ]
-
-    @property
-    def tracks(self) -> list[Track]:
-        """The tracks that are raced on."""
-        return [env.batch.track for env in self._envs]
-
-    def reset_into(
-        self,
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-        seed: int,
-    ) -> None:
-        """Starts all races anew and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
-        for cars, env in self._parts():
-            env.reset_into(image_out[cars], floats_out[cars], potential_out[cars], seed + cars.start)
-
-    def step_into(
-        self,
-        actions: NDArray[np.int64],
-        image_out: NDArray[np.uint8],
-        floats_out: NDArray[np.float32],
-        potential_out: NDArray[np.float32],
-    ) -> StepResult:
-        """Takes one decision for every car and writes what they see then; see `RaceVectorEnv.step_into`."""
-        results = [
-            env.step_into(actions[cars], image_out[cars], floats_out[cars], potential_out[cars])
-            for cars, env in self._parts()
-        ]
-        columns = StepResult.__dataclass_fields__
-        return StepResult(*(np.concatenate([getattr(result, name) for result in results]) for name in columns))
-
-    def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule."""
-        for env in self._envs:
-            env.set_moment(moment)
-
-    def cars(self) -> NDArray[np.float32]:
-        """Returns [N, 4] where the cars are, world metres of the track that each is on, and their speed in m/s."""
-        return np.concatenate([env.cars() for env in self._envs])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all that the races depend on, arrays and numbers by name: those of track t begin with `t.`."""
-        states = [env.state_dict() for env in self._envs]
-        return {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
-        for number, env in enumerate(self._envs):
-            begin = f"{number}."
-            env.load_state_dict({name[len(begin) :]: x for name, x in state.items() if name.startswith(begin)})
-
-    def close(self) -> None:
-        """Closes all environments."""
-        for env in self._envs:
-            env.close()
-
-    def _parts(self) -> Iterator[tuple[slice, RaceVectorEnv]]:
-        return zip(self._cars, self._envs, strict=True)
 
 
 def _car_seeds(seed: int | Sequence[int | None] | None, num_cars: int) -> list[int | None]:

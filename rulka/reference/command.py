@@ -12,7 +12,7 @@ from rulka.errors import UserError
 from rulka.folders import TRACKS
 from rulka.outputs import new_file
 from rulka.params import Params
-from rulka.reference.lap import LAPS_DIR, SEARCH, Reference, StaleReferenceError, load_reference, store_reference
+from rulka.reference.lap import LAPS_DIR, SEARCH, Reference, ReferenceLapError, load_reference, store_reference
 from rulka.reference.medals import medals_of
 from rulka.reference.search import default_budget, search_with_progress
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
@@ -71,28 +71,21 @@ def find_for_track(name: str, params: Params, searches: Searches, out: Path | No
 
 
 def find_for_campaign(params: Params, searches: Searches, say: Say) -> list[FoundLap]:
-    """Finds the laps of the campaign's tracks, and writes each as soon as it is found; returns those that stay, too.
-
-    A lap that is valid stays where as many searches have been made already, or where an agent drove it.
+    """Finds the laps of the campaign's tracks, and writes each as soon as it is found; valid ones stay as they are.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
     """
-    table = action_table(params.actions.ticks_per_action)
-    laps = []
+    table, laps = action_table(params.actions.ticks_per_action), []
     for entry in CAMPAIGN:
         path, track = LAPS_DIR / f"{entry.slug}.txt", campaign_track(entry.slug)
-        if path.exists():
-            try:
-                valid = load_reference(path, track, params.simulator, table)
-            except StaleReferenceError as error:
-                say(str(error))
-            else:
-                if len(valid.searched_ms) >= searches.num_laps or valid.driver != SEARCH:
-                    say(describe(track, valid))
-                    laps.append(FoundLap(track, valid, path))
-                    continue
-        laps.append(_find(track, params, searches, path, say))
+        try:
+            lap = FoundLap(track, load_reference(path, track, params.simulator, table), path)
+            say(describe(track, lap.reference))
+        except ReferenceLapError as error:  # missing, stale or damaged
+            say(str(error))
+            lap = _find(track, params, searches, path, say)
+        laps.append(lap)
     return laps
 
 

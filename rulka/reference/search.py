@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.observation import CAR, ZONE_SPACING_M
+from rulka.observation import ZONE_SPACING_M
 from rulka.progress import Progress
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
 from rulka.simulator.car import OFF_TRACK
-from rulka.simulator.driver import speed_plan
+from rulka.simulator.driver import REACTION_S, seen_from, speed_plan, speeds_of, zone_ahead
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import zone_frames
@@ -53,7 +53,6 @@ LEAD_IN_M, CHANGE_M, BEYOND_M = 35.0, 60.0, 250.0
 far behind these, or at the finish."""
 NUM_PLANS = 256
 """Plans tried at one place of the lap."""
-REACTION_S = 0.12
 LOOK_AHEAD_M, LOOK_AHEAD_S = 4.0, 0.3
 COAST_MPS, BRAKE_MPS = 1.0, 3.0
 """The gas is let go and the brake pressed this far above the planned speed."""
@@ -106,23 +105,17 @@ class Pilot:
 
     def actions(self, cars: Simulator, plans: Floats, rests: Floats) -> tuple[Actions, Floats]:
         """Returns [N] actions for cars with plans [N, 3, K], and what [N] steering is owed afterwards."""
-        speed = _speeds(cars)
-        soon = self._ahead(cars.zone_index, REACTION_S * speed)
+        speed = speeds_of(cars)
+        soon = zone_ahead(self._zones, cars.zone_index, REACTION_S * speed)
         excess = speed - self._speeds[soon] * np.exp(_at(plans, PACE, soon))
         look = np.exp(_at(plans, LOOK, cars.zone_index))
-        target = self._ahead(cars.zone_index, LOOK_AHEAD_M + LOOK_AHEAD_S * speed * look)
+        target = zone_ahead(self._zones, cars.zone_index, LOOK_AHEAD_M + LOOK_AHEAD_S * speed * look)
         point = self._zones[target] + _at(plans, LATERAL, target)[:, None] * self._left[target]
-        rotation = cars.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
-        local = np.einsum("nij,ni->nj", rotation, point - cars.cars[:, CAR["position"]])
-        distance = np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
-        wanted = -2.0 * local[:, 0] / distance**2 * np.interp(speed, *self._radii)
-        wanted = np.clip(wanted, -1.0, 1.0) + rests
+        aside, distance = seen_from(cars, point)
+        wanted = np.clip(-2.0 * aside / distance**2 * np.interp(speed, *self._radii), -1.0, 1.0) + rests
         steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
         index = cars.table.index_of(excess < COAST_MPS, excess > BRAKE_MPS, steer, 0.5)
         return index, np.clip(wanted - steer, -0.5, 0.5)
-
-    def _ahead(self, zone: NDArray[np.int64], distance_m: Floats) -> NDArray[np.int64]:
-        return np.minimum(zone + (distance_m / ZONE_SPACING_M).astype(np.int64), len(self._zones) - 1)
 
 
 def _at(plans: Floats, what: int, zone: NDArray[np.int64]) -> Floats:
@@ -130,11 +123,6 @@ def _at(plans: Floats, what: int, zone: NDArray[np.int64]) -> Floats:
     knot, beyond = np.divmod(zone, ZONES_PER_KNOT)
     share, rows = beyond / ZONES_PER_KNOT, np.arange(len(plans))
     return (1.0 - share) * plans[rows, what, knot] + share * plans[rows, what, knot + 1]
-
-
-def _speeds(cars: Simulator) -> Floats:
-    """Returns [N] m/s."""
-    return np.linalg.norm(cars.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
 
 
 class Search:
@@ -297,9 +285,9 @@ class Search:
             self.spent += int((~cars.is_off_track).sum())
             cars.step(trials[:, decision])
             if cars.is_finished.any():
-                return int(np.lexsort((-_speeds(cars), _finish_ms(cars)))[0])  # of equal times the faster car
+                return int(np.lexsort((-speeds_of(cars), _finish_ms(cars)))[0])  # of equal times the faster car
             if decision % CHECK_EVERY == 0:
-                behind_s = (lap.along_m[decision + 1] - cars.along_m) / np.maximum(_speeds(cars), 5.0)
+                behind_s = (lap.along_m[decision + 1] - cars.along_m) / np.maximum(speeds_of(cars), 5.0)
                 given_up = cars.save()
                 given_up[:, OFF_TRACK] = 1.0
                 cars.restore(given_up, behind_s >= MAX_BEHIND_S)
@@ -333,7 +321,7 @@ class Search:
             if cars.is_finished[0]:
                 path, finish_ms = np.maximum.accumulate(along), int(cars.gate_time_ms[0, -1])
                 rows = np.array(actions), np.array(states), np.array(rests)
-                return Lap(plan, *rows, path, finish_ms, float(_speeds(cars)[0]))
+                return Lap(plan, *rows, path, finish_ms, float(speeds_of(cars)[0]))
             if cars.is_off_track[0]:
                 break
         return None

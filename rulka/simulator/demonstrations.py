@@ -85,27 +85,17 @@ def record_demonstrations(
         lasts[watch.is_racing] = len(actions)
         on_decision(int(watch.is_racing.sum()))
         watch.look(cars.is_finished, cars.is_off_track, cars.along_m, cars.time_ms)
-    return [_race(n, seed, int(lasts[n]), cars, actions, rows, times) for n in range(num_races)]
-
-
-def _race(
-    n: int,
-    seed: int,
-    last: int,
-    cars: Simulator,
-    actions: list[NDArray[np.int64]],
-    rows: list[NDArray[np.float32]],
-    times: list[NDArray[np.int64]],
-) -> DrivenRace:
-    passed = int(cars.gate_index[n])
-    gates = tuple(int(t) for t in cars.gate_time_ms[n, :passed])
-    return DrivenRace(
-        seed=seed,
-        number=n,
-        actions=np.array([step[n] for step in actions[:last]], np.int64),
-        car_rows=np.array([row[n] for row in rows[: last + 1]], np.float32),
-        time_ms=np.array([time[n] for time in times[: last + 1]], np.int64),
-        gate_times_ms=gates,
-        race_time_ms=gates[-1] if cars.is_finished[n] else None,
-        progress_m=float(cars.along_m[n]),
-    )
+    passed = [cars.gate_time_ms[n, : cars.gate_index[n]].tolist() for n in range(num_races)]
+    return [
+        DrivenRace(
+            seed=seed,
+            number=n,
+            actions=np.array([step[n] for step in actions[:last]], np.int64),
+            car_rows=np.array([row[n] for row in rows[: last + 1]], np.float32),
+            time_ms=np.array([time[n] for time in times[: last + 1]], np.int64),
+            gate_times_ms=tuple(passed[n]),
+            race_time_ms=passed[n][-1] if cars.is_finished[n] else None,
+            progress_m=float(cars.along_m[n]),
+        )
+        for n, last in enumerate(lasts.tolist())
+    ]

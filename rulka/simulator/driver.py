@@ -110,26 +110,32 @@ class PurePursuitDriver:
 
     def _wanted(self, simulator: Simulator) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
         """Returns [N] each: whether to give gas and to brake, and the steering from -1 to 1 (right) for the bend."""
-        speed = np.linalg.norm(simulator.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
-        soon = self._zone_ahead(simulator.zone_index, REACTION_S * speed)
+        speed = speeds_of(simulator)
+        soon = zone_ahead(self._zones, simulator.zone_index, REACTION_S * speed)
         excess = speed - self._plans[np.arange(len(speed)), soon]
-        position = simulator.cars[:, CAR["position"]].astype(np.float64)
-        rotation = simulator.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
-        target = self._target(simulator.zone_index, speed)
-        local = np.einsum("nij,ni->nj", rotation, target - position)
-        distance = np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
-        bend = 2.0 * local[:, 0] / distance**2
-        able = 1.0 / np.interp(speed, *np.array(self._physics.turn_radius_m).T)
-        return excess < COAST_MPS, excess > BRAKE_MPS, np.clip(-bend / able, -1.0, 1.0)
-
-    def _target(self, zone_index: NDArray[np.int64], speed: Floats) -> Floats:
-        zone = self._zone_ahead(zone_index, 6.0 + self._skills.look_ahead_s * speed)
+        zone = zone_ahead(self._zones, simulator.zone_index, 6.0 + self._skills.look_ahead_s * speed)
         room = np.maximum(self._half_width_m[zone] - 2.0, 0.0)
-        aside = np.clip(self._skills.line_m, -room, room)
-        return self._zones[zone] + aside[:, None] * self._left[zone]
+        target = self._zones[zone] + np.clip(self._skills.line_m, -room, room)[:, None] * self._left[zone]
+        aside, distance = seen_from(simulator, target)
+        able = 1.0 / np.interp(speed, *np.array(self._physics.turn_radius_m).T)
+        return excess < COAST_MPS, excess > BRAKE_MPS, np.clip(-(2.0 * aside / distance**2) / able, -1.0, 1.0)
 
-    def _zone_ahead(self, zone_index: NDArray[np.int64], distance_m: Floats) -> NDArray[np.int64]:
-        return np.minimum(zone_index + (distance_m / ZONE_SPACING_M).astype(np.int64), len(self._zones) - 1)
+
+def speeds_of(cars: Simulator) -> Floats:
+    """Returns [N] m/s."""
+    return np.linalg.norm(cars.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
+
+
+def zone_ahead(zones: Floats, zone_index: NDArray[np.int64], distance_m: Floats) -> NDArray[np.int64]:
+    """Returns the zones [N] that lie so many metres [N] ahead of others [N] among the zones [Z, 3] of a track."""
+    return np.minimum(zone_index + (distance_m / ZONE_SPACING_M).astype(np.int64), len(zones) - 1)
+
+
+def seen_from(cars: Simulator, point: Floats) -> tuple[Floats, Floats]:
+    """Returns [N] how far to each car's left a world point of its own lies, and how far away, at least 1 m."""
+    rotation = cars.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
+    local = np.einsum("nij,ni->nj", rotation, point - cars.cars[:, CAR["position"]].astype(np.float64))
+    return local[:, 0], np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
 
 
 def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:

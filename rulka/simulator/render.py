@@ -52,11 +52,7 @@ class FrameRenderer:
     """
 
     def __init__(
-        self,
-        poses: NDArray[np.float32],
-        zone_index: NDArray[np.int64],
-        scene: Scene,
-        camera: NDArray[np.float32],
+        self, poses: NDArray[np.float32], zone_index: NDArray[np.int64], scene: Scene, camera: NDArray[np.float32]
     ) -> None:
         """Takes hold of arrays that somebody else may go on writing to.
 
@@ -69,17 +65,15 @@ class FrameRenderer:
         Raises:
             RenderError: if an array has a wrong shape, type or layout.
         """
-        if poses.dtype != np.float32 or poses.ndim != 2 or poses.shape[1] < POSE_SIZE or not poses.flags.c_contiguous:
-            message = (
-                f"a renderer needs contiguous float32 poses of {POSE_SIZE} numbers, got {poses.dtype} {poses.shape}"
-            )
-            raise RenderError(message)
-        if zone_index.dtype != np.int64 or zone_index.shape != (len(poses),) or not zone_index.flags.c_contiguous:
-            message = f"{len(poses)} poses need as many int64 zones, got {zone_index.dtype} {zone_index.shape}"
-            raise RenderError(message)
-        if camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (len(poses), CAMERA_SIZE)):
-            message = f"a camera is {CAMERA_SIZE} float32 numbers, one for all or one for each of {len(poses)} frames, "
-            message += f"got {camera.dtype} {camera.shape}"
+        num, message = len(poses), ""
+        if poses.dtype != np.float32 or poses.shape != (num, max(poses.shape[-1], POSE_SIZE)) or not _is_dense(poses):
+            message = f"contiguous float32 poses of {POSE_SIZE} numbers, got {poses.dtype} {poses.shape}"
+        elif zone_index.dtype != np.int64 or zone_index.shape != (num,) or not _is_dense(zone_index):
+            message = f"as many int64 zones as poses, {num}, got {zone_index.dtype} {zone_index.shape}"
+        elif camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (num, CAMERA_SIZE)):
+            message = f"a camera of {CAMERA_SIZE} float32 numbers, or {num}, got {camera.dtype} {camera.shape}"
+        if message:
+            message = f"a renderer needs {message}"
             raise RenderError(message)
         self.cameras = np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
         # Copies of what may not be written to, for which numba would compile the kernel once more.
@@ -93,7 +87,7 @@ class FrameRenderer:
         Raises:
             RenderError: if it has a wrong shape, type or layout, or a pose is not finite.
         """
-        if out.dtype != np.uint8 or out.ndim != 3 or len(out) != len(self._poses) or not out.flags.c_contiguous:
+        if out.dtype != np.uint8 or out.ndim != 3 or len(out) != len(self._poses) or not _is_dense(out):
             message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
             raise RenderError(message)
         _check_drawn(
@@ -143,6 +137,10 @@ def render_rgb(
         sums = (pairs & 0xFF) + (pairs >> 8)
         frame[:, :, channel] = (sums[0::2] + sums[1::2]) >> 2
     return frame
+
+
+def _is_dense(array: NDArray) -> bool:
+    return array.flags.c_contiguous
 
 
 def _check_drawn(bad_pose: int) -> None:

@@ -132,42 +132,41 @@ class Simulator:
             raise SimulatorError(message)
         self._state[which, columns.FRICTION] = wide
 
-    def step(self, actions: NDArray) -> None:
+    def step(self, actions: ArrayLike) -> None:
         """Drives every car for one decision.
 
         Args:
             actions: [N] indices into the action table, or [N, K] where the table says that decisions are chunks of K.
 
         Raises:
-            SimulatorError: if an action is not in the table.
+            SimulatorError: if an action is not in the table; no car has moved then.
         """
-        actions = np.asarray(actions)
-        if actions.shape != self._decisions.shape or actions.dtype.kind not in "iu":
-            count = " x ".join(map(str, self._decisions.shape))
-            wanted = f"{count} whole number{'s' * (self._decisions.size > 1)}"
-            message = f"actions must be {wanted}, got {actions.dtype} of shape {actions.shape}"
-            raise SimulatorError(message)
-        self._decisions[:] = actions
-        if self._drive(self._chosen, self._commands) >= 0:
-            message = f"actions must be from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
+        given, decisions = _as_array(actions), self._decisions
+        is_right = given.shape == decisions.shape and given.dtype.kind in "iu"
+        if is_right:
+            decisions[:] = given
+        if not is_right or self._drive(self._chosen, self._commands) >= 0:
+            shape, last = " x ".join(map(str, decisions.shape)), self.table.num_actions - 1
+            message = f"actions must be {shape} whole numbers from 0 to {last}, got {actions!r:.200}"
             raise SimulatorError(message)
 
-    def step_controls(self, controls: NDArray[np.float32]) -> None:
+    def step_controls(self, controls: ArrayLike) -> None:
         """Drives every car for one decision with analog controls, held throughout; not where decisions are chunks.
 
         Args:
             controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:
-            SimulatorError: if a control is out of range or not a number.
+            SimulatorError: if a control is out of range or not a number; no car has moved then.
         """
         if self.table.actions_per_decision > 1:
             message = "analog controls are held for a whole decision: use a table with one action for each"
             raise SimulatorError(message)
-        controls = np.ascontiguousarray(controls, np.float32)
-        is_shaped = controls.shape == (self.num_cars, physics.NUM_CONTROLS)
-        if not is_shaped or physics.command_cars(controls, self._own_commands) >= 0:
-            message = f"controls must be {self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
+        given = _as_array(controls)
+        is_right = given.shape == (self.num_cars, physics.NUM_CONTROLS) and given.dtype.kind in "fiu"
+        if not is_right or physics.command_cars(np.ascontiguousarray(given, np.float32), self._own_commands) >= 0:
+            wanted = f"{self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
+            message = f"controls must be {wanted}, got {controls!r:.200}"
             raise SimulatorError(message)
         self._drive(self._everyone[:, None], self._own_commands)
 
@@ -216,3 +215,11 @@ class Simulator:
         """Writes what others read of some cars [M]."""
         no_choice = self._everyone[:0, None]
         physics.advance(self._state, cars, no_choice, self._own_commands, 0, 1, *self._world, *self.view)
+
+
+def _as_array(values: ArrayLike) -> NDArray:
+    """Returns an array; an empty one, which nothing takes, of lists that are none."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty(0)

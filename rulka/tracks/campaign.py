@@ -17,7 +17,7 @@ import yaml
 from rulka.campaign_slugs import CampaignSlug
 from rulka.errors import UserError
 from rulka.tracks.difficulty import ASPHALT, DIRT, GRASS, Arc, Difficulty, difficulty_named
-from rulka.tracks.generate import track_in_style
+from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DROP, VERGE, WALL, Track
 
 UID_PREFIX = "campaign-"
@@ -81,8 +81,8 @@ def campaign_track(slug: str) -> Track:
         message = f"the campaign has no track {slug!r}; it has {', '.join(entry.slug for entry in CAMPAIGN)}"
         raise UnknownCampaignTrackError(message)
     shape = entry.seed, entry.length_m, entry.width_m, entry.max_slope, entry.gate_spacing_m
-    names = UID_PREFIX + slug, entry.name, f"campaign, made from seed {entry.seed}"
-    track = track_in_style(names, *shape, entry.style)
+    source = f"campaign, made from seed {entry.seed}"
+    track = replace(generate_track(*shape, entry.style), uid=UID_PREFIX + slug, name=entry.name, source=source)
     for values in vars(track).values():
         if isinstance(values, np.ndarray):
             values.flags.writeable = False

@@ -34,7 +34,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Everything about a generated track but seed, length, width, slope and gates.
+    """Everything about a generated track but seed, length, width, slope and gates; what is left out is that of medium.
 
     Attributes:
         name: how it is asked for.
@@ -59,54 +59,31 @@ class Difficulty:
         edges: edge kinds that follow one another in stretches, in any order.
     """
 
-    name: str
-    shapes: tuple[Shape, ...]
-    bend: Arc
-    hairpin: Arc
-    chicane: Arc
-    sweeper: Arc
-    straight_m: Range
-    turn_back: float
-    wander_deg: float | None
-    sweep_deg: float
-    clearance_widths: float
-    crossings: tuple[int, int]
-    bridge_edge: int
-    kicker_slope: float
-    width_change: float
-    max_bank_deg: float
-    surface: int
-    patches: tuple[int, ...]
-    patch_share: float
-    turbos_per_km: float
-    edges: tuple[int, ...]
+    name: str = "medium"
+    shapes: tuple[Shape, ...] = ("bend", "hairpin", "chicane", "sweeper")
+    bend: Arc = Arc((35.0, 60.0), (50.0, 110.0))
+    hairpin: Arc = Arc((19.0, 25.0), (130.0, 175.0))
+    chicane: Arc = Arc((26.0, 38.0), (32.0, 48.0))
+    sweeper: Arc = Arc((80.0, 130.0), (30.0, 60.0))
+    straight_m: Range = (15.0, 70.0)
+    turn_back: float = 0.7
+    wander_deg: float | None = None
+    sweep_deg: float = 0.0
+    clearance_widths: float = 2.5
+    crossings: tuple[int, int] = (0, 0)
+    bridge_edge: int = WALL
+    kicker_slope: float = 0.16
+    width_change: float = 0.0
+    max_bank_deg: float = 0.0
+    surface: int = ASPHALT
+    patches: tuple[int, ...] = ()
+    patch_share: float = 0.0
+    turbos_per_km: float = 0.0
+    edges: tuple[int, ...] = (VERGE,)
 
 
-MEDIUM = Difficulty(
-    name="medium",
-    shapes=("bend", "hairpin", "chicane", "sweeper"),
-    bend=Arc((35.0, 60.0), (50.0, 110.0)),
-    hairpin=Arc((19.0, 25.0), (130.0, 175.0)),
-    chicane=Arc((26.0, 38.0), (32.0, 48.0)),
-    sweeper=Arc((80.0, 130.0), (30.0, 60.0)),
-    straight_m=(15.0, 70.0),
-    turn_back=0.7,
-    wander_deg=None,
-    sweep_deg=0.0,
-    clearance_widths=2.5,
-    crossings=(0, 0),
-    bridge_edge=WALL,
-    kicker_slope=0.16,
-    width_change=0.0,
-    max_bank_deg=0.0,
-    surface=ASPHALT,
-    patches=(),
-    patch_share=0.0,
-    turbos_per_km=0.0,
-    edges=(VERGE,),
-)
-EASY = replace(
-    MEDIUM,
+MEDIUM = Difficulty()
+EASY = Difficulty(
     name="easy",
     shapes=("bend", "sweeper", "sweeper"),
     bend=Arc((50.0, 80.0), (40.0, 90.0)),
@@ -114,8 +91,7 @@ EASY = replace(
     straight_m=(40.0, 90.0),
     wander_deg=130.0,
 )
-HARD = replace(
-    MEDIUM,
+HARD = Difficulty(
     name="hard",
     shapes=("bend", "hairpin", "chicane", "sweeper", "jump"),
     wander_deg=150.0,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import CubicHermiteSpline
+from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.tracks.geometry import line_frames
@@ -159,18 +161,13 @@ class DensePath:
     gate_times_ms: tuple[int, ...]
     along_m: NDArray[np.float64]
 
-    @property
-    def length_m(self) -> float:
-        """Length of the path, metres."""
-        return float(np.linalg.norm(np.diff(self.point, axis=0), axis=1).sum())
-
 
 def make_dense(path: DrivenPath) -> DensePath:
     """Interpolates a path without a problem to a point every `DENSE_MS`, the last exactly at the finish time."""
     finish_ms = max(path.checkpoint_times_ms)
     times = np.append(np.arange(int(path.time_ms[0]), finish_ms, DENSE_MS), finish_ms).astype(np.float64)
     position = _hermite(path, times)
-    up = np.stack([np.interp(times, path.time_ms, path.up[:, axis]) for axis in range(3)], axis=1)
+    up = _interpolated(times, path.time_ms, path.up)
     up /= np.maximum(np.linalg.norm(up, axis=1, keepdims=True), 1e-9)
     left = np.cross(up, np.gradient(position, axis=0))
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
@@ -199,18 +196,9 @@ def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.in
 
 def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns [D, 3] positions on the cubics that have the recorded velocities; straight on past the last sample."""
-    position, velocity = path.position.astype(np.float64), path.velocity.astype(np.float64)
-    first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
-    step_s = (path.time_ms[first + 1] - path.time_ms[first])[:, None] / 1000
-    s = np.clip((times - path.time_ms[first])[:, None] / 1000 / step_s, 0.0, 1.0)
-    inside = (
-        (1 + 2 * s) * (1 - s) ** 2 * position[first]
-        + s * (1 - s) ** 2 * step_s * velocity[first]
-        + s**2 * (3 - 2 * s) * position[first + 1]
-        + s**2 * (s - 1) * step_s * velocity[first + 1]
-    )
-    beyond_s = np.maximum(times - path.time_ms[-1], 0.0)[:, None] / 1000
-    return inside + beyond_s * velocity[-1]
+    last_ms = path.time_ms[-1]
+    inside = CubicHermiteSpline(path.time_ms / 1000, path.position, path.velocity)(np.minimum(times, last_ms) / 1000)
+    return inside + np.maximum(times - last_ms, 0.0)[:, None] / 1000 * path.velocity[-1].astype(np.float64)
 
 
 def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath]) -> Track:
@@ -254,14 +242,20 @@ def _common_line(paths: list[DensePath]) -> tuple[NDArray[np.float64], list[Dens
     for _ in range(NUM_ALIGNMENTS):
         aligned = _followers(centre, paths)
         along_m = np.arange(len(centre)) * ZONE_SPACING_M
-        points = np.stack([_at(path, path.point, along_m) for path in aligned])
+        points = np.stack([_interpolated(along_m, path.along_m, path.point) for path in aligned])
         centre = _evenly_spaced(np.median(points, axis=0))
     return centre, _followers(centre, paths)
 
 
 def _followers(centre: NDArray[np.float64], paths: list[DensePath]) -> list[DensePath]:
     """Returns the paths that stay by the line, aligned to it."""
-    followers = [path for path in (_align(centre, path) for path in paths) if _follows(path, centre)]
+    bare, stations_m = _bare_track(centre), np.arange(len(centre)) * ZONE_SPACING_M
+    followers = []
+    for path in paths:
+        along_m = np.maximum.accumulate(progress_along(bare, path.point)[1])
+        away_m = np.linalg.norm(path.point - _interpolated(along_m, stations_m, centre), axis=1)
+        if away_m.max() <= MAX_AWAY_M:
+            followers.append(replace(path, along_m=along_m))
     if not followers:
         message = f"none of {len(paths)} drives stays within {MAX_AWAY_M:.0f} m of their common line"
         raise TrackError(message, hint="Leave out recordings that cut the track or fall off it.")
@@ -286,24 +280,17 @@ def _spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns points on a line one spacing apart, from its first to within half a spacing of its last."""
     along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
     wanted_m = np.arange(round(along_m[-1] / ZONE_SPACING_M) + 1) * ZONE_SPACING_M
-    return np.stack([np.interp(wanted_m, along_m, points[:, axis]) for axis in range(3)], axis=1)
+    return _interpolated(wanted_m, along_m, points)
+
+
+def _interpolated(at: NDArray, known: NDArray, values: NDArray) -> NDArray[np.float64]:
+    """Returns [P, 3] at places [P] what lies between [K, 3] values at rising places [K]."""
+    return np.stack([np.interp(at, known, values[:, axis]) for axis in range(3)], axis=1)
 
 
 def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Smooths [Z, ...] values along the line; the ends are held."""
-    reach = round(3 * SMOOTHING_M / ZONE_SPACING_M)
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * ZONE_SPACING_M / SMOOTHING_M) ** 2)
-    kernel /= kernel.sum()
-    columns = values.reshape(len(values), -1)
-    padded = [np.pad(column, reach, mode="edge") for column in columns.T]
-    smooth = np.stack([np.convolve(column, kernel, mode="valid") for column in padded], axis=1)
-    return np.asarray(smooth, np.float64).reshape(values.shape)
-
-
-def _align(centre: NDArray[np.float64], path: DensePath) -> DensePath:
-    """Returns the path with its progress along the line."""
-    _, along_m, _ = progress_along(_bare_track(centre), path.point)
-    return replace(path, along_m=np.maximum.accumulate(np.asarray(along_m, np.float64)))
+    return gaussian_filter1d(values, SMOOTHING_M / ZONE_SPACING_M, axis=0, mode="nearest", truncate=3.0)
 
 
 def _bare_track(centre: NDArray[np.float64]) -> Track:
@@ -313,34 +300,18 @@ def _bare_track(centre: NDArray[np.float64]) -> Track:
     return Track("", "", centre, np.full(zones, 2 * MAX_AWAY_M), np.zeros(zones), surface, edge, finish, DRIVEN_SOURCE)
 
 
-def _follows(path: DensePath, centre: NDArray[np.float64]) -> bool:
-    """Whether a path stays by the line and reaches its end."""
-    away_m = np.linalg.norm(path.point - _on_line(centre, path.along_m), axis=1)
-    return float(away_m.max()) <= MAX_AWAY_M
-
-
-def _on_line(centre: NDArray[np.float64], along_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    stations = np.arange(len(centre)) * ZONE_SPACING_M
-    return np.stack([np.interp(along_m, stations, centre[:, axis]) for axis in range(3)], axis=1)
-
-
-def _at(path: DensePath, values: NDArray[np.float64], along_m: NDArray) -> NDArray[np.float64]:
-    """Returns a path's [D, 3] values at each progress along the line."""
-    return np.stack([np.interp(along_m, path.along_m, values[:, axis]) for axis in range(3)], axis=1)
-
-
 def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
     """Returns [Z, 3] the road's left axis: the mean of the cars' own while they were on the ground."""
     along_m = np.arange(len(tangent)) * ZONE_SPACING_M
     total = np.zeros_like(tangent)
     for path in paths:
-        total += _at(path, path.left * path.has_roll[:, None], along_m)
+        total += _interpolated(along_m, path.along_m, path.left * path.has_roll[:, None])
     weight = np.linalg.norm(total, axis=1)
     known = weight > MIN_WEIGHT * len(paths)
     if not known.any():
         return level
     stations = np.flatnonzero(known)
-    filled = np.stack([np.interp(np.arange(len(total)), stations, total[stations, axis]) for axis in range(3)], axis=1)
+    filled = _interpolated(np.arange(len(total)), stations, total[stations])
     left = _smooth(filled)
     left -= (left * tangent).sum(axis=1, keepdims=True) * tangent
     return left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
@@ -349,11 +320,11 @@ def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: 
 def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
     """Returns [Z] a width that holds every path with a margin, and never less than the default."""
     along_m = np.arange(len(centre)) * ZONE_SPACING_M
-    aside_m = np.stack([((_at(path, path.point, along_m) - centre) * left).sum(axis=1) for path in paths])
+    aside_m = np.stack(
+        [((_interpolated(along_m, path.along_m, path.point) - centre) * left).sum(axis=1) for path in paths]
+    )
     reach_m = np.abs(aside_m).max(axis=0)
-    span = round(3 * SMOOTHING_M / ZONE_SPACING_M)
-    padded = np.pad(reach_m, span, mode="edge")
-    widest = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1).max(axis=1)
+    widest = maximum_filter1d(reach_m, 2 * round(3 * SMOOTHING_M / ZONE_SPACING_M) + 1, mode="nearest")
     return np.maximum(DEFAULT_WIDTH_M, _smooth(2 * (widest + EDGE_MARGIN_M)))
 
 

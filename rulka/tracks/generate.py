@@ -64,7 +64,12 @@ STRAIGHT_PER_M = 1e-3
 
 
 def generate_track(
-    seed: int, length_m: float, width_m: float, max_slope: float, gate_spacing_m: float, difficulty: str = "medium"
+    seed: int,
+    length_m: float,
+    width_m: float,
+    max_slope: float,
+    gate_spacing_m: float,
+    difficulty: str | Difficulty = "medium",
 ) -> Track:
     """Makes a point-to-point track.
 
@@ -74,27 +79,13 @@ def generate_track(
         width_m: road width; difficulties with a width of their own vary it.
         max_slope: steepest rise or fall, metres for each metre driven, jumps and bridges apart; below 0.5.
         gate_spacing_m: about this far apart are the checkpoints.
-        difficulty: name of a `rulka.tracks.difficulty.Difficulty`; "medium" is the pipeline's.
+        difficulty: one, or the name of one of `rulka.tracks.difficulty`; "medium" is the pipeline's.
 
     Raises:
         TrackError: if no layout of this seed keeps clear of itself.
         UnknownDifficultyError: if there is no such difficulty.
     """
-    kind = "" if difficulty == "medium" else f"-{difficulty}"
-    names = f"generated-{seed}-{length_m:.0f}{kind}", f"Generated {seed}", f"generated from seed {seed}{kind}"
-    return track_in_style(names, seed, length_m, width_m, max_slope, gate_spacing_m, difficulty_named(difficulty))
-
-
-def track_in_style(
-    names: tuple[str, str, str],
-    seed: int,
-    length_m: float,
-    width_m: float,
-    max_slope: float,
-    gate_spacing_m: float,
-    style: Difficulty,
-) -> Track:
-    """Makes a track with a UID, a name and a source, in a style that need not have a name; see `generate_track`."""
+    style = difficulty_named(difficulty) if isinstance(difficulty, str) else difficulty
     zones = round(length_m / ZONE_SPACING_M) + 1
     for attempt in range(MAX_TRIES):
         rng = np.random.default_rng([seed, attempt])
@@ -113,8 +104,9 @@ def track_in_style(
     finish_m = (zones - 1) * ZONE_SPACING_M
     num_gates = max(1, round(finish_m / gate_spacing_m))
     gate_m = np.linspace(0.0, finish_m, num_gates + 1)[1:]
-    uid, name, source = names
-    return Track(uid, name, centre, width, bank, material, edge, gate_m, source)
+    kind = "" if style.name == "medium" else f"-{style.name}"
+    names = f"generated-{seed}-{length_m:.0f}{kind}", f"Generated {seed}"
+    return Track(*names, centre, width, bank, material, edge, gate_m, f"generated from seed {seed}{kind}")
 
 
 def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Difficulty) -> Line | None:
@@ -339,9 +331,8 @@ def _pad_places(rng: np.random.Generator, layout: Layout, difficulty: Difficulty
     for start in layout.jumps:
         is_free[start : start + _zones_of(JUMP_M)] = False
     # A pad fires a car into the next bend: it lies at the start of a straight, with room behind it.
-    room = np.lib.stride_tricks.sliding_window_view(np.pad(is_free, (0, _zones_of(30.0) - 1)), _zones_of(30.0)).all(
-        axis=1
-    )
+    ahead = _zones_of(30.0)
+    room = np.lib.stride_tricks.sliding_window_view(np.pad(is_free, (0, ahead - 1)), ahead).all(axis=1)
     places: list[int] = []
     for at in rng.permutation(np.flatnonzero(room)):
         if len(places) >= round(difficulty.turbos_per_km * zones * ZONE_SPACING_M / 1000.0):

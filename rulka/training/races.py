@@ -13,8 +13,9 @@ from rulka.agents.params import GivenPairsParams
 from rulka.artifacts import RACES, SightContract, sight_contract
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.datasets.races import load_races
+from rulka.envs.batch import RaceBatch
+from rulka.envs.cars_on_tracks import CarsOnTracks
 from rulka.envs.game_race import GameRace
-from rulka.envs.vector import CarsOnTracks, RaceVectorEnv
 from rulka.game.link import GameLink
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarBatch
@@ -68,7 +69,7 @@ class Races(Environment):
         """Builds cars; see `rulka.runtime.specs.MakeCars`."""
         settings = self.settings.at_line() if at_line else self.settings
         if len(self.tracks) == 1:
-            return RaceVectorEnv(num_cars, self.tracks[0], settings=settings)
+            return RaceBatch(self.tracks[0], settings, num_cars)
         return CarsOnTracks(num_cars, self.tracks, settings)
 
     def cars_of_collector(self, collector: int) -> MakeCars:

@@ -24,8 +24,6 @@ GROOVE: Colour = (62, 69, 80)
 GAS: Colour = (47, 195, 154)
 BRAKE: Colour = (240, 140, 60)
 STEER: Colour = (86, 180, 233)
-AHEAD: Colour = (86, 180, 233)
-BEHIND: Colour = (240, 140, 60)
 CAR: Colour = (230, 60, 56)
 GHOST: Colour = (90, 150, 235)
 OPACITY = 0.72
@@ -35,7 +33,7 @@ SPLIT_SHOWN_MS = 3000
 MAP_LEFT, MAP_TOP, MAP_WIDTH, MAP_MAX_HEIGHT, MAP_MARGIN = 16, 108, 300, 170, 14
 LINE_PX, DOT_PX, END_PX = 3.0, 11.0, 6.6
 SMOOTHING = 4
-"""Lines and dots of the map are drawn this many times as large and then reduced: Pillow draws them without grey."""
+"""The map is drawn this many times as large and then reduced: Pillow draws lines and dots without grey."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def _draw_clock(pen: _Pen, time_ms: int, split: str, is_ahead: bool | None) -> N
     pen.box(pen.width - 244, 16, 228, 82 if split else 52, PANEL, OPACITY)
     pen.text(f"{time_ms / 1000:.2f} s", pen.width - 30, 52, 30, PAPER, bold=True, anchor="r")
     if split:
-        colour = SOFT if is_ahead is None else AHEAD if is_ahead else BEHIND
+        colour = SOFT if is_ahead is None else STEER if is_ahead else BRAKE
         pen.text(split, pen.width - 30, 84, 15, colour, bold=True, anchor="r")
 
 
@@ -196,7 +194,11 @@ class Minimap:
         room = np.array([MAP_WIDTH - 2 * MAP_MARGIN, MAP_MAX_HEIGHT - 2 * MAP_MARGIN]) * self._scale
         self._pixels_per_m = float((room / size).min())
         self._size = np.round(size * self._pixels_per_m + 2 * MAP_MARGIN * self._scale).astype(int)
-        self._line = self._draw_line(self._places(track.centre_m))
+        width, height = (self._size * SMOOTHING).tolist()
+        self._large = Image.new("RGBA", (width, height), (*PANEL, round(255 * OPACITY)))
+        points = [(x, y) for x, y in self._places(track.centre_m).tolist()]
+        line_px = max(1, round(LINE_PX * self._scale * SMOOTHING))
+        ImageDraw.Draw(self._large).line(points, (*SOFT, 255), line_px, joint="curve")
         self._ends = self._places(track.centre_m[[0, -1]])
 
     def draw(self, image: Image.Image, car_m: NDArray[np.floating], ghosts_m: NDArray[np.floating]) -> None:
@@ -207,36 +209,18 @@ class Minimap:
             car_m: [3] world position of the car that is followed.
             ghosts_m: [M, 3] of the others.
         """
-        left, top = round(MAP_LEFT * self._scale), round(MAP_TOP * self._scale)
-        right, bottom = left + int(self._size[0]), top + int(self._size[1])
-        panel = (*PANEL, round(255 * OPACITY))
-        ImageDraw.Draw(image, "RGBA").rectangle((left, top, right - 1, bottom - 1), panel)
-        image.paste(SOFT, (left, top), self._line)
+        large = self._large.copy()
+        pen = ImageDraw.Draw(large)
         dots = [(place, END_PX, PAPER) for place in self._ends]
         dots += [(place, DOT_PX, GHOST) for place in self._places(ghosts_m)]
         dots.append((self._places(car_m[None])[0], DOT_PX, CAR))
         for (x, y), size, colour in dots:
-            disc = _disc(max(1, round(size * self._scale)))
-            image.paste(colour, (left + round(x - disc.width / 2), top + round(y - disc.height / 2)), disc)
+            radius = max(1.0, size * self._scale) * SMOOTHING / 2
+            pen.ellipse((x - radius, y - radius, x + radius, y + radius), (*colour, 255))
+        small = large.reduce(SMOOTHING)
+        image.paste(small, (round(MAP_LEFT * self._scale), round(MAP_TOP * self._scale)), small)
 
     def _places(self, position_m: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Maps world positions [K, 3] to pixels [K, 2] of the map."""
+        """Maps world positions [K, 3] to pixels [K, 2] of the large map."""
         flat = (self._view(position_m) - self._low) * self._pixels_per_m + MAP_MARGIN * self._scale
-        return np.stack([flat[:, 0], self._size[1] - flat[:, 1]], axis=1)
-
-    def _draw_line(self, places: NDArray[np.float64]) -> Image.Image:
-        """Returns the coverage of a line through places [K, 2]."""
-        width, height = int(self._size[0]), int(self._size[1])
-        large = Image.new("L", (width * SMOOTHING, height * SMOOTHING))
-        points = [(float(x), float(y)) for x, y in places * SMOOTHING]
-        ImageDraw.Draw(large).line(points, 255, max(1, round(LINE_PX * self._scale * SMOOTHING)), joint="curve")
-        return large.resize((width, height), Image.Resampling.BOX)
-
-
-@lru_cache(maxsize=8)
-def _disc(diameter_px: int) -> Image.Image:
-    """Returns the coverage of a disc with smooth borders."""
-    side = diameter_px * SMOOTHING
-    large = Image.new("L", (side, side))
-    ImageDraw.Draw(large).ellipse((0, 0, side - 1, side - 1), 255)
-    return large.resize((diameter_px, diameter_px), Image.Resampling.BOX)
+        return SMOOTHING * np.stack([flat[:, 0], self._size[1] - flat[:, 1]], axis=1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation, Slerp
 
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR
@@ -70,11 +71,7 @@ class Motion:
 
 
 def _between(first: NDArray[np.float32], second: NDArray[np.float32], share: float) -> NDArray[np.float32]:
-    """Returns the pose [12] between two poses; rotations are mixed and made orthonormal again."""
-    mixed = (1.0 - share) * first.astype(np.float64) + share * second
-    rotation = mixed[3:].reshape(3, 3)
-    up, ahead = rotation[:, 1], rotation[:, 2] / np.linalg.norm(rotation[:, 2])
-    left = np.cross(up, ahead)
-    left /= np.linalg.norm(left)
-    mixed[3:] = np.stack([left, np.cross(ahead, left), ahead], axis=1).ravel()
-    return mixed.astype(np.float32)
+    """Returns the pose [12] a share of the way from one to another."""
+    turned = Slerp([0.0, 1.0], Rotation.from_matrix(np.stack([first[3:], second[3:]]).reshape(2, 3, 3)))(share)
+    place = (1.0 - share) * first[:3].astype(np.float64) + share * second[:3]
+    return np.concatenate([place, turned.as_matrix().ravel()]).astype(np.float32)

@@ -8,7 +8,7 @@ takes only what can be learned from, this takes whatever has a path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
-from rulka.tracks.from_paths import DrivenPath, path_from_rows, track_from_paths
+from rulka.tracks.from_paths import path_from_rows, track_from_paths
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace
@@ -189,15 +189,11 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
     rows = [car_rows(ghost) for ghost in ghosts]
     paths = [path_from_rows(*row, ghost.checkpoint_times_ms) for row, ghost in zip(rows, ghosts, strict=True)]
     if not any(path.checkpoint_times_ms for path in paths):
-        paths = [_as_finished(path) for path in paths]
+        # Of a map that nobody finished, a path ends where its samples do.
+        paths = [replace(path, checkpoint_times_ms=(int(path.time_ms[-1]),)) for path in paths]
     track = track_from_paths(uids[0], map_name(recordings[0]), paths)
     races = [(_name(ghost), _recorded(ghost, *row, track)) for ghost, row in zip(ghosts, rows, strict=True)]
     return track, races
-
-
-def _as_finished(path: DrivenPath) -> DrivenPath:
-    """Returns a path that ends where its samples do, for a map that nobody finished."""
-    return DrivenPath(path.time_ms, path.position, path.velocity, path.up, (int(path.time_ms[-1]),), path.material)
 
 
 def _name(ghost: Ghost) -> str:
@@ -205,15 +201,11 @@ def _name(ghost: Ghost) -> str:
 
 
 def _recorded(ghost: Ghost, time_ms: NDArray[np.int64], rows: NDArray[np.float32], track: Track) -> RaceResult:
+    gate_times_ms = np.array([time or 0 for time in ghost.checkpoint_times_ms], np.int64)
+    if len(gate_times_ms) != len(track.gate_m):  # its checkpoints are not those of the track
+        gate_times_ms = np.zeros(len(track.gate_m), np.int64)
     race_time_ms = ghost.race_time_ms if ghost.is_finished else None
-    gate_times_ms = _gate_times_ms(ghost, len(track.gate_m))
     return RaceResult.recorded(track, race_time_ms, gate_times_ms, time_ms, rows, _controls(ghost, time_ms))
-
-
-def _gate_times_ms(ghost: Ghost, num_gates: int) -> NDArray[np.int64]:
-    """Returns [G] times at the gates; all 0 where the ghost's checkpoints are not those of the track."""
-    times_ms = np.array([time or 0 for time in ghost.checkpoint_times_ms], np.int64)
-    return times_ms if len(times_ms) == num_gates else np.zeros(num_gates, np.int64)
 
 
 def _controls(ghost: Ghost, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:

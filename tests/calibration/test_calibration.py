@@ -13,7 +13,7 @@ import pytest
 
 from rulka.actions import action_table
 from rulka.calibration import command
-from rulka.calibration.command import calibrate, with_physics
+from rulka.calibration.command import calibrate, describe
 from rulka.calibration.fit import FITTED, FitResult, fit, to_physics, to_vector
 from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.report import errors, table
@@ -49,12 +49,11 @@ def windows() -> Windows:
         track, RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end), driver, 6, 1
     )
     races = [_every_second_sample(race_of_driver(r, track.uid, action_table(5))) for r in driven if r.is_finished]
-    return cut_windows(replace(track, source=DRIVEN_SOURCE), races, 0)
+    return cut_windows(replace(track, source=DRIVEN_SOURCE), races)
 
 
 def _every_second_sample(race: Race) -> Race:
-    fields = {name: getattr(race, name) for name in Race.__dataclass_fields__}
-    return Race(**fields | {"state_time_ms": race.state_time_ms[::2], "state": race.state[::2]})
+    return replace(race, state_time_ms=race.state_time_ms[::2], state=race.state[::2])
 
 
 def test_true_physics_drive_the_recorded_path(windows: Windows, physics: PhysicsParams) -> None:
@@ -71,41 +70,19 @@ def test_wrong_physics_and_constant_velocity_are_worse(windows: Windows, physics
     true, wrong, constant = (np.nanmedian(errors(windows, model)[0], axis=0) for model in (physics, weak, None))
     assert (true < 0.5 * wrong).all()
     assert (wrong < constant).all()
-
-
-def test_a_disturbed_parameter_is_found_again(windows: Windows, physics: PhysicsParams) -> None:
-    disturbed = physics.model_copy(update={"yaw_response_s": 1.5 * physics.yaw_response_s})
-    result = fit([windows], disturbed, 6, lambda: None)
-    assert result.cost[1] < 0.5 * result.cost[0]
-    assert result.physics.yaw_response_s == pytest.approx(physics.yaw_response_s, rel=0.15)
-
-
-def test_vector_there_and_back(physics: PhysicsParams) -> None:
-    again = to_physics(physics, to_vector(physics))
-    for name in FITTED:
-        np.testing.assert_allclose(getattr(again, name), getattr(physics, name), rtol=1e-3)
-
-
-def test_rows_of_the_table_count_every_window_once(windows: Windows, physics: PhysicsParams) -> None:
     rows = table([windows], {"fitted": physics})
     assert rows[0]["windows"] == len(windows) == sum(row["windows"] for row in rows if row["kind"] == "surface")
     assert all(len(row["fitted"]["position_m"]) == len(HORIZONS_MS) for row in rows)
 
 
-def test_params_file_keeps_all_but_the_fitted_numbers(tmp_path: Path, physics: PhysicsParams) -> None:
-    text = PARAMS_FILE.read_text(encoding="utf-8")
-    changed = physics.model_copy(update={"grip_mps2": 12.5, "turn_radius_m": tuple((float(v), 9.0) for v in range(20))})
-    new = with_physics(text, changed)
-    path = tmp_path / "params.yaml"
-    path.write_text(new, encoding="utf-8")
-    params = read_params(path)
-    assert params.simulator.physics.grip_mps2 == 12.5
-    assert len(params.simulator.physics.turn_radius_m) == 20
-    assert params.train == read_params().train
-    comments = [[line.partition("#")[2] for line in each.splitlines() if "#" in line] for each in (text, new)]
-    assert comments[0] == comments[1]
-    assert set(read_sections(path)["simulator"]["physics"]) == set(FITTED), "all else stays as it comes"
-    assert with_physics(new, physics).count("\n") == with_physics(text, physics).count("\n")
+def test_a_disturbed_parameter_is_found_again(windows: Windows, physics: PhysicsParams) -> None:
+    again = to_physics(physics, to_vector(physics))
+    for name in FITTED:
+        np.testing.assert_allclose(getattr(again, name), getattr(physics, name), rtol=1e-3)
+    disturbed = physics.model_copy(update={"yaw_response_s": 1.5 * physics.yaw_response_s})
+    result = fit([windows], disturbed, 6, lambda: None)
+    assert result.cost[1] < 0.5 * result.cost[0]
+    assert result.physics.yaw_response_s == pytest.approx(physics.yaw_response_s, rel=0.15)
 
 
 @pytest.fixture(scope="module")
@@ -144,60 +121,59 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) -> None:
     before = PARAMS_FILE.read_bytes()
     found = calibrate(recordings, holdout=0.4, out=Path("report"), write=False)
-    said = found.describe()
-    assert "report  report/report.md\nnot written: add --write" in said
+    assert "report  report/report.md\nnot written: add --write" in describe(found)
     page = (project / "report" / "report.md").read_text(encoding="utf-8")
     assert f"`rulka calibrate {recordings.name} --holdout 0.4 --out report`, 20" in page
-    assert "1 files were not used" in page
+    assert "Not used: 1 files" in page
     numbers = json.loads((project / "report" / "calibration.json").read_text(encoding="utf-8"))
     assert sum(entry["is_held_out"] for entry in numbers["recordings"]) >= 1
-    assert {path.name for path in (project / "report").iterdir()} == {"report.md", "calibration.json", "paths.png"}
+    assert {path.name for path in (project / "report").iterdir()} == {"report.md", "calibration.json"}
     assert PARAMS_FILE.read_bytes() == before
-    told = json.loads(json.dumps(found.to_json()))
-    assert told["physics"] == numbers["fitted"] if "fitted" in numbers else told["physics"]
-    assert [row["windows"] for row in told["held_out"]] == [row["windows"] for row in found.rows]
+    assert json.loads(json.dumps(found)) == numbers | {"report": "report/report.md", "is_written": False}
 
 
 @pytest.mark.parametrize("preset", [None, "chunks"])
 def test_the_fitted_numbers_get_into_parameters_of_any_layout(
     project: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch, preset: str | None
 ) -> None:
-    """A preset writes every list in a layout of its own."""
+    """A preset writes every list in a layout of its own. All but the fitted numbers stays as it is."""
     if preset:
         apply_preset(preset)
-    before = read_params()
+    before, comments = (
+        read_params(),
+        [line.partition("#")[2] for line in PARAMS_FILE.read_text().splitlines() if "#" in line],
+    )
     fitted = before.simulator.physics.model_copy(update={"grip_mps2": 12.5, "turn_radius_m": ((0.0, 9.0), (40.0, 8.0))})
     monkeypatch.setattr(command, "fit", lambda *_: FitResult(fitted, (2.0, 1.0), 10, 1))
     found = calibrate(recordings, holdout=0.4, out=Path("report"), write=True)
-    assert "written to params.yaml" in found.describe()
-    assert found.to_json()["physics"]["grip_mps2"] == 12.5
+    assert "written to params.yaml" in describe(found)
+    assert found["physics"]["grip_mps2"] == 12.5
     assert read_params().simulator.physics == fitted
     simulator = before.simulator.model_copy(update={"physics": fitted})
     assert read_params() == before.model_copy(update={"simulator": simulator})
+    assert _comments() == comments
+    assert set(read_sections(PARAMS_FILE)["simulator"]["physics"]) == set(FITTED)
     assert "--write`" in (project / "report" / "report.md").read_text(encoding="utf-8")
 
 
-def test_a_folder_that_is_missing_is_called_missing(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match=r"there is no folder .*nosuch"):
-        calibrate(tmp_path / "nosuch", holdout=0.3, out=tmp_path / "out", write=False)
+def _comments() -> list[str]:
+    return [line.partition("#")[2] for line in PARAMS_FILE.read_text(encoding="utf-8").splitlines() if "#" in line]
 
 
-def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="no Gbx file"):
-        calibrate(tmp_path, holdout=0.3, out=tmp_path / "out", write=False)
-
-
-@pytest.mark.parametrize("holdout", [0.0, 1.0, -0.5])
-def test_nothing_or_all_held_out_is_refused(tmp_path: Path, holdout: float) -> None:
-    with pytest.raises(CalibrationError, match="between 0 and 1"):
-        gather(tmp_path, holdout, lambda: None)
+def test_what_cannot_be_calibrated_with_is_named(tmp_path: Path) -> None:
+    for folder, message in ((tmp_path / "nosuch", r"there is no folder .*nosuch"), (tmp_path, "no Gbx file")):
+        with pytest.raises(CalibrationError, match=message):
+            calibrate(folder, holdout=0.3, out=tmp_path / "out", write=False)
+    for holdout in (0.0, 1.0, -0.5):
+        with pytest.raises(CalibrationError, match="between 0 and 1"):
+            gather(tmp_path, holdout, lambda: None)
 
 
 @needs_recordings
 def test_real_recordings_agree_better_than_constant_velocity(physics: PhysicsParams) -> None:
     """The shipped physics, on recordings that they were not fitted to: the claim of docs/calibration/report.md."""
     material = gather(RECORDINGS, 0.34, lambda: None)
-    held = material.part(is_held_out=True)
+    held = material.held_out
     assert sum(drive.is_held_out for drive in material.drives) == 2
     assert {drive.race.map_uid for drive in material.drives if "B13" in drive.race.file} != set()
     ours = np.concatenate([errors(part, physics)[0] for part in held])

@@ -39,18 +39,6 @@ def test_a_race_begins_where_one_was_two_seconds_and_more_before_its_end(make_ve
     assert num_from_earlier > 10 * NUM_CARS
 
 
-def test_a_car_has_its_own_states_whatever_the_others_do(make_vector) -> None:
-    env, alone = make_vector(NUM_CARS, **OPTIONS), make_vector(1, **OPTIONS)
-    env.reset(seed=4)
-    alone.reset(seed=5)
-    rng = np.random.default_rng(2)
-    for _ in range(400):
-        actions = np.where(rng.random(NUM_CARS) < 0.8, 0, rng.integers(0, 12, NUM_CARS))
-        env.step(actions)
-        alone.step(actions[1:2])
-        assert np.array_equal(env.batch.simulator.save()[1], alone.batch.simulator.save()[0])
-
-
 def test_a_new_seed_begins_with_nothing_kept(make_vector) -> None:
     env = make_vector(NUM_CARS, **OPTIONS)
     env.reset(seed=4)
@@ -69,4 +57,4 @@ def test_a_told_place_is_kept_to(make_vector) -> None:
 
 def test_shares_of_more_than_all_races_are_refused() -> None:
     with pytest.raises(SettingsError, match="shares of the same races: at most 1 together"):
-        read_settings(None, {"start_anywhere": 0.6, "start_from_earlier": 0.5}, ())
+        read_settings(None, {"start_anywhere": 0.6, "start_from_earlier": 0.5})

@@ -38,16 +38,13 @@ class Seen:
         return self.episodes.step_into(np.array(actions), self.image, self.floats, self.potential)
 
 
+@pytest.mark.filterwarnings("ignore:.*Using the latest versioned environment")
 def test_facts_of_a_vector_and_choices() -> None:
-    facts = read_facts("CartPole-v1")
+    """An ID without a version is the newest."""
+    facts = read_facts("CartPole")
     assert (facts.environment, facts.image, facts.num_floats, facts.actions) == ("CartPole-v1", None, 5, Choices(2))
     seen = facts.seen(sees(64, 64))
     assert (seen.height, seen.width, seen.frames, seen.shows_image) == (MIN_PIXELS, MIN_PIXELS, 1, False)
-
-
-@pytest.mark.filterwarnings("ignore:.*Using the latest versioned environment")
-def test_an_id_without_a_version_is_the_newest() -> None:
-    assert read_facts("CartPole").environment == "CartPole-v1"
 
 
 def test_facts_of_all_parts_and_numbers() -> None:
@@ -78,15 +75,15 @@ def test_an_episode_by_hand() -> None:
     assert not reset.is_full_race.any(), "no figures of races come of it"
 
 
-@pytest.mark.parametrize(("end", "is_terminated"), [("truncated", False), ("terminated and truncated", True)])
-def test_a_limit_is_no_end(end: str, is_terminated: bool) -> None:
+def test_a_limit_is_no_end() -> None:
     """A cut keeps its future; what ends for good and by a limit at once has none."""
-    environment = small.register_with(f"Cut{is_terminated}", small.Counting, length=1, end=end)
-    seen = Seen(environment, 1)
-    seen.reset(0)
-    result = seen.step([0])
-    assert (result.terminated[0], result.truncated[0]) == (is_terminated, not is_terminated)
-    assert seen.step([0]).is_reset[0]
+    for end, is_terminated in (("truncated", False), ("terminated and truncated", True)):
+        environment = small.register_with(f"Cut{is_terminated}", small.Counting, length=1, end=end)
+        seen = Seen(environment, 1)
+        seen.reset(0)
+        result = seen.step([0])
+        assert (result.terminated[0], result.truncated[0]) == (is_terminated, not is_terminated)
+        assert seen.step([0]).is_reset[0]
 
 
 def test_actions_that_do_not_begin_at_0() -> None:
@@ -105,23 +102,15 @@ def test_numbers_take_the_shape_of_the_box_and_stay_within_it() -> None:
     assert result.reward.tolist() == [-4.0, -1.0]
 
 
-@pytest.mark.parametrize("shape", [(48, 60), (48, 60, 1), (48, 60, 3), (1, 48, 60), (3, 48, 60)])
-def test_pictures_become_grey_and_of_one_size(shape: tuple[int, ...]) -> None:
-    environment = small.register_with(f"Pictures{len(shape)}{shape[0]}{shape[-1]}", small.Pictures, shape=shape)
-    seen = Seen(environment, 1, sees(40, 36))
-    seen.reset(0)
-    seen.step([0])
-    assert seen.image.shape == (1, 1, 40, 36)
-    np.testing.assert_allclose(seen.image, 20, atol=1)
-    np.testing.assert_allclose(seen.floats, [[0.0, 1.0, 0.1, -0.1]], rtol=1e-6)
-
-
-def test_a_picture_of_the_size_is_taken_as_it_is() -> None:
-    """Catch64 shows 64 x 64 pixels: the paddle is 160, the ball 255."""
-    seen = Seen("benchmarks.qrdqn.catch:rulka/Catch64-v0", 2)
-    seen.reset(5)
-    assert set(np.unique(seen.image)) == {0, 160, 255}
-    assert seen.floats.shape == (2, 1)
+def test_pictures_become_grey_and_of_one_size() -> None:
+    for shape in ((48, 60), (48, 60, 1), (48, 60, 3), (1, 48, 60), (3, 48, 60)):
+        environment = small.register_with(f"Pictures{len(shape)}{shape[0]}{shape[-1]}", small.Pictures, shape=shape)
+        seen = Seen(environment, 1, sees(40, 36))
+        seen.reset(0)
+        seen.step([0])
+        assert seen.image.shape == (1, 1, 40, 36)
+        np.testing.assert_allclose(seen.image, 20, atol=1)
+        np.testing.assert_allclose(seen.floats, [[0.0, 1.0, 0.1, -0.1]], rtol=1e-6)
 
 
 def test_frames_are_stacked_and_the_first_stands_for_those_before() -> None:
@@ -132,12 +121,6 @@ def test_frames_are_stacked_and_the_first_stands_for_those_before() -> None:
         shown.append(seen.image[0, :, 0, 0].tolist())
         seen.step([0])
     assert shown == [[10, 10, 10], [10, 10, 20], [10, 20, 30], [20, 30, 40], [10, 10, 10]]
-
-
-def test_a_withheld_picture_is_black() -> None:
-    seen = Seen("small/Pictures-v0", 1, sees(64, 64).model_copy(update={"withheld": ("image",)}))
-    seen.reset(0)
-    assert not seen.image.any()
 
 
 def test_the_same_seed_is_the_same_episode() -> None:
@@ -176,54 +159,41 @@ def test_numbers_are_expected_as_far_as_their_bounds_allow() -> None:
     np.testing.assert_allclose(found[REACH][0], REACH * found[1.0][0], rtol=1e-5)
     np.testing.assert_allclose(found[REACH][2], np.deg2rad(12.0), rtol=1e-5)
     assert (found[REACH][[1, 3]] == found[1.0][[1, 3]]).all()
+    still = measure_normalisation(read_facts("small/Target-v0"), 0)
+    assert (still.mean[1], still.std[1]) == (0.0, 1.0), "0 all the time, between -1 and 1"
 
 
-def test_what_does_not_change_is_measured_by_its_bounds() -> None:
-    """`Target` shows 0 all the time, between -1 and 1."""
-    found = measure_normalisation(read_facts("small/Target-v0"), 0)
-    assert (found.mean[1], found.std[1]) == (0.0, 1.0)
-    assert measure_normalisation(read_facts("benchmarks.qrdqn.catch:rulka/Catch64-v0"), 0).std.tolist() == [70.0]
-
-
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
+def test_what_is_not_there_is_said_in_gymnasiums_words() -> None:
+    for environment, said in (
         ("CartPol-v1", "CartPol-v1 cannot be made: .*Did you mean: `CartPole`"),
         ("CartPole-v9", "CartPole-v9 cannot be made: .*It provides versioned environments"),
-        ("nowhere/A-v0", "nowhere/A-v0 cannot be made: Namespace nowhere not found"),
         ("no_such_module:A-v0", "cannot be made: No module named 'no_such_module'"),
-    ],
-)
-def test_what_is_not_there_is_said_in_gymnasiums_words(environment: str, said: str) -> None:
-    with pytest.raises(UnfitEnvironmentError, match=said):
-        read_facts(environment)
+    ):
+        with pytest.raises(UnfitEnvironmentError, match=said):
+            read_facts(environment)
 
 
 _PICTURE = spaces.Box(0, 255, (64, 64, 3), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("name", "odd", "said"),
-    [
-        ("Discrete", {"observation": spaces.Discrete(5)}, r"what small/\S+ shows is Discrete\(5\), which is no image"),
-        ("FloatPicture", {"observation": spaces.Box(0.0, 1.0, (64, 64))}, "which is no image and no vector"),
+def test_spaces_that_are_not_supported_are_named() -> None:
+    nested, two = spaces.Dict(a=spaces.Dict(b=_PICTURE)), spaces.Dict(a=_PICTURE, b=_PICTURE)
+    for number, (part, space, said) in enumerate(
         (
-            "Nested",
-            {"observation": spaces.Dict(a=spaces.Dict(b=_PICTURE))},
-            r"the part 'a' of what small/\S+ shows is Dict",
-        ),
-        ("TwoPictures", {"observation": spaces.Dict(a=_PICTURE, b=_PICTURE)}, "shows 2 images, a, b, and agents see"),
-        ("ManyBits", {"action": spaces.MultiBinary(3)}, r"takes actions of MultiBinary\(3\)"),
-        ("Whole", {"action": spaces.Box(0, 9, (2,), np.int64)}, "choose from Discrete or from a Box of floats"),
-        ("TooMany", {"action": spaces.Discrete(256)}, "has 256 actions, and there may be at most 255"),
-        ("Unbounded", {"action": spaces.Box(-np.inf, 1.0, (2,))}, "agents choose within finite bounds"),
-        ("Flat", {"action": spaces.Box(1.0, 1.0, (2,))}, "agents choose within finite bounds"),
-    ],
-)
-def test_spaces_that_are_not_supported_are_named(name: str, odd: dict[str, object], said: str) -> None:
-    environment = small.register_with(f"Odd{name}", small.Odd, **odd)
-    with pytest.raises(UnfitEnvironmentError, match=said):
-        read_facts(environment)
+            ("observation", spaces.Discrete(5), r"what small/\S+ shows is Discrete\(5\), which is no image"),
+            ("observation", spaces.Box(0.0, 1.0, (64, 64)), "which is no image and no vector"),
+            ("observation", nested, r"the part 'a' of what small/\S+ shows is Dict"),
+            ("observation", two, "shows 2 images, a, b, and agents see"),
+            ("action", spaces.MultiBinary(3), r"takes actions of MultiBinary\(3\)"),
+            ("action", spaces.Box(0, 9, (2,), np.int64), "choose from Discrete or from a Box of floats"),
+            ("action", spaces.Discrete(256), "has 256 actions, and there may be at most 255"),
+            ("action", spaces.Box(-np.inf, 1.0, (2,)), "agents choose within finite bounds"),
+            ("action", spaces.Box(1.0, 1.0, (2,)), "agents choose within finite bounds"),
+        )
+    ):
+        environment = small.register_with(f"Odd{number}", small.Odd, **{part: space})
+        with pytest.raises(UnfitEnvironmentError, match=said):
+            read_facts(environment)
 
 
 def test_an_environment_that_resets_in_another_way_is_refused() -> None:
@@ -238,13 +208,13 @@ def _same_step(num_envs: int, **_: object) -> object:
     return small.gymnasium.vector.SyncVectorEnv([small.Counting] * num_envs, autoreset_mode=mode)
 
 
-def test_parts_of_races_cannot_be_withheld_elsewhere() -> None:
-    facts = read_facts("CartPole-v1")
-    with pytest.raises(UnfitEnvironmentError, match="withheld names waypoints, which is a part of races"):
-        facts.seen(sees(64, 64).model_copy(update={"withheld": ("waypoints",)}))
-
-
-def test_something_has_to_be_left_to_see() -> None:
-    facts = read_facts("benchmarks.qrdqn.catch:rulka/Catch64-v0")
-    with pytest.raises(UnfitEnvironmentError, match="withheld leaves nothing to see"):
-        facts.seen(sees(64, 64).model_copy(update={"withheld": ("image",)}))
+def test_what_can_be_withheld() -> None:
+    for environment, withheld, said in (
+        ("CartPole-v1", "waypoints", "withheld names waypoints, which is a part of races"),
+        ("benchmarks.qrdqn.catch:rulka/Catch64-v0", "image", "withheld leaves nothing to see"),
+    ):
+        with pytest.raises(UnfitEnvironmentError, match=said):
+            read_facts(environment).seen(sees(64, 64).model_copy(update={"withheld": (withheld,)}))
+    seen = Seen("small/Pictures-v0", 1, sees(64, 64).model_copy(update={"withheld": ("image",)}))
+    seen.reset(0)
+    assert not seen.image.any()

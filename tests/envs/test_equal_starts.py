@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rulka.envs.cars_on_tracks import CarsOnTracks
 from rulka.envs.settings import SettingsError, read_settings
 from rulka.envs.starts import EqualStarts
-from rulka.envs.vector import CarsOnTracks
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 
@@ -39,16 +39,13 @@ def test_a_start_is_dealt_to_whoever_begins_next() -> None:
 
 def first_views(env, actions: np.ndarray) -> list[list[bytes]]:
     """What each group of four cars of a vector environment saw first in its races, in the order they began."""
-    num_cars = env.num_envs
-    image = np.empty((num_cars, *env.settings.image_shape), np.uint8)
-    floats, potential = np.empty((num_cars, 184), np.float32), np.empty(num_cars, np.float32)
-    env.reset_into(image, floats, potential, 3)
-    seen: list[list[bytes]] = [[] for _ in range(num_cars // 4)]
-    begins = np.ones(num_cars, np.bool_)
+    seen: list[list[bytes]] = [[] for _ in range(env.num_envs // 4)]
+    view, begins = env.reset(seed=3)[0], np.ones(env.num_envs, np.bool_)
     for chosen in actions:
         for car in np.flatnonzero(begins):
-            seen[car // 4].append(image[car].tobytes() + floats[car].tobytes())
-        begins = env.step_into(chosen, image, floats, potential).is_reset
+            seen[car // 4].append(view["image"][car].tobytes() + view["floats"][car].tobytes())
+        view, *_, info = env.step(chosen)
+        begins = info["time_ms"] == 0
     return seen
 
 
@@ -72,32 +69,26 @@ def test_saved_races_go_on_in_the_middle_of_a_start(make_vector) -> None:
     for env in (one, other):
         env.reset(seed=4)
     rest = iter(actions)
-    while not (one.batch.save().starts[:, 0] % 4).any():
+    while not (one.batch.state_dict()["starts"][:, 0] % 4).any():
         one.step(next(rest))
-    saved = one.batch.save()
-    other.batch.restore(saved)
+    saved = one.batch.state_dict()
+    other.batch.load_state_dict(saved)
     for chosen in rest:
         np.testing.assert_array_equal(one.step(chosen)[0]["floats"], other.step(chosen)[0]["floats"])
     with pytest.raises(SimulatorError, match="another `races_per_start`"):
-        make_vector(8, **ANYWHERE, races_per_start=2, randomisation=NOISY).batch.restore(saved)
+        make_vector(8, **ANYWHERE, races_per_start=2, randomisation=NOISY).batch.load_state_dict(saved)
 
 
 def test_groups_stay_together_on_several_tracks(straight: Track) -> None:
     """Six groups of two cars on four tracks: no group is parted, and every track is raced on."""
-    settings = read_settings(None, ANYWHERE | {"races_per_start": 2}, ())
+    settings = read_settings(None, ANYWHERE | {"races_per_start": 2})
     cars = CarsOnTracks(12, [straight] * 4, settings)
-    assert [part.stop - part.start for part, _ in cars._parts()] == [4, 2, 2, 4]
+    assert [part.stop - part.start for part, _ in cars.batches] == [4, 2, 2, 4]
 
 
-def test_a_batch_that_groups_do_not_fill_is_refused(make_vector) -> None:
+def test_what_does_not_go_with_equal_starts_is_refused(make_vector) -> None:
     with pytest.raises(SimulatorError, match="6 cars are no multiple of races_per_start 4"):
         make_vector(6, races_per_start=4)
-
-
-def test_own_earlier_states_are_no_equal_starts() -> None:
     with pytest.raises(SettingsError, match="with races_per_start 4, start_from_earlier must be 0"):
-        read_settings(None, {"start_from_earlier": 0.5, "races_per_start": 4}, ())
-
-
-def test_greedy_checks_start_each_by_itself() -> None:
-    assert read_settings(None, {"races_per_start": 4}, ()).at_line().races_per_start == 1
+        read_settings(None, {"start_from_earlier": 0.5, "races_per_start": 4})
+    assert read_settings(None, {"races_per_start": 4}).at_line().races_per_start == 1, "of greedy checks"

@@ -145,63 +145,39 @@ def test_repeated_actions_are_those_of_the_simulator(make_game: Callable[..., Ga
     """Also what counts decisions of 50 ms: previous actions, and how long the gears have been shifting."""
     game, race = make_game(action_repeat=3), RaceEnv(bend, action_repeat=3, **AT_THE_START)
     assert game.metadata["render_fps"] == 7
-    finished_ms = drive_both(game, race, [0, 1, 0, 2, 0])
-    assert finished_ms < drive_both(game, race, [0, 9, 0, 3])
+    drive_both(game, race, [0, 9, 0, 3])
 
 
-def test_blocks_of_actions_are_those_of_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
-    """Every action of a block is held for its own 10 ms, in the game by a run step for each."""
-    game, race = make_game(actions_per_decision=5), RaceEnv(bend, actions_per_decision=5, **AT_THE_START)
-    assert game.action_space == race.action_space
-    assert game.observation_space == race.observation_space
-    blocks = [np.array(block) for block in ([0, 0, 0, 0, 0], [0, 1, 0, 3, 0], [2, 0, 9, 0, 0], [0, 0, 0, 6, 1])]
-    first = drive_both(game, race, blocks)
-    assert 4_000 < first < 20_000
-    assert drive_both(game, race, blocks) == first, "a reset is a rewind"
+def test_blocks_and_all_rewards_are_those_of_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    """Every action of a block is held for its own 10 ms, in the game by a run step for each.
 
-
-@pytest.mark.parametrize("num_places", [1, 5])
-def test_potentials_and_the_manner_of_driving_are_paid_as_in_the_simulator(
-    make_game: Callable[..., GameEnv], bend: Track, num_places: int
-) -> None:
-    """Of no weight in the reference parameters, so that only this test would see a wrong part of the floats read."""
+    Rewards and potentials of no weight in the reference parameters: only this test would see a wrong part of the floats
+    read.
+    """
     always = Schedule(interpolation="linear", points=((0, 0.25),))
     terms = dict.fromkeys(("speed_slide", "neo_slide", "kamikaze", "line_distance"), always)
     given = read_params().rewards
-    rewards = given.model_copy(
-        update={
-            "line_distance_potential": 0.1,
-            "direction_potential": 0.5,
-            "speed_as_seconds": 2.0,
-            "engineered": given.engineered.model_copy(update=terms),
-        }
-    )
-    options = {"rewards": rewards, "actions_per_decision": num_places}
+    changes = {"line_distance_potential": 0.1, "direction_potential": 0.5, "speed_as_seconds": 2.0}
+    rewards = given.model_copy(update=changes | {"engineered": given.engineered.model_copy(update=terms)})
+    options = {"rewards": rewards, "actions_per_decision": 5}
     game, race = make_game(**options), RaceEnv(bend, **options, **AT_THE_START)
-    actions = [0, 0, 1, 0, 2, 9, 0, 3]
-    drive_both(game, race, actions if num_places == 1 else [np.full(num_places, action) for action in actions])
-
-
-@pytest.mark.parametrize("action", [3, [0, 1, 2, 3], [0, 0, 0, 0, 12], [0, 0, 0, 0, -1], [0.5] * 5])
-def test_what_is_no_block_is_refused(make_game: Callable[..., GameEnv], action: object) -> None:
-    game = make_game(actions_per_decision=5)
+    assert game.action_space == race.action_space
+    assert game.observation_space == race.observation_space
+    blocks = [np.array(block) for block in ([0, 0, 0, 0, 0], [0, 1, 0, 3, 0], [2, 0, 9, 0, 0], [0, 0, 0, 6, 1])]
+    assert 4_000 < drive_both(game, race, blocks) < 20_000
     game.reset()
-    with pytest.raises(InvalidAction, match="5 times a whole number from 0 to 11"):
-        game.step(action)
+    for wrong in (3, [0, 1, 2, 3], [0, 0, 0, 0, 12], [0, 0, 0, 0, -1], [0.5] * 5):
+        with pytest.raises(InvalidAction, match="5 times a whole number from 0 to 11"):
+            game.step(wrong)
 
 
-def test_a_race_that_gets_no_further_is_cut_as_in_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
+def test_a_race_is_cut_as_in_the_simulator_and_a_reset_in_mid_race_begins_anew(make_game, bend: Track) -> None:
     limits = {"no_progress_s": 1.0}
     game, race = make_game(**limits), RaceEnv(bend, **AT_THE_START, **limits)
-    assert drive_both(game, race, [3]) == 1_000
-
-
-def test_a_reset_in_mid_race_begins_anew(make_game: Callable[..., GameEnv], bend: Track) -> None:
-    game, race = make_game(), RaceEnv(bend, **AT_THE_START)
     game.reset()
     for _ in range(15):
         game.step(1)
-    drive_both(game, race, [0])
+    assert drive_both(game, race, [3]) == 1_000
 
 
 def test_a_car_off_the_track_ends_its_race_in_the_same_decision(make_game: Callable[..., GameEnv], bend: Track) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,18 +15,16 @@ from rulka.actions import ActionTable, action_table
 from rulka.buffers.experience import BlockSpec
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
-from rulka.envs.vector import RaceVectorEnv
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.game.serve import make_server
 from rulka.params import Params, reference_params
 from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.simulator import demonstrations, race_end
+from rulka.simulator import demonstrations
 from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch, is_beyond_track
+from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 from rulka.training.races import Races
 from tests.waiting import PATIENCE_S
@@ -37,9 +34,9 @@ GAS, GAS_LEFT, COAST, BRAKE = 0, 1, 3, 6
 Script = Callable[[int], int]
 
 
-@pytest.mark.parametrize(
-    ("is_finished", "has_left_track", "along_m", "now_ms", "end"),
-    [
+def test_the_rule_by_hand() -> None:
+    """A race of 100 m begun at 10 m, at most 10 s long, with 0.5 m to gain in 2 s."""
+    for is_finished, has_left_track, along_m, now_ms, end in (
         (True, True, 100.0, 99_000, FINISHED),  # the finish counts before all else
         (False, True, 50.0, 99_000, OFF_TRACK),
         (False, False, 50.0, 10_000, TOO_LONG),  # at the limit, not beyond it
@@ -47,13 +44,10 @@ Script = Callable[[int], int]
         (False, False, 10.49, 2_000, STUCK),  # 0.49 m in 2 s
         (False, False, 10.5, 2_000, RACING),  # 0.5 m in 2 s
         (False, False, -3.0, 2_000, STUCK),
-    ],
-)
-def test_the_rule_by_hand(is_finished: bool, has_left_track: bool, along_m: float, now_ms: int, end: int) -> None:
-    """A race of 100 m begun at 10 m, at most 10 s long, with 0.5 m to gain in 2 s."""
-    watch = RaceWatch(RaceEndParams(max_race_s=10.0, no_progress_s=2.0, min_gain_m=0.5), 100.0, np.array([10.0]))
-    num_ended = watch.look(np.array([is_finished]), np.array([has_left_track]), np.array([along_m]), np.array([now_ms]))
-    assert (watch.ends.tolist(), num_ended) == ([end], int(end != RACING))
+    ):
+        watch = RaceWatch(RaceEndParams(max_race_s=10.0, no_progress_s=2.0, min_gain_m=0.5), 100.0, np.array([10.0]))
+        seen = np.array([is_finished]), np.array([has_left_track]), np.array([along_m]), np.array([now_ms])
+        assert (watch.look(*seen), watch.ends.tolist()) == (int(end != RACING), [end])
 
 
 def test_a_gain_counts_from_the_last_that_counted_and_only_up_to_the_finish() -> None:
@@ -100,26 +94,16 @@ class Scripted:
 class Lab:
     """One car on one track, from the middle of the start line, through everybody who races."""
 
-    def __init__(self, track: Track, end: RaceEndParams, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, track: Track, end: RaceEndParams, monkeypatch: pytest.MonkeyPatch) -> None:
         base: Params = reference_params()
         start = {"start_lateral_m": 0.0, "start_heading_deg": 0.0}
         train = base.train.model_copy(update=start)
         evaluate = base.evaluate.model_copy(update=start | {"num_races": 1})
         self.params = base.model_copy(update={"train": train, "evaluate": evaluate, "race_end": end})
-        self.track, self.folder, self.monkeypatch = track, folder, monkeypatch
+        self.track, self.monkeypatch = track, monkeypatch
         self.options: dict[str, Any] = {"track": track, **start, "start_anywhere": 0.0, **end.model_dump()}
 
     def in_training(self, script: Script) -> End:
-        env = RaceVectorEnv(1, **self.options)
-        views = np.empty((1, 1, 64, 64), np.uint8), np.empty((1, 184), np.float32), np.empty(1, np.float32)
-        env.reset_into(*views, seed=0)
-        for number in range(10_000):
-            result = env.step_into(np.array([script(number)]), *views)
-            if result.terminated[0] or result.truncated[0]:
-                return End(result.is_finished[0], result.is_off_track[0], result.truncated[0], number + 1)
-        raise AssertionError
-
-    def in_gymnasium(self, script: Script) -> End:
         return self._drive(RaceEnv(**self.options), script)
 
     def in_the_game(self, script: Script) -> End:
@@ -153,7 +137,7 @@ class Lab:
         cars = Races(settings, [self.track]).make_cars(1, at_line=True)
         actor: Any = Scripted(script)
         result = GreedyCheck(cars, actor, block, lambda: counted.append(1)).run({}, seed=0, num_races=1)
-        is_off_track = bool(cars.batch.simulator.is_off_track[0])
+        is_off_track = bool(cars.simulator.is_off_track[0])
         return End(result.finish_rate == 1.0, is_off_track, not result.finish_rate and not is_off_track, len(counted))
 
     def in_evaluation(self, script: Script) -> End:
@@ -201,70 +185,15 @@ def to_and_fro(number: int) -> int:
 )
 def test_every_path_ends_the_same_race_alike(
     straight: Track,
+    monkeypatch: pytest.MonkeyPatch,
     script: Script,
     limits: dict[str, float],
     expected: tuple[bool, bool, bool],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Training, its greedy checks, evaluation, demonstrations and the game: the same end after the same decision."""
     end = RaceEndParams(**{"max_race_s": 20.0, "no_progress_s": 1.0, "min_gain_m": 0.5} | limits)
-    lab = Lab(straight, end, tmp_path, monkeypatch)
+    lab = Lab(straight, end, monkeypatch)
     first = lab.in_training(script)
     assert first[:3] == expected
-    assert lab.in_gymnasium(script) == first
-    assert lab.in_a_greedy_check(script) == first
-    assert lab.in_evaluation(script) == first
-    assert lab.in_a_demonstration(script) == first
-    assert lab.in_the_game(script) == first
-
-
-def test_training_and_evaluation_read_the_same_limits() -> None:
-    """Weights are chosen by the rule that they are scored by: it stands in one place."""
-    params = reference_params()
-    limits = set(type(params.race_end).model_fields)
-    for section in (params.train, params.evaluate, params.races.driver):
-        assert not limits & set(type(section).model_fields)
-
-
-def test_a_car_is_beyond_track_the_track_by_one_rule(straight: Track) -> None:
-    """Random poses: what the simulator says after a tick is what is found from the car's row alone, as for the game."""
-    params = reference_params()
-    physics, rng, num_cars = params.simulator.physics, np.random.default_rng(0), 400
-    cars = Simulator(straight, num_cars, params.simulator, action_table(1))
-    state = cars.save()
-    angle, axis = rng.uniform(-np.pi, np.pi, num_cars), rng.normal(size=(num_cars, 3))
-    axis /= np.linalg.norm(axis, axis=1, keepdims=True)
-    state[:, 0] += rng.uniform(-20.0, 20.0, num_cars)
-    state[:, 1] += np.where(rng.random(num_cars) < 0.5, rng.uniform(-20.0, 20.0, num_cars), 0.0)
-    state[:, 2] += rng.uniform(5.0, 60.0, num_cars)
-    for at in (6, 9):  # forward and up axes
-        state[:, at : at + 3] = rotated(state[:, at : at + 3], axis, angle)
-    cars.restore(state)
-    cars.step(np.full(num_cars, COAST))
-    limits = physics.off_road_m, physics.fall_m, physics.rest_m, float(np.cos(np.radians(physics.crash_deg)))
-    centre, frames = straight.exact_zones, zone_frames(straight)
-    found = np.zeros(num_cars, bool)
-    for n, row in enumerate(cars.cars):
-        up = row[3:12].reshape(3, 3)[:, 1].astype(np.float64)
-        ground = row[:3].astype(np.float64) - physics.reference_m * up
-        zone, _, lateral_m, height_m = locate(ground, centre, frames, 0, PATH_SEARCH_ZONES, 0.5)
-        found[n] = is_beyond_track(abs(lateral_m) - 8.0, height_m, float(up @ frames[zone, 6:9]), *limits)
-    assert 50 < found.sum() < num_cars - 50
-    np.testing.assert_array_equal(found, cars.is_off_track)
-
-
-def rotated(vector: np.ndarray, axis: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """Rodrigues' formula, row by row."""
-    cosine, sine = np.cos(angle)[:, None], np.sin(angle)[:, None]
-    along = (axis * vector).sum(axis=1, keepdims=True)
-    return vector * cosine + np.cross(axis, vector) * sine + axis * along * (1.0 - cosine)
-
-
-def test_the_limits_have_places_of_their_own() -> None:
-    assert race_end.limit_array(RaceEndParams(max_race_s=9.0, no_progress_s=2.0, min_gain_m=0.5), 80.0).tolist() == [
-        80.0,
-        9000.0,
-        2000.0,
-        0.5,
-    ]
+    for other in (lab.in_a_greedy_check, lab.in_evaluation, lab.in_a_demonstration, lab.in_the_game):
+        assert other(script) == first, other.__name__

@@ -33,32 +33,10 @@ COASTING = {
 """A car that goes straight at 50 m/s on four wheels, coasting, on the line."""
 
 
-@njit
-def progress_reward(gained_m: float, duration_s: float, left_track: bool, rules: np.ndarray) -> float:
-    return formulas.progress_reward(gained_m, duration_s, left_track, rules)
-
-
-@njit
-def finish_reward(speed_mps: float, rules: np.ndarray) -> float:
-    return formulas.finish_reward(speed_mps, rules)
-
-
-@njit
-def driving_reward(
-    gained_mps: float, left_mps: float, forward_mps: float, num_wheels: int, is_full_gas: bool, distance_m: float,
-    rules: np.ndarray,
-) -> float:  # fmt: skip
-    return formulas.driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_m, rules)
-
-
-@njit
-def line_potential(distance_m: np.float32, rules: np.ndarray) -> np.float32:
-    return formulas.line_potential(distance_m, rules)
-
-
-@njit
-def direction_potential(cosine: np.float32, rules: np.ndarray) -> np.float32:
-    return formulas.direction_potential(cosine, rules)
+progress_reward, finish_reward, driving_reward = (
+    njit(kernel) for kernel in (formulas.progress_reward, formulas.finish_reward, formulas.driving_reward)
+)
+line_potential, direction_potential = njit(formulas.line_potential), njit(formulas.direction_potential)
 
 
 def rules_of(rewards: RewardParams, env_steps: int = 0) -> np.ndarray:
@@ -68,33 +46,24 @@ def rules_of(rewards: RewardParams, env_steps: int = 0) -> np.ndarray:
     return rules
 
 
-@pytest.mark.parametrize(
-    ("gained_m", "duration_s", "left_track", "expected"),
-    [
+def test_progress_by_hand() -> None:
+    for gained_m, duration_s, left_track, expected in (
         (2.0, 0.05, False, 0.08),  # 0.1 - 0.02
         (-3.0, 0.05, False, -0.17),  # -0.15 - 0.02
         (0.0, 0.05, True, -2.02),
         (0.0, 0.01, False, -0.004),  # a last 10 ms
-    ],
-)
-def test_progress_by_hand(gained_m: float, duration_s: float, left_track: bool, expected: float) -> None:
-    assert progress_reward(gained_m, duration_s, left_track, rules_of(WEIGHTS)) == pytest.approx(expected, abs=1e-6)
+    ):
+        assert progress_reward(gained_m, duration_s, left_track, rules_of(WEIGHTS)) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("distance_m", "expected"), [(0.0, -0.2), (2.0, -0.2), (10.0, -1.0), (25.0, -2.5), (80.0, -2.5)]
-)
-def test_line_potential_by_hand(distance_m: float, expected: float) -> None:
-    """0.1 for each metre, clamped to 2 and 25 m; nothing without a weight."""
+def test_potentials_by_hand() -> None:
+    """0.1 for each metre, clamped to 2 and 25 m, nothing without a weight; and 0.3 (cos - 1)."""
     none = WEIGHTS.model_copy(update={"line_distance_potential": 0.0})
-    assert line_potential(np.float32(distance_m), rules_of(WEIGHTS)) == pytest.approx(expected)
-    assert line_potential(np.float32(distance_m), rules_of(none)) == 0.0
-
-
-@pytest.mark.parametrize(("cosine", "expected"), [(1.0, 0.0), (0.0, -0.3), (-1.0, -0.6), (0.8, 0.3 * (0.8 - 1))])
-def test_direction_potential_by_hand(cosine: float, expected: float) -> None:
-    """0.3 (cos - 1): 0 along the line, -0.3 across it, -0.6 against it."""
-    assert direction_potential(np.float32(cosine), rules_of(WEIGHTS)) == pytest.approx(expected, abs=1e-7)
+    for distance_m, expected in ((0.0, -0.2), (2.0, -0.2), (10.0, -1.0), (25.0, -2.5), (80.0, -2.5)):
+        assert line_potential(np.float32(distance_m), rules_of(WEIGHTS)) == pytest.approx(expected)
+        assert line_potential(np.float32(distance_m), rules_of(none)) == 0.0
+    for cosine, expected in ((1.0, 0.0), (0.0, -0.3), (-1.0, -0.6), (0.8, 0.3 * (0.8 - 1))):
+        assert direction_potential(np.float32(cosine), rules_of(WEIGHTS)) == pytest.approx(expected, abs=1e-7)
 
 
 def paid(env_steps: int = 100, weights: dict[str, float] | None = None, **changes: float) -> float:
@@ -113,39 +82,26 @@ def test_gained_speed_counts_like_metres() -> None:
     assert paid(gained_mps=-2.0) == pytest.approx(-0.2)
 
 
-@pytest.mark.parametrize(
-    ("forward_kmh", "start"),
-    [(0, 80), (50, 80), (100, 80), (150, 77.5), (200, 75), (300, 67), (400, 60), (500, 55), (800, 55)],
-)
-def test_speed_slide_by_its_table(forward_kmh: float, start: float) -> None:
+def test_speed_slide_by_its_table() -> None:
     """Nothing until 20 |v_x| reaches the start, half at 1.5 times of it, best at twice, none at three times."""
-    sideways = np.array([0.0, 1.0, 1.5, -2.0, 2.5, 3.0, 9.0]) * start / 20.0
-    found = [paid(weights={"speed_slide": 1.0}, left_mps=left, forward_mps=forward_kmh / 3.6) for left in sideways]
-    assert found == pytest.approx([0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=1e-9)
+    points = ((0, 80), (50, 80), (100, 80), (150, 77.5), (200, 75), (300, 67), (400, 60), (500, 55), (800, 55))
+    for kmh, start in points:
+        sideways = np.array([0.0, 1.0, 1.5, -2.0, 2.5, 3.0, 9.0]) * start / 20.0
+        found = [paid(weights={"speed_slide": 1.0}, left_mps=left, forward_mps=kmh / 3.6) for left in sideways]
+        assert found == pytest.approx([0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=1e-9)
+    for num_wheels, expected in ((4, 0.5), (3, 0.0), (0, 0.0)):
+        best = {"left_mps": 8.0, "forward_mps": 100 / 3.6, "num_wheels": num_wheels}
+        assert paid(weights={"speed_slide": 0.5}, **best) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("num_wheels", "expected"), [(4, 0.5), (3, 0.0), (0, 0.0)])
-def test_speed_slides_need_all_wheels_on_the_ground(num_wheels: int, expected: float) -> None:
-    best = {"left_mps": 8.0, "forward_mps": 100 / 3.6, "num_wheels": num_wheels}
-    assert paid(weights={"speed_slide": 0.5}, **best) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("left_mps", "expected"), [(1.99, 0.0), (2.0, 0.5), (-7.0, 0.5)])
-def test_neo_slides_begin_at_2_mps(left_mps: float, expected: float) -> None:
-    assert paid(weights={"neo_slide": 0.5}, left_mps=left_mps) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("is_full_gas", "num_wheels", "expected"),
-    [(True, 4, 0.5), (False, 4, 0.0), (False, 1, 0.5), (False, 2, 0.0), (True, 0, 0.5)],
-)
-def test_kamikaze_is_full_gas_or_the_air(is_full_gas: bool, num_wheels: int, expected: float) -> None:
-    assert paid(weights={"kamikaze": 0.5}, is_full_gas=is_full_gas, num_wheels=num_wheels) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("distance_m", "expected"), [(0.0, -0.5), (5.0, -0.5), (10.0, -1.0), (60.0, -2.5)])
-def test_line_distance_is_clamped_to_5_and_25_m(distance_m: float, expected: float) -> None:
-    assert paid(weights={"line_distance": -0.1}, distance_m=distance_m) == pytest.approx(expected)
+def test_the_other_engineered_rewards_by_hand() -> None:
+    """Neo slides begin at 2 m/s, kamikaze is full gas or the air, the distance to the line is clamped to 5 and 25 m."""
+    for left_mps, expected in ((1.99, 0.0), (2.0, 0.5), (-7.0, 0.5)):
+        assert paid(weights={"neo_slide": 0.5}, left_mps=left_mps) == pytest.approx(expected)
+    for is_full_gas, wheels, expected in ((True, 4, 0.5), (False, 4, 0.0), (False, 1, 0.5), (False, 2, 0.0)):
+        assert paid(weights={"kamikaze": 0.5}, is_full_gas=is_full_gas, num_wheels=wheels) == pytest.approx(expected)
+    for distance_m, expected in ((0.0, -0.5), (5.0, -0.5), (10.0, -1.0), (60.0, -2.5)):
+        assert paid(weights={"line_distance": -0.1}, distance_m=distance_m) == pytest.approx(expected)
 
 
 def test_engineered_weights_follow_their_schedules() -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from rulka.envs.batch import RaceBatch, SavedRaces, car_generators
+from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.settings import read_settings
-from rulka.observation import NUM_FLOATS
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 from tests.conftest import sees
@@ -29,29 +28,24 @@ def make_batch(track: Track, start_from_earlier: float = 0.0, frames: int = 1) -
         "max_race_s": 2.0 + 2.0 * start_from_earlier,
         "observation": sees(64, 64).model_copy(update={"frames": frames}),
     }
-    return RaceBatch(track, read_settings(None, options, ()), NUM_CARS)
+    return RaceBatch(track, read_settings(None, options), NUM_CARS)
 
 
 def go_on(batch: RaceBatch, actions: np.ndarray) -> tuple[str, int]:
     """Drives on; returns a hash of all that was seen and scored, and the number of resets."""
     digest, num_resets = hashlib.sha256(), 0
-    image, floats = (
-        np.empty((NUM_CARS, *batch.settings.image_shape), np.uint8),
-        np.empty((NUM_CARS, NUM_FLOATS), np.float32),
-    )
-    potential = np.empty(NUM_CARS, np.float32)
     for chosen in actions:
         result = batch.step(chosen)
-        batch.observe(image, floats, potential)
+        seen, potential = batch.look()
         num_resets += int(result.is_reset.sum())
-        for array in (*(getattr(result, field.name) for field in dataclasses.fields(result)), image, floats, potential):
+        for array in (*dataclasses.astuple(result), *seen.values(), potential):
             digest.update(array.tobytes())
     return digest.hexdigest(), num_resets
 
 
-def in_another_process(queue: multiprocessing.Queue, track: Track, saved: SavedRaces, actions: np.ndarray) -> None:
+def in_another_process(queue: multiprocessing.Queue, track: Track, saved: dict, actions: np.ndarray) -> None:
     batch = make_batch(track)
-    batch.restore(saved)
+    batch.load_state_dict(saved)
     queue.put(go_on(batch, actions))
 
 
@@ -60,10 +54,10 @@ def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
     batch = make_batch(straight)
     batch.reset(car_generators(7, NUM_CARS))
     go_on(batch, actions[:33])
-    saved = batch.save()
+    saved = batch.state_dict()
     expected = go_on(batch, actions[33:])
     assert expected[1] > NUM_CARS
-    batch.restore(saved)
+    batch.load_state_dict(saved)
     assert go_on(batch, actions[33:]) == expected
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -73,36 +67,22 @@ def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
     process.join()
 
 
-def test_frames_seen_before_are_saved_too(straight) -> None:
-    actions = np.random.default_rng(3).integers(0, 12, (120, NUM_CARS))
-    batch, other = make_batch(straight, frames=4), make_batch(straight, frames=4)
-    batch.reset(car_generators(7, NUM_CARS))
-    go_on(batch, actions[:33])
-    saved = batch.save()
-    other.restore(saved)
-    assert go_on(other, actions[33:]) == go_on(batch, actions[33:])
-    with pytest.raises(SimulatorError, match="another number or size of frames"):
-        make_batch(straight).restore(saved)
-
-
-def test_what_races_may_begin_from_is_saved_too(straight) -> None:
+def test_frames_and_earlier_states_are_saved_too(straight) -> None:
     actions = np.where(np.arange(400)[:, None] % 5, 0, np.random.default_rng(3).integers(0, 12, (400, NUM_CARS)))
-    batch, other = make_batch(straight, 0.5), make_batch(straight, 0.5)
-    batch.reset(car_generators(7, NUM_CARS))
-    go_on(batch, actions[:200])
-    saved = batch.save()
-    assert saved.earlier[..., -1].sum() > NUM_CARS
-    other.restore(saved)
-    assert go_on(other, actions[200:]) == go_on(batch, actions[200:])
-    with pytest.raises(SimulatorError, match="start_from_earlier"):
-        make_batch(straight).restore(saved)
+    for options, lacks in (({"frames": 4}, "number or size of frames"), ({"start_from_earlier": 0.5}, "start_from_")):
+        batch, other = make_batch(straight, **options), make_batch(straight, **options)
+        batch.reset(car_generators(7, NUM_CARS))
+        go_on(batch, actions[:200])
+        saved = batch.state_dict()
+        assert "frames" in options or saved["earlier"][..., -1].sum() > NUM_CARS
+        other.load_state_dict(saved)
+        assert go_on(other, actions[200:]) == go_on(batch, actions[200:])
+        with pytest.raises(SimulatorError, match=f"do not fit this environment: they have another .*{lacks}"):
+            make_batch(straight).load_state_dict(saved)
 
 
-def test_races_of_another_batch_are_refused(straight) -> None:
+def test_a_closed_batch_takes_no_state(straight) -> None:
     batch = make_batch(straight)
-    saved = batch.save()
-    with pytest.raises(SimulatorError, match="do not fit"):
-        batch.restore(dataclasses.replace(saved, counters=saved.counters[:2]))
     batch.close()
     with pytest.raises(ClosedEnvironmentError):
-        batch.restore(saved)
+        batch.load_state_dict(batch.state_dict())

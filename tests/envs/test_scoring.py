@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.race import RaceEnv
 from rulka.envs.settings import read_settings
-from rulka.observation import CAR, NUM_FLOATS
+from rulka.observation import CAR
 from rulka.params import reference_params
 from rulka.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
@@ -115,38 +114,20 @@ def some_actions(num_cars: int) -> np.ndarray:
     return np.where(rng.random((NUM_STEPS, num_cars)) < 0.6, 0, held)
 
 
-@pytest.mark.parametrize("num_cars", [1, 2, 5, 17])
+@pytest.mark.parametrize("num_cars", [1, 17])
 def test_the_kernel_scores_as_its_slow_twin(straight, num_cars: int) -> None:
-    settings = read_settings(None, some_options(), ())
+    settings = read_settings(None, some_options())
     batch, slow = RaceBatch(straight, settings, num_cars), SlowRaces(straight, settings, num_cars, seed=4)
     batch.reset(car_generators(4, num_cars))
-    image, floats = np.empty((num_cars, 1, 64, 64), np.uint8), np.empty((num_cars, NUM_FLOATS), np.float32)
-    found, counts = np.empty(num_cars, np.float32), dict.fromkeys(("is_finished", "is_off_track", "truncated"), 0)
+    counts = dict.fromkeys(("is_finished", "is_off_track", "truncated"), 0)
     for chosen in some_actions(num_cars):
         result, expected = batch.step(chosen), slow.step(chosen)
         for field in dataclasses.fields(result):
             ours, theirs = getattr(result, field.name), expected[field.name]
             assert ours.dtype == theirs.dtype
             assert ours.tobytes() == theirs.tobytes(), field.name
-        batch.observe(image, floats, found)
-        assert found.tobytes() == slow.potential().tobytes()
+        assert batch.look()[1].tobytes() == slow.potential().tobytes()
         assert batch.scores.num_over == expected["terminated"].sum() + expected["truncated"].sum()
         for name in counts:
             counts[name] += int(expected[name].sum())
     assert num_cars < 17 or min(counts.values()) >= 2, "every kind of end was seen"
-
-
-def test_the_single_environment_is_scored_alike(straight) -> None:
-    env = RaceEnv(straight, **some_options())
-    slow = SlowRaces(straight, env.settings, 1, seed=9)
-    env.reset(seed=9)
-    for action in some_actions(1)[:, 0]:
-        _, reward, terminated, truncated, info = env.step(action)
-        expected = {name: values[0].item() for name, values in slow.step(np.array([action])).items()}
-        assert (reward, terminated, truncated) == (expected["reward"], expected["terminated"], expected["truncated"])
-        assert (info["progress_m"], info["time_ms"]) == (expected["progress_m"], expected["race_time_ms"])
-        assert (info["is_finished"], info["is_off_track"]) == (expected["is_finished"], expected["is_off_track"])
-        assert info["potential"] == slow.potential()[0].item()
-        if terminated or truncated:
-            slow.step(np.array([0]))
-            env.reset()

@@ -21,7 +21,7 @@ from rulka.reference.lap import (
     shipped_lap,
     store_reference,
 )
-from rulka.reference.search import find_reference, search_with_progress
+from rulka.reference.search import find_reference
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
@@ -108,51 +108,39 @@ def test_stale_laps_are_refused_by_name(found: dict[int, Reference], tmp_path: P
         load_reference(path, track, SIMULATOR, TABLE)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("time_ms", "times"),
-        ("press", "pres"),
-        ("decisions: ", "decisions: 0"),
-        ("seed: 1", "seed: x"),
-        ("decisions: ", "decisions: 9999999999"),
-    ],
-)
-def test_damaged_laps_are_refused(found: dict[int, Reference], tmp_path: Path, change: tuple[str, str]):
+def test_damaged_laps_are_refused(found: dict[int, Reference], tmp_path: Path):
     path = tmp_path / "lap.txt"
-    store_reference(found[1], TABLE, path)
-    text = path.read_text()
-    path.write_text(
-        text.replace("decisions: ", "decisions: 0 #") if change[1] == "decisions: 0" else text.replace(*change)
-    )
     with pytest.raises(ReferenceLapError, match="no reference lap"):
         load_reference(path, SHORT[1], SIMULATOR, TABLE)
+    for change in (
+        ("time_ms", "times"),
+        ("press", "pres"),
+        ("decisions: ", "decisions: 0 #"),
+        ("seed: 1", "seed: x"),
+        ("decisions: ", "decisions: 9999999999"),
+    ):
+        store_reference(found[1], TABLE, path)
+        path.write_text(path.read_text().replace(*change))
+        with pytest.raises(ReferenceLapError, match="no reference lap"):
+            load_reference(path, SHORT[1], SIMULATOR, TABLE)
 
 
-def test_a_budget_below_the_first_lap_is_said(capsys: pytest.CaptureFixture[str]):
-    lap = search_with_progress(campaign_track("copper-oval"), SIMULATOR, TABLE, 1, 1)
-    assert lap is not None
-    shown = capsys.readouterr().out
-    assert "the first lap alone takes 50,372 decisions" in shown
-    assert "50,372/50,372 decisions" in shown
-
-
-@pytest.mark.parametrize(
-    ("searches", "message"),
-    [
+def test_numbers_out_of_range_are_named(tmp_path: Path):
+    for searches, message in (
         (Searches(seed=-1), "a seed is a whole"),
         (Searches(budget=0), "the budget must be"),
         (Searches(num_laps=0), "at least one search"),
-    ],
-)
-def test_numbers_out_of_range_are_named(tmp_path: Path, searches: Searches, message: str):
-    with pytest.raises(UserError, match=message):
-        find_for_track("copper-oval", PARAMS, searches, tmp_path / "a.txt", print)
+    ):
+        with pytest.raises(UserError, match=message):
+            find_for_track("copper-oval", PARAMS, searches, tmp_path / "a.txt", print)
 
 
-def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apart(tmp_path: Path):
+def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apart(tmp_path: Path, capsys):
     track, said = campaign_track("copper-oval"), []
     find_for_track("copper-oval", PARAMS, Searches(seed=1, num_laps=3, budget=1), tmp_path / "a.txt", said.append)
+    shown = capsys.readouterr().out
+    assert "the first lap alone takes 50,372 decisions" in shown
+    assert "50,372/50,372 decisions" in shown
     lap = load_reference(tmp_path / "a.txt", track, SIMULATOR, TABLE)
     alone = [find_reference(track, SIMULATOR, TABLE, seed, 1) for seed in (1, 2, 3)]
     times_ms = sorted(one.time_ms for one in alone if one is not None)
@@ -161,19 +149,10 @@ def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apar
     assert f"{times_ms[0] / 1000:.3f} to {times_ms[2] / 1000:.3f} s in 3 searches" in said[0]
 
 
-def test_missing_lap(tmp_path: Path):
-    with pytest.raises(ReferenceLapError, match="no reference lap"):
-        load_reference(tmp_path / "none.txt", SHORT[1], SIMULATOR, TABLE)
-
-
-def test_only_campaign_tracks_have_shipped_laps():
-    assert shipped_lap(SHORT[1]) is None
-    assert shipped_lap(campaign_track("copper-oval")) == LAPS_DIR / "copper-oval.txt"
-
-
 @pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka reference --campaign` finds them")
 @pytest.mark.parametrize("slug", SLUGS)
 def test_shipped_laps(slug: str):
     track = campaign_track(slug)
     lap = load_reference(LAPS_DIR / f"{slug}.txt", track, SIMULATOR, TABLE)
+    assert shipped_lap(track) == LAPS_DIR / f"{slug}.txt"
     check_ranking(track, lap.time_ms, 8)

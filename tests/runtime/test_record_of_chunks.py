@@ -45,7 +45,7 @@ def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
         params.observation, params.train.model_copy(update={"cars_per_collector": 2}), action_table(5, 5), num_floats(5)
     )
     assert (spec.num_floats, spec.layout()["action"][0][2:]) == (num_floats(5), (5,))
-    cars = RaceVectorEnv(2, track, actions_per_decision=5, start_anywhere=0.0, max_race_s=30.0)
+    cars = RaceVectorEnv(2, track, actions_per_decision=5, start_anywhere=0.0, max_race_s=30.0).batch
     check, records = GreedyCheck(cars, reckless_actor(params), spec, lambda: None), Records(tmp_path)
     tensors = reckless_actor(params).network.state_dict()
     result = check.run(tensors, seed=1, num_races=2)

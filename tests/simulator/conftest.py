@@ -59,18 +59,3 @@ def make_track() -> TrackMaker:
         )
 
     return make
-
-
-def mirrored(track: Track) -> Track:
-    """Returns the track seen in a mirror: x turned around, bank too."""
-    return Track(
-        uid=track.uid,
-        name=track.name,
-        centre_m=track.centre_m * np.array([-1.0, 1.0, 1.0]),
-        width_m=track.width_m,
-        bank_rad=-track.bank_rad,
-        material=track.material,
-        edge=track.edge,
-        gate_m=track.gate_m,
-        source=track.source,
-    )

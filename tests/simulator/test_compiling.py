@@ -105,11 +105,6 @@ def test_arrays_keep_their_owners() -> None:
     assert row.tolist() == [13.0, 15.0, 17.0]
 
 
-def test_parts_of_kernels_are_functions_to_python() -> None:
-    assert last(np.array([1.0, 2.0])) == 2.0
-    assert doubled(3) == 6
-
-
 @inlined_kernel
 def last(row: np.ndarray) -> Any:
     return row[row.shape[0] - 1]

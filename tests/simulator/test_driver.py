@@ -63,15 +63,14 @@ def test_more_pace_is_faster_and_steadier_hands_too(track, params, table) -> Non
     assert slow > 1.05 * middle > 1.05 * 1.05 * fast
 
 
-def test_demonstrations_finish_and_are_beatable(track, params, table) -> None:
+def field(track, params, num_races: int, seed: int) -> list:
+    settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+    return record_demonstrations(track, settings, params.races.driver, num_races, seed)
+
+
+def test_demonstrations_finish_and_are_beatable(track, params) -> None:
     """At least 95 % of a field finish, and the best is a tenth faster than the median."""
-    races = record_demonstrations(
-        track,
-        RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
-        params.races.driver,
-        40,
-        params.races.seed,
-    )
+    races = field(track, params, 40, params.races.seed)
     times = np.array([race.race_time_ms for race in races if race.is_finished])
     assert len(times) >= 38
     assert 1.08 * times.min() < np.median(times)
@@ -82,20 +81,24 @@ def test_demonstrations_finish_and_are_beatable(track, params, table) -> None:
     assert len(np.unique(np.concatenate([race.actions for race in races]))) >= 9
 
 
-def test_a_driver_does_not_depend_on_the_field(track, params, table) -> None:
-    few, many = (
-        record_demonstrations(
-            track,
-            RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
-            params.races.driver,
-            num,
-            3,
-        )
-        for num in (2, 5)
-    )
+def test_a_driver_depends_on_the_seed_and_not_on_the_field(track, params) -> None:
+    few, many, other = field(track, params, 2, 3), field(track, params, 5, 3), field(track, params, 1, 4)
     for k in range(2):
         assert np.array_equal(few[k].actions, many[k].actions)
         assert few[k].car_rows.tobytes() == many[k].car_rows.tobytes()
+    assert not np.array_equal(few[0].actions, other[0].actions)
+
+
+def test_a_race_holds_what_was_driven(track, params, table) -> None:
+    race = field(track, params, 2, 5)[0]
+    assert len(race.car_rows) == len(race.time_ms) == len(race.actions) + 1
+    assert race.race_time_ms == race.gate_times_ms[-1]
+    assert list(race.gate_times_ms) == sorted(race.gate_times_ms)
+    simulator = Simulator(track, 1, params.simulator, table)
+    simulator.reset(np.ones(1, bool), lateral_m=race.car_rows[0, 0] - track.centre_m[0, 0])  # the track starts along z
+    for action in race.actions:
+        simulator.step(np.array([action]))
+    np.testing.assert_allclose(simulator.cars[0], race.car_rows[-1], rtol=1e-4, atol=1e-3)
 
 
 def test_skills_spread_and_belong_to_the_seed(params) -> None:
@@ -108,9 +111,7 @@ def test_skills_spread_and_belong_to_the_seed(params) -> None:
     assert not np.array_equal(skills.pace, sample_skills(200, driver, 5).pace)
 
 
-@njit
-def find_ground(car, road, c, below) -> None:
-    columns.find_ground(car, road, c, below)
+find_ground = njit(columns.find_ground)
 
 
 def test_kernels_and_tracks_locate_alike(track) -> None:

@@ -56,11 +56,6 @@ def test_sections_of_a_straight_by_hand(make_track) -> None:
     assert scene.gates.tolist() == [[BEFORE_SECTIONS, 0], [BEFORE_SECTIONS + 200, 2]]
 
 
-def test_a_bank_lifts_the_left_edge(make_track) -> None:
-    zone = bake_scene(make_track(100.0, bank_rad=0.3)).sections[BEFORE_SECTIONS + 100]
-    assert zone[LEFT] == pytest.approx([np.cos(0.3), np.sin(0.3), 0], abs=1e-4)
-
-
 def test_terrain_inside_a_bend_ends_before_its_middle(make_track) -> None:
     """Radius 30 m, bending left: terrain on the left must not reach beyond the middle of the circle."""
     scene = bake_scene(make_track(150.0, curvature=lambda along: np.full_like(along, 1 / 30.0)))
@@ -112,18 +107,9 @@ def test_a_looping_has_no_terrain(make_track) -> None:
     radius = 150 / (2 * np.pi)
     centre = np.stack([0.05 * angle, radius * (1 - np.cos(angle)), radius * np.sin(angle)], axis=1)
     bank = np.where(np.cos(angle) < 0, np.pi, 0.0)
-    length_m = 150.0
-    track = Track(
-        "loop",
-        "loop",
-        centre,
-        np.full(301, 12.0),
-        bank,
-        np.full(301, 16, np.uint8),
-        np.zeros(301, np.uint8),
-        np.array([length_m]),
-        DRIVEN_SOURCE,  # it leaves where it enters
-    )
+    # It leaves where it enters.
+    changes = {"centre_m": centre, "bank_rad": bank, "source": DRIVEN_SOURCE}
+    track = Track(**{**vars(make_track(150.0)), **changes})
     section = bake_scene(track).sections[BEFORE_SECTIONS + 150]
     assert section[REACH_LEFT] < 1e-3
     assert section[REACH_RIGHT] < 1e-3
@@ -154,6 +140,7 @@ def test_a_strip_over_a_change_of_surface_counts_as_straying(make_track) -> None
 def test_terrain_ends_at_a_drop_and_where_a_bank_lifts_it(make_track) -> None:
     track = make_track(100.0, bank_rad=0.3)
     zone = bake_scene(track).sections[BEFORE_SECTIONS + 100]
+    assert zone[LEFT] == pytest.approx([np.cos(0.3), np.sin(0.3), 0], abs=1e-4)
     assert 5.0 < zone[REACH_LEFT] * np.sin(0.3) + 3.0 < 3.0 + WING_RISE_M + 1e-3
     track.edge[:] = DROP
     assert (bake_scene(track).sections[:, REACH_LEFT : REACH_RIGHT + 1] == 0.0).all()

@@ -3,10 +3,9 @@ import pytest
 
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
 from rulka.simulator import car as columns
-from rulka.simulator.constants import constant_array
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track
-from tests.simulator.conftest import mirrored
+from rulka.tracks.track import Track
 
 
 @pytest.fixture(scope="module")
@@ -33,30 +32,10 @@ def test_rows_have_the_observations_columns() -> None:
     assert columns.R_FREE_WHEELING + 1 == NUM_CAR_FIELDS
 
 
-def test_a_car_does_not_depend_on_its_batch(track, simulator_params, table) -> None:
-    """Car 5 of 9, alone, and as car 0 of 2: bit-identical rows, floats, progress and gate times."""
-    many = Simulator(track, 9, simulator_params, table)
-    spread(many)
-    start = many.save()[5:6]
-    one, two = (Simulator(track, n, simulator_params, table) for n in (1, 2))
-    one.restore(start)
-    two.restore(np.repeat(start, 2, axis=0))
-    rng = np.random.default_rng(3)
-    floats = [np.empty((n, 184), np.float32) for n in (9, 1, 2)]
-    for _ in range(120):
-        actions = rng.integers(0, 12, 9)
-        for simulator, chosen in ((many, actions), (one, actions[5:6]), (two, np.repeat(actions[5], 2))):
-            simulator.step(chosen)
-        for simulator, out in zip((many, one, two), floats, strict=True):
-            simulator.floats(out)
-        for k, simulator in ((0, one), (0, two), (1, two)):
-            assert many.save()[5].tobytes() == simulator.save()[k].tobytes()
-            assert many.cars[5].tobytes() == simulator.cars[k].tobytes()
-    assert floats[0][5].tobytes() == floats[1][0].tobytes() == floats[2][1].tobytes()
-
-
 def test_mirrored_track_and_inputs_give_the_mirrored_path(track, simulator_params, table) -> None:
-    plain, mirror = Simulator(track, 4, simulator_params, table), Simulator(mirrored(track), 4, simulator_params, table)
+    changes = {"centre_m": track.centre_m * np.array([-1.0, 1.0, 1.0]), "bank_rad": -track.bank_rad}
+    mirrored = Track(**{name: getattr(track, name) for name in Track.__dataclass_fields__} | changes)
+    plain, mirror = (Simulator(each, 4, simulator_params, table) for each in (track, mirrored))
     along, lateral, heading, speed = [0, 80, 200, 420], [1.0, -3.0, 0.0, 4.0], [0.1, 0.0, -0.1, 0.05], [0, 30, 20, 40]
     plain.reset(everyone(plain), along, lateral, heading, speed)
     mirror.reset(everyone(mirror), along, np.negative(lateral), np.negative(heading), speed)
@@ -71,34 +50,17 @@ def test_mirrored_track_and_inputs_give_the_mirrored_path(track, simulator_param
         np.testing.assert_allclose(plain.lateral_m, -mirror.lateral_m, atol=1e-3)
 
 
-def test_save_and_restore_are_exact(track, simulator_params, table) -> None:
-    simulator = Simulator(track, 6, simulator_params, table)
-    spread(simulator)
-    rng = np.random.default_rng(5)
-    actions = rng.integers(0, 12, (80, 6))
-    for chosen in actions[:30]:
-        simulator.step(chosen)
-    saved, rows, keys = simulator.save(), simulator.cars.copy(), simulator.previous_keys.copy()
-    for chosen in actions[30:]:
-        simulator.step(chosen)
-    first = simulator.save()
-    simulator.restore(saved)
-    assert simulator.cars.tobytes() == rows.tobytes()
-    assert simulator.previous_keys.tobytes() == keys.tobytes()
-    for chosen in actions[30:]:
-        simulator.step(chosen)
-    assert simulator.save().tobytes() == first.tobytes()
-
-
-def test_restore_of_some_leaves_the_others(track, simulator_params, table) -> None:
+def test_reset_and_restore_of_some_leave_the_others(track, simulator_params, table) -> None:
     simulator = Simulator(track, 3, simulator_params, table)
-    start = simulator.save()
-    simulator.step(np.zeros(3, np.int64))
+    start, middle = simulator.save(), np.array([False, True, False])
+    for _ in range(10):
+        simulator.step(np.zeros(3, np.int64))
     moved = simulator.save()
-    simulator.restore(start, np.array([False, True, False]))
-    now = simulator.save()
-    assert now[1].tobytes() == start[1].tobytes()
-    assert now[[0, 2]].tobytes() == moved[[0, 2]].tobytes()
+    simulator.restore(start, middle)
+    assert simulator.save()[1].tobytes() == start[1].tobytes()
+    simulator.reset(middle, along_m=np.array([99.0, 50.0, 99.0]))
+    assert simulator.along_m[1] == pytest.approx(50.0)
+    assert simulator.save()[[0, 2]].tobytes() == moved[[0, 2]].tobytes()
     with pytest.raises(SimulatorError, match="do not fit"):
         simulator.restore(start[:2])
 
@@ -137,17 +99,6 @@ def test_reset_places_where_it_is_told(track, simulator_params, table) -> None:
     assert (simulator.previous_keys == np.array([1, 0, 0, 0])).all()
 
 
-def test_reset_of_some_leaves_the_others(track, simulator_params, table) -> None:
-    simulator = Simulator(track, 3, simulator_params, table)
-    for _ in range(10):
-        simulator.step(np.zeros(3, np.int64))
-    before = simulator.save()
-    simulator.reset(np.array([False, True, False]), along_m=np.array([99.0, 50.0, 99.0]))
-    after = simulator.save()
-    assert after[[0, 2]].tobytes() == before[[0, 2]].tobytes()
-    assert simulator.along_m[1] == pytest.approx(50.0)
-
-
 def test_finish_is_interpolated_and_freezes_the_car(make_track, simulator_params, table) -> None:
     """Rolling at a steady 40 m/s from 10 m: gates at 60.08 and 100 m come after 1252 and 2250 ms."""
     free = simulator_params.physics.model_copy(
@@ -171,41 +122,35 @@ def test_finish_is_interpolated_and_freezes_the_car(make_track, simulator_params
     assert simulator.gate_time_ms[1].tolist() == [2504, 0]  # 50.08 m at 20 m/s
 
 
-@pytest.mark.parametrize("side", [1.0, -1.0])
-def test_too_far_beside_the_road_is_off_track(make_track, simulator_params, table, side: float) -> None:
+def test_too_far_beside_the_road_is_off_track(make_track, simulator_params, table) -> None:
     """A road 16 m wide ends 8 m beside its line, the track 6 m further."""
-    simulator = Simulator(make_track(), 2, simulator_params, table)
-    simulator.reset(everyone(simulator), 50.0, side * np.array([13.5, 0.0]), side * 0.2, 20.0)
-    for _ in range(8):
+    for side in (1.0, -1.0):
+        simulator = Simulator(make_track(), 2, simulator_params, table)
+        simulator.reset(everyone(simulator), 50.0, side * np.array([13.5, 0.0]), side * 0.2, 20.0)
+        for _ in range(8):
+            simulator.step(np.zeros(2, np.int64))
+        assert simulator.is_off_track.tolist() == [True, False]
+        assert abs(simulator.lateral_m[0]) == pytest.approx(14.0, abs=0.1)
+        stopped = simulator.time_ms[0]
         simulator.step(np.zeros(2, np.int64))
-    assert simulator.is_off_track.tolist() == [True, False]
-    assert abs(simulator.lateral_m[0]) == pytest.approx(14.0, abs=0.1)
-    stopped = simulator.time_ms[0]
-    simulator.step(np.zeros(2, np.int64))
-    assert simulator.time_ms[0] == stopped
-    assert stopped < simulator.time_ms[1]
-    assert not simulator.is_finished.any()
+        assert simulator.time_ms[0] == stopped < simulator.time_ms[1]
+        assert not simulator.is_finished.any()
 
 
-@pytest.mark.parametrize("actions", [[12, 0], [-1, 0], [0], [0.0, 1.0], [np.nan, 0.0]])
-def test_actions_outside_the_table_are_refused(make_track, simulator_params, table, actions) -> None:
-    simulator = Simulator(make_track(), 2, simulator_params, table)
-    with pytest.raises(SimulatorError, match="actions must be"):
-        simulator.step(np.array(actions))
-
-
-@pytest.mark.parametrize("bad", [[1.1, 0, 0], [0, -0.1, 0], [0, 0, np.nan], [0, 1.5, 0]])
-def test_controls_out_of_range_are_refused(make_track, simulator_params, table, bad) -> None:
-    simulator = Simulator(make_track(), 2, simulator_params, table)
-    with pytest.raises(SimulatorError, match="controls must be"):
-        simulator.step_controls(np.array([[0, 1, 0], bad], np.float32))
-
-
-@pytest.mark.parametrize("place", [{"along_m": 400.0}, {"along_m": -1.0}, {"speed_mps": -1.0}, {"lateral_m": np.nan}])
-def test_places_that_are_none_are_refused(make_track, simulator_params, table, place) -> None:
+def test_actions_controls_and_places_that_are_none_are_refused(make_track, simulator_params, table) -> None:
     simulator = Simulator(make_track(400.0), 2, simulator_params, table)
-    with pytest.raises(SimulatorError, match="cars are placed"):
-        simulator.reset(everyone(simulator), **place)
+    for actions in ([12, 0], [-1, 0], [0], [0.0, 1.0], [np.nan, 0.0]):
+        with pytest.raises(SimulatorError, match="actions must be"):
+            simulator.step(np.array(actions))
+    for bad in ([1.1, 0, 0], [0, -0.1, 0], [0, 0, np.nan], [0, 1.5, 0]):
+        with pytest.raises(SimulatorError, match="controls must be"):
+            simulator.step_controls(np.array([[0, 1, 0], bad], np.float32))
+    for place in ({"along_m": 400.0}, {"along_m": -1.0}, {"speed_mps": -1.0}, {"lateral_m": np.nan}):
+        with pytest.raises(SimulatorError, match="cars are placed"):
+            simulator.reset(everyone(simulator), **place)
+    for wrong in (0.0, -1.0, np.nan):
+        with pytest.raises(SimulatorError, match="positive numbers"):
+            simulator.set_friction(everyone(simulator), wrong)
 
 
 def test_previous_keys_hold_the_last_five_decisions(make_track, simulator_params, table) -> None:
@@ -214,21 +159,6 @@ def test_previous_keys_hold_the_last_five_decisions(make_track, simulator_params
         simulator.step(np.array([action]))
     forward, left, right, brake = [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0]
     assert simulator.previous_keys[0].tolist() == [forward, forward, left, right, brake]
-
-
-def test_half_the_tick_gives_nearly_the_same_path(track, simulator_params, table) -> None:
-    """Time-step consistency: ten ticks of 5 ms drive where five of 10 ms do."""
-    whole, half = (Simulator(track, 1, simulator_params, table) for _ in range(2))
-    half._constants[:] = constant_array(simulator_params.physics, 0.005)
-    for simulator in (whole, half):
-        simulator.reset(everyone(simulator), along_m=20.0, speed_mps=30.0)
-    for action in (0, 0, 1, 1, 0, 2, 2, 0, 3, 6):
-        whole.step(np.array([action]))
-        half.step(np.array([action]))
-        half.step(np.array([action]))
-    assert half.time_ms[0] == whole.time_ms[0] == 500
-    here, there = whole.cars[0, CAR["position"]], half.cars[0, CAR["position"]]
-    assert np.linalg.norm(here - there) < 0.25
 
 
 def test_floats_show_the_car_frame(make_track, simulator_params, table) -> None:

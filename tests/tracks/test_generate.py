@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +14,40 @@ from rulka.tracks.progress import progress_along, zone_frames
 from rulka.tracks.track import Track, TrackError, load_track
 
 SHAPE: dict[str, Any] = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
+MEDIUM_MM = {
+    0: "b5e6a620797b025a863c41cc3d6b33e8d739e73d4ad19fa7bab8c8b30eddba53",
+    3: "ea1fa1fb2f1c614d02771be88a7b76ba373b24ca1c67b8341ef55b6989d78af2",
+    4: "aa1c8318796db47269a87c86bbfa1ed01414d67d12cfdd34a32f14799076f793",
+    5: "a96c91d1872ccb9ffabd7731cf47e54fd355fa5abfaf4b2a5643b85833531456",
+}
+"""Tracks that must not change: results, reference laps and trained agents depend on them."""
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_generated_tracks_hold_what_they_promise(seed: int) -> None:
-    track = generate_track(seed, **SHAPE)
-    steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
-    assert steps == pytest.approx(ZONE_SPACING_M, abs=1e-9)
-    assert track.length_m == pytest.approx(600.0)
-    assert track.gate_m.tolist() == [120.0, 240.0, 360.0, 480.0, 600.0]
-    slope = np.diff(track.centre_m[:, 1]) / ZONE_SPACING_M
-    assert np.abs(slope).max() == pytest.approx(0.12, abs=0.01)
-    assert slope[:30] == pytest.approx(0.0, abs=1e-12)
+def test_medium_tracks_keep_every_millimetre() -> None:
+    """Not every bit: sines and powers differ in the last ones from processor to processor."""
+    for seed, golden in MEDIUM_MM.items():
+        rounded = np.round(generate_track(seed, **SHAPE).centre_m * 1000).astype("<i8")
+        assert hashlib.sha256(rounded.tobytes()).hexdigest() == golden
 
 
-def test_the_seed_decides_the_track() -> None:
-    assert np.array_equal(generate_track(3, **SHAPE).centre_m, generate_track(3, **SHAPE).centre_m)
-    assert not np.array_equal(generate_track(3, **SHAPE).centre_m, generate_track(4, **SHAPE).centre_m)
-
-
-def test_frames_are_right_handed_and_level() -> None:
-    frames = zone_frames(generate_track(3, **SHAPE))
-    tangent, left, normal = frames[:, :3], frames[:, 3:6], frames[:, 6:]
-    assert np.abs(np.einsum("ij,ij->i", tangent, left)).max() < 1e-12
-    assert np.allclose(np.cross(normal, tangent), left)
-    assert left[:, 1] == pytest.approx(0.0)
-    assert (normal[:, 1] > 0.98).all()
-
-
-def test_bank_lifts_the_left_edge() -> None:
-    flat = generate_track(3, **SHAPE)
-    banked = Track(**{**{name: getattr(flat, name) for name in Track.__dataclass_fields__},
-                      "bank_rad": np.full(flat.num_zones, 0.2)})  # fmt: skip
-    assert zone_frames(banked)[:30, 4] == pytest.approx(np.sin(0.2), abs=1e-9)
+def test_generated_tracks_hold_what_they_promise() -> None:
+    """Somewhere the line turns within 27 m, somewhere it is all but straight for 40 m, and legs lie 36 m apart."""
+    for seed in range(4):
+        track = generate_track(seed, **SHAPE)
+        assert np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1) == pytest.approx(ZONE_SPACING_M, abs=1e-9)
+        assert track.length_m == pytest.approx(600.0)
+        assert track.gate_m.tolist() == [120.0, 240.0, 360.0, 480.0, 600.0]
+        slope = np.diff(track.centre_m[:, 1]) / ZONE_SPACING_M
+        assert np.abs(slope).max() == pytest.approx(0.12, abs=0.01)
+        assert slope[:30] == pytest.approx(0.0, abs=1e-12)
+        heading = np.unwrap(np.arctan2(*np.diff(track.centre_m[:, [0, 2]], axis=0).T))
+        turned = np.abs(heading[16:] - heading[:-16]) / (16 * ZONE_SPACING_M)
+        assert 1.0 / 27.0 < turned.max() < 1.0 / 18.0
+        assert np.abs(heading[80:] - heading[:-80]).min() < 0.02
+        points = track.centre_m[::10, [0, 2]]
+        away = np.linalg.norm(points[:, None] - points[None], axis=2)
+        apart = np.abs(np.subtract.outer(np.arange(len(points)), np.arange(len(points)))) * 5.0
+        assert away[apart > 130.0].min() > 36.0
 
 
 def naive_along(track: Track, position: np.ndarray) -> float:
@@ -65,40 +67,32 @@ def test_progress_agrees_with_looking_everywhere() -> None:
     assert lateral == pytest.approx(offset, abs=0.3)
 
 
-def test_progress_is_monotone_along_the_line() -> None:
-    track = generate_track(5, **SHAPE)
-    _index, along, _lateral = progress_along(track, track.centre_m)
-    assert along == pytest.approx(np.arange(track.num_zones) * ZONE_SPACING_M, abs=1e-4)  # zones are float32
-
-
-def test_a_crossing_is_not_mistaken_for_progress() -> None:
-    """A figure of eight passes its own start again: the nearest zone anywhere would jump, the walk does not."""
-    turn = np.linspace(0, 4 * np.pi, 6000)
-    raw = np.stack([60 * np.sin(turn), 2 * turn, 60 * np.sin(turn) * np.cos(turn)], axis=1)[:2900]
-    distance = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(raw, axis=0), axis=1))])
-    at = np.arange(0, distance[-1], ZONE_SPACING_M)
-    centre = np.stack([np.interp(at, distance, raw[:, k]) for k in range(3)], axis=1)
-    size = len(centre)
-    plain = np.zeros(size, np.uint8)
-    gate_m = np.array([(size - 1) * ZONE_SPACING_M])
-    track = Track("eight", "eight", centre, np.full(size, 8.0), np.zeros(size), plain, plain, gate_m, "made by a test")
-    _index, along, _lateral = progress_along(track, centre)
-    assert np.diff(along).min() > 0.3
-    assert np.diff(along).max() < 0.7
-
-
-def test_track_files_round_trip_and_refuse_damage(tmp_path: Path) -> None:
-    track = generate_track(2, **SHAPE)
-    path = tmp_path / "track.npz"
+def test_track_files_round_trip(tmp_path: Path) -> None:
+    track, path = generate_track(2, **SHAPE), tmp_path / "track.npz"
     track.save(path)
     again = load_track(path)
     for name in Track.__dataclass_fields__:
         assert np.array_equal(getattr(again, name), getattr(track, name)), name
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(TrackError, match="not a readable track file"):
-        load_track(path)
     with pytest.raises(TrackError, match="not a readable track file"):
         load_track(tmp_path / "none.npz")
+
+
+def test_impossible_tracks_are_refused() -> None:
+    good = generate_track(2, **SHAPE)
+    fields = {name: getattr(good, name) for name in Track.__dataclass_fields__}
+    twice = good.centre_m.copy()
+    twice[7] = twice[6]
+    for field, value, says in (
+        ("centre_m", np.zeros((1, 3)), "at least two points"),
+        ("centre_m", np.full((1201, 3), np.nan), "not finite"),
+        ("centre_m", twice, "zones 6 and 7 are in one place"),
+        ("width_m", np.full(1201, 1.0), "m wide somewhere"),
+        ("width_m", np.full(3, 9.0), "one value for each"),
+        ("gate_m", np.array([300.0]), "not at the finish"),
+        ("gate_m", np.array([300.0, 200.0, 600.0]), "one after another"),
+    ):
+        with pytest.raises(TrackError, match=says):
+            Track(**{**fields, field: value})
 
 
 def test_a_changed_byte_of_a_track_file_is_named_or_means_nothing(tmp_path: Path) -> None:
@@ -120,24 +114,6 @@ def test_a_changed_byte_of_a_track_file_is_named_or_means_nothing(tmp_path: Path
     assert num_refused > 0.8 * len(whole) / 17
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
-        ("centre_m", np.zeros((1, 3)), "at least two points"),
-        ("centre_m", np.full((1201, 3), np.nan), "not finite"),
-        ("width_m", np.full(1201, 1.0), "m wide somewhere"),
-        ("width_m", np.full(3, 9.0), "one value for each"),
-        ("gate_m", np.array([300.0]), "not at the finish"),
-        ("gate_m", np.array([300.0, 200.0, 600.0]), "one after another"),
-    ],
-)
-def test_impossible_tracks_are_refused(field: str, value: np.ndarray, says: str) -> None:
-    good = generate_track(2, **SHAPE)
-    fields = {name: getattr(good, name) for name in Track.__dataclass_fields__}
-    with pytest.raises(TrackError, match=says):
-        Track(**{**fields, field: value})
-
-
 def test_progress_in_a_bend_never_jumps_or_falls() -> None:
     """Driving on beside the line, inside or outside a hairpin, always means progress, by a bounded factor.
 
@@ -156,40 +132,6 @@ def test_progress_in_a_bend_never_jumps_or_falls() -> None:
         assert gain.min() > 0.6
         assert gain.max() < 1.6
         assert lateral == pytest.approx(offset, abs=0.05)
-
-
-def test_zone_and_progress_agree() -> None:
-    track, rng = generate_track(2, **SHAPE), np.random.default_rng(1)
-    path = track.centre_m[::4] + rng.uniform(-2, 2, (len(track.centre_m[::4]), 3))
-    index, along, _lateral = progress_along(track, path)
-    inside = (index > 0) & (index < track.num_zones - 1)
-    assert (np.floor(along / ZONE_SPACING_M + 1e-9)[inside] == index[inside]).all()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_every_600_m_hold_a_hairpin_and_room_for_speed(seed: int) -> None:
-    """Somewhere the line turns within 27 m, and somewhere it is all but straight for 40 m."""
-    track = generate_track(seed, **SHAPE)
-    heading = np.unwrap(np.arctan2(*np.diff(track.centre_m[:, [0, 2]], axis=0).T))
-    turned = np.abs(heading[16:] - heading[:-16]) / (16 * ZONE_SPACING_M)
-    assert 1.0 / 27.0 < turned.max() < 1.0 / 18.0
-    straight = np.abs(heading[80:] - heading[:-80])
-    assert straight.min() < 0.02
-
-
-def test_lines_lie_apart() -> None:
-    for seed in range(6):
-        track = generate_track(seed, **SHAPE)
-        points = track.centre_m[::10, [0, 2]]
-        away = np.linalg.norm(points[:, None] - points[None], axis=2)
-        apart = np.abs(np.subtract.outer(np.arange(len(points)), np.arange(len(points)))) * 5.0
-        assert away[apart > 130.0].min() > 36.0
-
-
-def test_no_track_where_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "_is_clear", lambda *_: False)
-    with pytest.raises(TrackError, match="keeps clear of itself"):
-        generate_track(0, **SHAPE)
 
 
 def test_a_line_that_comes_near_itself_is_not_clear() -> None:

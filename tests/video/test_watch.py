@@ -99,29 +99,17 @@ def test_the_lap_that_comes_with_a_campaign_track(
     assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
 
 
-def test_what_is_nothing_to_watch_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnknownSourceError, match="nowhere"):
-        sort_sources([tmp_path / "nowhere"])
-
-
-@pytest.mark.parametrize(("sources", "message"), [((), "nothing is named"), ((Path("runs/none"),), "none is nothing")])
-def test_what_is_missing_is_said_before_the_screen_is(
-    monkeypatch: pytest.MonkeyPatch, small: Params, sources: tuple[Path, ...], message: str
-) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UnknownSourceError, match=message) as refused:
-        show_races(sources, small, track=None, num_races=1, out=None)
-    assert "runs/train" in refused.value.hint
-
-
-def test_without_a_screen_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_before_the_screen_is(monkeypatch: pytest.MonkeyPatch, small: Params) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(NoWindowError) as refused:
+    for sources, message in (((), "nothing is named"), ((Path("runs/none"),), "none is nothing")):
+        with pytest.raises(UnknownSourceError, match=message) as refused:
+            show_races(sources, small, track=None, num_races=1, out=None)
+        assert "runs/train" in refused.value.hint
+    with pytest.raises(NoWindowError) as without:
         check_screen()
-    assert "--out" in refused.value.hint
+    assert "--out" in without.value.hint
 
 
 def test_window_shows_every_frame_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
