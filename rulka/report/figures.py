@@ -12,7 +12,7 @@ import numpy as np
 from rulka.evaluation.results import Evaluation
 from rulka.folders import PREVIEWS_PICTURE
 from rulka.report.learning_plots import TrainingLog, confusion_plot, training_plot
-from rulka.report.race_plots import map_plot, speed_plot, split_chart, time_plot
+from rulka.report.race_plots import map_plot, split_chart
 from rulka.report.theme import to_png
 
 ENCODER_PICTURES = {
@@ -67,22 +67,12 @@ def draw_figures(
             "Difference to the best demonstration at every metre of the track, dots at the gates. A line that climbs "
             "gains time there, one that falls loses it. A cross is where a race ended early.",
         ),
-        "speed": (
-            speed_plot,
-            "Speed",
-            "Speed over distance of the best race of each; where nobody finished, of the race that came furthest.",
-        ),
-        "times": (
-            time_plot,
-            "All times",
-            "A dot is a finished race, a bar the median. Dots are spread vertically only to be seen.",
-        ),
         "training": (
             lambda evaluation: training_plot(logs, evaluation),
             "Training",
-            "Left by minutes, right by decisions. Lines are training races, which explore and may start anywhere "
-            "on the track: share that finished, best time from the start line so far, mean return. Dots are "
-            "greedy checks from the start line during training: share that finished, and their mean time.",
+            "By minutes. Lines are training races, which explore and may start anywhere on the track: share that "
+            "finished, best time from the start line so far, mean return. Dots are greedy checks from the start line "
+            "during training: share that finished, and their mean time. `rulka dashboard` draws them by steps too.",
         ),
         "cloning": (
             lambda _: confusion_plot(np.array(confusion, np.float64)) if confusion else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from rulka.actions import CONTROLS, Controls
 from rulka.errors import UserError
@@ -34,7 +33,6 @@ ROWS = (
 """Number of training races, number of greedy checks between them, label."""
 AXES = ("env_steps", "minutes")
 """What every line of a training log holds."""
-COLUMNS = (("minutes", "minutes of training"), ("env_steps", "env steps (decisions of one car)"))
 
 
 class TrainingLogError(UserError):
@@ -64,55 +62,43 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
     """Reads a training log, `training.jsonl` beside the agent's weights.
 
     Raises:
-        TrainingLogError: if a line is no JSON object, or lacks `env_steps` or `minutes`.
+        TrainingLogError: if it is no table of numbers, or lacks `env_steps` or `minutes`.
     """
-    lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
-    rows = [_parse(path, number, line) for number, line in lines if line.strip()]
-    return TrainingLog(label, pd.DataFrame(rows, columns=None if rows else list(AXES)))
-
-
-def _parse(path: Path, number: int, line: str) -> dict[str, object]:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        message = f"{path.as_posix()} line {number} is not JSON: {error}"
+        rows = pd.read_json(path, lines=True, convert_dates=False)
+    except (TypeError, ValueError) as error:
+        message = f"{path.as_posix()} is damaged: {error}"
         raise TrainingLogError(message, hint="Run `dvc repro train` again.") from error
-    if not isinstance(row, dict) or any(name not in row for name in AXES):
-        message = f"{path.as_posix()} line {number} does not hold {' and '.join(AXES)}"
+    if not rows.empty and (missing := set(AXES) - set(rows)):
+        message = f"{path.as_posix()} is damaged: no line holds {' and '.join(sorted(missing))}"
         raise TrainingLogError(message, hint="Run `dvc repro train` again.")
-    return row
+    return TrainingLog(label, rows)
 
 
 def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation) -> Figure | None:
-    """Draws finish rate, record and return over minutes and over env steps; dots are greedy checks.
+    """Draws finish rate, record and return over minutes; dots are greedy checks.
 
     Args:
         logs: one for each algorithm, the agent's first.
         evaluation: supplies the times of the demonstrations to compare with.
     """
-    rows = [row for row in ROWS if any(len(log.curve("env_steps", row[0])[0]) for log in logs)]
+    rows = [row for row in ROWS if any(len(log.curve("minutes", row[0])[0]) for log in logs)]
     if not rows:
         return None
     size = (WIDTH_IN, 0.7 + 2.25 * len(rows))
-    figure, places = plt.subplots(
-        len(rows), 2, figsize=size, layout="constrained", sharex="col", sharey="row", squeeze=False
-    )
-    for (name, check, label), row in zip(rows, places, strict=True):
-        row[0].set_ylabel(label)
-        for (axis, _), axes in zip(COLUMNS, row, strict=True):
-            for number, log in enumerate(logs):
-                colour = BLUE if number == 0 else other_colour(number - 1)
-                axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
-                axes.plot(*log.curve(axis, check), "o", color=colour, markersize=4.5)
-            if name == "record_s":
-                _mark_demonstrations(axes, evaluation)
+    figure, places = plt.subplots(len(rows), figsize=size, layout="constrained", sharex=True, squeeze=False)
+    for (name, check, label), axes in zip(rows, places.flat, strict=True):
+        axes.set_ylabel(label)
+        for number, log in enumerate(logs):
+            colour = BLUE if number == 0 else other_colour(number - 1)
+            axes.plot(*log.curve("minutes", name), DASHES[number % 3], color=colour, label=log.label)
+            axes.plot(*log.curve("minutes", check), "o", color=colour, markersize=4.5)
+        if name == "record_s":
+            _mark_demonstrations(axes, evaluation)
         if name == "finish_rate":
-            row[0].set_ylim(-0.02, 1.02)
-            row[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    for (_, label), axes in zip(COLUMNS, places[-1], strict=True):
-        axes.set_xlabel(label)
-    for axes in places[:, 1]:
-        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+            axes.set_ylim(-0.02, 1.02)
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    places[-1, 0].set_xlabel("minutes of training")
     places[0, 0].legend(loc="best")
     return figure
 
@@ -129,10 +115,6 @@ def _mark_demonstrations(axes: Axes, evaluation: Evaluation) -> None:
                 fontsize=8.5,
                 color=MUTED,
             )
-
-
-def _thousands(value: float, _position: int) -> str:
-    return f"{value / 1000:,.0f} k" if value else "0"
 
 
 def confusion_plot(confusion: NDArray[np.float64]) -> Figure | None:
