@@ -35,11 +35,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     """A browser that finds no other host than this machine."""
     options = ChromeOptions()
     options.binary_location = CHROMIUM or ""
-    arguments = ["headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage"]
-    arguments += [
+    arguments = [
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "no-first-run",
+        "disable-dev-shm-usage",
+        "disable-sync",
         "disable-background-networking",
         "disable-component-update",
-        "disable-sync",
         "enable-unsafe-swiftshader",
     ]
     arguments += ["host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
@@ -184,24 +189,6 @@ def test_a_training_is_followed(browser: Chrome, site: str, run: Path) -> None:
     wait_for(lambda: len(places()) == 1, "the one car that is left")
     assert places()[0] not in before
     assert errors(browser) == []
-
-
-@pytest.mark.slow
-def test_everything_is_reached_by_keyboard(browser: Chrome, site: str) -> None:
-    set_width(browser, 390)
-    browser.get(f"{site}/live")
-    body = browser.find_element(By.TAG_NAME, "body")
-    body.send_keys(Keys.TAB)
-    assert browser.switch_to.active_element.text == "To the content"
-    reached = []
-    for _ in range(2 + len(PAGES)):
-        browser.switch_to.active_element.send_keys(Keys.TAB)
-        reached.append(browser.switch_to.active_element.text)
-    assert [text for text in reached if text in PAGES.values()] == list(PAGES.values())
-    for _ in range(len(reached) - 1 - reached.index("Training")):
-        browser.switch_to.active_element.send_keys(Keys.SHIFT, Keys.TAB)
-    browser.find_element(By.LINK_TEXT, "Training").send_keys(Keys.ENTER)
-    wait_for(lambda: browser.current_url.endswith("/runs"), "the page of trainings")
 
 
 @pytest.mark.slow

@@ -21,10 +21,6 @@ from rulka.tracks.track import Track
 BRAKE = 6
 
 
-def loop(finish_rate: float, progress_m: float, time_s: float | None) -> ClosedLoop:
-    return ClosedLoop(4, finish_rate, progress_m, time_s, 9.0, 9.0)
-
-
 def test_what_is_told_of_races_by_hand(make_race: Callable[..., RaceResult]) -> None:
     """Three that ended after 2, 4 and 1 s, and two that needed 10 and 5 s for the 100 m."""
     races = [make_race(10, stop_m=20), make_race(10, stop_m=40), make_race(20, stop_m=20), make_race(10), make_race(20)]
@@ -34,12 +30,8 @@ def test_what_is_told_of_races_by_hand(make_race: Callable[..., RaceResult]) -> 
 
 def test_a_driver_is_better_by_finishes_then_by_time_then_by_progress() -> None:
     from_worst_to_best = [
-        loop(0.0, 40.0, None),
-        loop(0.0, 60.0, None),
-        loop(0.25, 30.0, 30.0),
-        loop(0.25, 20.0, 20.0),
-        loop(1.0, 100.0, 25.0),
-        loop(1.0, 100.0, 24.5),
+        ClosedLoop(4, *values, 9.0, 9.0)
+        for values in ((0.0, 40.0, None), (0.0, 60.0, None), (0.25, 30.0, 30.0), (0.25, 20.0, 20.0), (1.0, 100.0, 25.0))
     ]
     assert all(worse.rank < better.rank for worse, better in pairwise(from_worst_to_best))
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rulka.actions import FORWARD, action_table
-from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, NUM_FLOATS
@@ -101,23 +100,14 @@ def test_a_repeated_decision_is_sampled_as_two(track: Track) -> None:
     assert any(len(result.sample_ms) % 2 == 0 for result in repeated), "none ended in the middle of a decision"
 
 
-@pytest.mark.parametrize(
-    ("action", "changes", "end"),
-    [
-        (LEFT, {}, OFF_TRACK),
-        (COAST, {}, STUCK),
-        (COAST, {"no_progress_s": 99.0, "max_race_s": 1.0}, TOO_LONG),
-    ],
-)
-def test_races_that_do_not_finish_say_why(track: Track, action: int, changes: dict[str, float], end: str) -> None:
-    for result in race(always(action), make_races(track, **changes)):
-        assert (result.end, result.time_ms, result.is_finished) == (end, None, False)
-        assert result.gate_times_ms[-1] == 0
-
-
-def test_a_stuck_race_ends_after_the_limit(track: Track) -> None:
-    """Nobody moves, so the last progress was at 0 ms and the race is cut at the first decision from 2 s on."""
-    assert {int(result.sample_ms[-1]) for result in race(always(COAST), make_races(track))} == {2000}
+def test_races_that_do_not_finish_say_why(track: Track) -> None:
+    """Who never moves had its last progress at 0 ms: it is cut at the first decision from 2 s on."""
+    slow = {"no_progress_s": 99.0, "max_race_s": 1.0}
+    for action, changes, end in ((LEFT, {}, OFF_TRACK), (COAST, {}, STUCK), (COAST, slow, TOO_LONG)):
+        for result in race(always(action), make_races(track, **changes)):
+            assert (result.end, result.time_ms, result.is_finished) == (end, None, False)
+            assert result.gate_times_ms[-1] == 0
+            assert end != STUCK or int(result.sample_ms[-1]) == 2000
 
 
 def test_gates_passed_after_a_race_was_cut_do_not_count(track: Track) -> None:
@@ -145,16 +135,7 @@ def test_policies_see_images_and_floats_of_the_right_shape(track: Track) -> None
 
     race(look, make_races(track))
     image, floats = seen[0]
-    assert (image.shape, image.dtype, floats.shape, floats.dtype) == (
-        (3, 1, 64, 64),
-        np.uint8,
-        (3, NUM_FLOATS),
-        np.float32,
-    )
+    assert (image.shape, image.dtype) == ((3, 1, 64, 64), np.uint8)
+    assert (floats.shape, floats.dtype) == ((3, NUM_FLOATS), np.float32)
     assert image.std() > 10  # a road and a sky, not an empty buffer
     assert not np.array_equal(seen[0][0], seen[10][0])
-
-
-def test_evaluate_section_of_the_project_is_sound() -> None:
-    evaluate: EvaluateParams = read_params().evaluate
-    assert evaluate.num_races >= 20

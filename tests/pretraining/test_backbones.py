@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from models.encoders.backbone import load_transformers
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
-from models.encoders.config import ENCODER_CONFIG, BackboneConfig, ConvConfig, ResolvedBackboneConfig
+from models.encoders.config import ENCODER_CONFIG, BackboneConfig, ResolvedBackboneConfig
 from rulka.observation_params import ObservationParams
 from rulka.pretraining.backbones import BackboneError, FirstEncoder, first_encoder
 from tests.conftest import sees
@@ -63,11 +63,6 @@ def config_of(first: FirstEncoder) -> ResolvedBackboneConfig:
     return first.config
 
 
-def test_other_encoders_are_what_they_were() -> None:
-    conv = ConvConfig(kind="conv", adaptive_pool=0)
-    assert first_encoder(conv, OBSERVATION) == FirstEncoder(conv, None, {})
-
-
 # Architectures --------------------------------------------------------------------------------------------------------
 
 
@@ -98,9 +93,7 @@ def test_images_have_the_size_that_is_asked_for_or_the_models_own() -> None:
 WRONG = {
     "encoder.source.config has no model_type": {"hidden_size": 32},
     "encoder.source.config: vit has no hiden_size; did you mean hidden_size?": VIT | {"hiden_size": 32},
-    "knows no model_type 'vitt'; did you mean vit?": {"model_type": "vitt"},
     "encoder.source.config is no configuration of vit: .*hidden_size": VIT | {"hidden_size": "wide"},
-    "is no configuration of timm_wrapper: .*timm": {"model_type": "timm_wrapper"},
     "encoder: bert makes no features of images of 64 x 64": {"model_type": "bert", "num_hidden_layers": 1},
     "encoder: vit_mae draws random numbers": VIT | {"model_type": "vit_mae"},
     "cannot be cut into patches of 12 pixels: set encoder.pixels": VIT | {"patch_size": 12},
@@ -177,12 +170,6 @@ def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
 def edit_config(folder: Path, **changes: Any) -> None:
     edit(folder / "config.json", **changes)
 
@@ -191,7 +178,6 @@ TOGETHER, AGAIN = "Take both files from the same place", "from where it came fro
 BREAKS: tuple[tuple[Callable[[Path], object], str, str], ...] = (
     (lambda model: (model / "config.json").unlink(), "holds no config.json", "`hf download NAME"),
     (lambda model: (model / "config.json").write_text("{"), "config.json cannot be read", AGAIN),
-    (lambda model: (model / "config.json").write_text("[1]"), "config.json cannot be read", AGAIN),
     (
         lambda model: edit_config(model, model_type="mine", auto_map={"AutoModel": "modeling_mine.Mine"}),
         r"mine needs Python code of its own \(trust_remote_code\), which is not run here",
@@ -203,13 +189,7 @@ BREAKS: tuple[tuple[Callable[[Path], object], str, str], ...] = (
         "Where you trust its authors",
     ),
     (lambda model: (model / "model.safetensors").write_bytes(b"\0" * 100), "model cannot be read", AGAIN),
-    (lambda model: edit_config(model, num_hidden_layers=1), r"do not fit .*unexpected: layers\.1\.", TOGETHER),
     (lambda model: edit_config(model, num_hidden_layers=3), r"do not fit .*missing: layers\.2\.", TOGETHER),
-    (
-        lambda model: edit_weights(model, lambda tensors: tensors.pop("layernorm.weight")),
-        "do not fit its config.json: missing: layernorm.weight$",
-        TOGETHER,
-    ),
     (lambda model: edit_config(model, intermediate_size=48), r"of another shape: layers\.0\.mlp", TOGETHER),
     (
         lambda model: (model / "preprocessor_config.json").write_text("{"),
