@@ -69,12 +69,8 @@ def test_paces_are_in_time_and_all_tracks_come_first(client: TestClient, project
     write_nights(2)
     found = client.get("/nights.json").json()
     assert list(found["tracks"]) == ["all-1", "tiny"]
-    assert [(row["uid"], row["pace_mps"]) for row in found["rows"]] == [
-        ("all-1", 44.0),
-        ("tiny", 44.0),
-        ("all-1", 45.0),
-        ("tiny", 45.0),
-    ]
+    rows = [(row["uid"], row["pace_mps"]) for row in found["rows"]]
+    assert rows == [("all-1", 44.0), ("tiny", 44.0), ("all-1", 45.0), ("tiny", 45.0)]
 
 
 def test_a_damaged_history_is_named(client: TestClient, project: Path) -> None:

@@ -82,19 +82,18 @@ def test_a_race_is_repeatable_and_independent_of_the_batch(track: Track) -> None
 class Repeating:
     """Asked for every decision, or for every second one, which it then takes twice."""
 
-    def __init__(self, num_races: int, repeats: int) -> None:
-        self.actions, self._num_races = action_table(5, repeats=repeats), num_races
-        self._held, self._num_asked = 2 // repeats, 0
+    def __init__(self, repeats: int) -> None:
+        self.actions, self._held, self._num_asked = action_table(5, repeats=repeats), 2 // repeats, 0
 
     def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(self._num_asked // self._held)
         self._num_asked += 1
-        return rng.choice([FORWARD, LEFT], self._num_races, p=[0.9, 0.1])
+        return rng.choice([FORWARD, LEFT], len(floats), p=[0.9, 0.1])
 
 
 def test_a_repeated_decision_is_sampled_as_two(track: Track) -> None:
     races = make_races(track, 3)
-    repeated, single = race(Repeating(3, 2), races), race(Repeating(3, 1), races)
+    repeated, single = race(Repeating(2), races), race(Repeating(1), races)
     assert all(same_race(a, b) for a, b in zip(repeated, single, strict=True))
     assert all((np.diff(result.sample_ms)[:-1] == 50).all() for result in repeated)
     assert any(len(result.sample_ms) % 2 == 0 for result in repeated), "none ended in the middle of a decision"

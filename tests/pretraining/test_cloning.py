@@ -207,16 +207,12 @@ def test_how_well_actions_ahead_are_known_by_hand(write_frames: Write) -> None:
     """Heads that always say 1: two decisions ahead the last two frames of each race are left out."""
     folder, _ = write_frames(num_races=2, num_frames=6, validation_fraction=0.0)
     train = FrameDataset(folder, "train")
-    numbers, logits = frames_of(train.races), torch.zeros(len(train), 12)
+    logits = torch.zeros(len(train), 12)
     logits[:, 1] = 9.0
-    (row,) = by_offset({2: logits}, train, numbers, action_table(5))
-    later = [
-        train.action[:][number + 2]
-        for race in train.races
-        for number in range(race.start, race.start + race.num_frames - 2)
-    ]
+    (row,) = by_offset({2: logits}, train, frames_of(train.races), action_table(5))
+    later = np.concatenate([train.action[frames_of([race])][2:] for race in train.races])
     assert (row["offset"], row["num_frames"]) == (2, len(later))
-    assert row["accuracy"] == pytest.approx(np.mean(np.array(later) == 1))
+    assert row["accuracy"] == pytest.approx(np.mean(later == 1))
 
 
 def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:

@@ -116,6 +116,8 @@ def test_no_finite_validation_loss_is_an_error_that_names_the_parameter() -> Non
         with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
             run([NAN] * 4, patience=patience)
         assert "learning_rate" in caught.value.hint
+    with pytest.raises(FitError, match="became nan in epoch 1 of 4"):
+        diverging(4, lambda network, loss: loss * NAN)
 
 
 def test_without_validation_the_training_loss_decides() -> None:
@@ -193,12 +195,6 @@ def test_weights_that_are_no_numbers_are_never_kept() -> None:
     assert min(history.epochs, key=lambda epoch: epoch.train_loss).epoch == 3
     assert history.best_epoch < 3
     assert network.weights == network.at_end_of_epoch[history.best_epoch]
-
-
-def test_divergence_in_the_first_epoch_is_an_error_that_names_the_parameter() -> None:
-    with pytest.raises(FitError, match="became nan in epoch 1 of 4") as caught:
-        diverging(4, lambda network, loss: loss * NAN)
-    assert "learning_rate" in caught.value.hint
 
 
 def test_learning_rate_by_hand() -> None:

@@ -114,9 +114,7 @@ def test_page_is_whole_and_asks_no_server(track: Track, make_race: MakeRace, tmp
 def test_large_video_stays_beside_the_page(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
     video = tmp_path / "race.mp4"
     video.write_bytes(bytes(MAX_VIDEO_BYTES + 1))
-    page = render_report(make_report(make_evaluation(track, make_race), video))
-    assert 'src="race.mp4"' in page
-    assert len(page) < 4 * MAX_VIDEO_BYTES
+    assert 'src="race.mp4"' in render_report(make_report(make_evaluation(track, make_race), video))
 
 
 def test_table_holds_every_contestant_the_demonstrations_and_the_reference(track: Track, make_race: MakeRace) -> None:
@@ -125,14 +123,8 @@ def test_table_holds_every_contestant_the_demonstrations_and_the_reference(track
     assert "Reference lap" not in render_report(make_report(evaluation))
     names = re.findall(r"<tr[^>]*><th>(?:<span[^>]*></span>)?([^<]+)</th>", page)
     first = names[: names.index("Reference lap") + 1]
-    assert first == [
-        "Agent (PPO)",
-        "IQN",
-        "Cloned policy",
-        "Random actions",
-        "Demonstrations",
-        "Reference lap",
-    ]
+    drivers = ["Agent (PPO)", "IQN", "Cloned policy", "Random actions"]
+    assert first == [*drivers, "Demonstrations", "Reference lap"]
 
 
 def test_page_and_figures_when_nobody_finishes(track: Track, make_race: MakeRace) -> None:
@@ -170,15 +162,11 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert "2 of 3 reached the finish" in empty["Demonstrations"]
     assert "after 2 s without getting 0.5 m further, or after 120 s, as in training" in empty["Evaluation"]
     train = read_params().train.model_dump(mode="json") | {"algorithm": "iqn", "start_anywhere": 0.25}
+    train |= {"num_checks": 8, "check_races": 4, "check_candidates": 3, "final_check_races": 9}
     training = {"env_steps": 123456, "gradient_steps": 10, "minutes": 2.0, "precision": "float32", "num_collectors": 0}
     sections = {"train": train, "iqn": {"demonstration_share": 0.5, "warmup_steps": 1000}}
-    sections["train"] |= {"num_checks": 8, "check_races": 4, "check_candidates": 3, "final_check_races": 9}
-    made = {
-        "parameters": sections,
-        "training": training,
-        "versions": {"torch": "2.9", "none": None},
-        "commit": "c" * 40,
-    }
+    made = {"parameters": sections, "training": training, "versions": {"torch": "2.9", "none": None}}
+    made |= {"commit": "c" * 40}
     agent = {"provenance": made | {"is_dirty": True}, "config": {"algorithm": "iqn"}}
     other = agent | {"config": {"algorithm": "ppo"}}
     encoder = {"provenance": {"parameters": {"pretrain": {"objective": {"kind": "simclr"}, "epochs": 1}}}}
