@@ -161,7 +161,7 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bf16", "mixes up"):
         assert text in page
     plots = {path.name for path in (out_dir / "plots").iterdir()}
-    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "training", "cloning")}
+    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "training")}
     with av.open(str(out_dir / "race.mp4")) as video:
         assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
     assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))
