@@ -215,7 +215,3 @@ class Evaluation:
     def median_demonstration(self) -> RaceResult | None:
         """The finished demonstration in the middle of the times."""
         return median_race(self.demonstrations)
-
-    def contestant(self, key: str) -> Contestant | None:
-        """Returns a contestant by its key, None where it did not take part."""
-        return next((contestant for contestant in self.contestants if contestant.key == key), None)

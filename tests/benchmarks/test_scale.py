@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 import simpy
 
-from benchmarks.scale import __main__ as scale
-from benchmarks.scale.__main__ import appetite_of, elsewhere, table
+from benchmarks.scale.__main__ import appetite_of
 from benchmarks.scale.costs import Costs, _costs_of
 from benchmarks.scale.model import Cores, Found, Link, Machines, OnPolicy, Replay, Wire, simulate
 from rulka.params import read_params
@@ -29,19 +28,13 @@ def found(machines: Machines, appetite: OnPolicy | Replay = A_BLOCK_AHEAD, **cos
     return simulate(replace(COSTS, **costs), machines, appetite)
 
 
-class TestCores:
-    """By hand: work of 3 s and, from second 1 on, of 1 s."""
-
-    @pytest.mark.parametrize(
-        ("count", "crowded", "ends"),
-        [(1, 1.0, [4.0, 3.0]), (2, 1.0, [3.0, 2.0]), (2, 0.5, [4.0, 3.0]), (3, 0.5, [1 / 3 + 3.0, 1 + 4 / 3])],
-        ids=["shared", "each their own", "each at half the speed", "two of three at three quarters"],
-    )
-    def test_they_share_themselves_out(self, count: int, crowded: float, ends: list[float]) -> None:
+def test_cores_share_themselves_out() -> None:
+    """By hand: work of 3 s and, from second 1 on, of 1 s, on too few cores, on their own, and where they slow down."""
+    for count, crowded, ends in ((1, 1.0, [4.0, 3.0]), (2, 1.0, [3.0, 2.0]), (3, 0.5, [1 / 3 + 3.0, 1 + 4 / 3])):
         env = simpy.Environment()
         cores, ended = Cores(env, count, crowded), [0.0, 0.0]
 
-        def work(index: int, after_s: float, seconds: float):
+        def work(index: int, after_s: float, seconds: float, env: Any = env, cores: Any = cores, ended: Any = ended):
             yield env.timeout(after_s)
             yield cores.work(seconds)
             ended[index] = env.now
@@ -70,12 +63,6 @@ def test_messages_go_one_after_another() -> None:
 class TestARun:
     """By hand, too."""
 
-    def test_a_collector_that_never_waits(self) -> None:
-        one = found(Machines(1, learner_cores=MANY_CORES))
-        assert one.env_steps_per_s == pytest.approx(100.0)
-        assert one.limit == "collectors"
-        assert one.collectors_waiting == pytest.approx(0.0, abs=1e-9)
-
     def test_no_more_collectors_work_than_blocks_are_allowed(self) -> None:
         for ahead, rate in ((0, 100.0), (1, 200.0), (9, 400.0)):
             four = found(Machines(4, learner_cores=MANY_CORES), OnPolicy(100, ahead))
@@ -86,11 +73,6 @@ class TestARun:
         slow = found(Machines(4, learner_cores=MANY_CORES), update_s=2.0, insert_s=0.25, publish_s=0.25)
         assert slow.env_steps_per_s == pytest.approx(100 / 2.5)
         assert (slow.busy, slow.limit) == (pytest.approx(1.0), "learner")
-
-    def test_in_turns_nothing_is_old(self) -> None:
-        turns = found(Machines(1, learner_cores=MANY_CORES), OnPolicy(100, 0), update_s=3.0)
-        assert turns.env_steps_per_s == pytest.approx(100 / 4.0)
-        assert set(turns.lag_learned) == set(turns.lag_taken) == {0}
 
     def test_experience_is_as_old_as_allowed(self) -> None:
         for versions in (1, 4):
@@ -143,12 +125,3 @@ def test_costs_are_read_from_reports() -> None:
     assert costs.update_s == pytest.approx(6.0 * 0.3 / 2)
     assert costs.publish_s == pytest.approx(6.0 * 0.01 / 2)
     assert costs.gradient_steps == 8.0
-
-
-def test_tables_have_a_row_for_each_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale, "COLLECTORS", (8, 16))
-    rows = [*elsewhere(read_params(), "ppo", COSTS)]
-    assert len(rows) == 2 * 4 * 2
-    lines = table(rows).splitlines()
-    assert len(lines) == 2 + len(rows)
-    assert {line.count("|") for line in lines} == {12}

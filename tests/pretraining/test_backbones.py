@@ -80,16 +80,6 @@ def test_an_architecture_is_written_out_whole() -> None:
     assert pickle.loads(pickle.dumps(config)) == config, "collectors are sent it"
 
 
-def test_images_have_the_size_that_is_asked_for_or_the_models_own() -> None:
-    resnet = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
-    for height, pixels, config, expected in (
-        (64, None, VIT | {"image_size": 48}, 48),
-        (64, 32, VIT, 32),
-        (120, None, resnet, 120),
-    ):
-        assert config_of(from_config(sees(height, 160), pixels, **config)).image.pixels == expected
-
-
 WRONG = {
     "encoder.source.config has no model_type": {"hidden_size": 32},
     "encoder.source.config: vit has no hiden_size; did you mean hidden_size?": VIT | {"hiden_size": 32},
@@ -158,6 +148,8 @@ def test_the_processor_says_how_large_images_are(save: Save) -> None:
         folder = save(processor=processor, processed=processed)
         assert config_of(from_folder(folder)).image.pixels == pixels
         assert config_of(from_folder(folder, pixels=32)).image.pixels == 32
+    resnet = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
+    assert config_of(from_config(sees(120, 160), **resnet)).image.pixels == 120, "or the observation, as the last"
 
 
 def edit(file: Path, **changes: Any) -> None:

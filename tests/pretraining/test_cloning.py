@@ -54,12 +54,9 @@ def test_action_before_by_hand() -> None:
     np.testing.assert_array_equal(action_before(np.array([[3, 1], [2, 2], [4, 5]]), race[1:4]), [0, 3, 1, 2, 0, 4])
 
 
-def test_label_entropy_by_hand() -> None:
+def test_entropy_and_confusion_by_hand() -> None:
     share = np.array([[1.0, 0.0], [0.5, 0.5]], np.float32)
     assert label_entropy(share) == pytest.approx(math.log(2) / 2)
-
-
-def test_confusion_by_hand() -> None:
     matrix = confusion_matrix(np.array([0, 0, 1, 2]), np.array([0, 2, 1, 0]), 3)
     np.testing.assert_array_equal(matrix, [[1, 0, 1], [0, 1, 0], [1, 0, 0]])
 
