@@ -98,16 +98,21 @@ def test_the_weights_of_the_best_epoch_are_kept() -> None:
 
 
 def test_a_judge_chooses_in_place_of_the_loss_where_it_looks() -> None:
-    """Where it never does, the loss chooses: 1.0 after the second epoch."""
-    for ranks, best in (
-        ({0: (0.5, 1.0), 2: (0.5, 2.0)}, 2),
-        ({0: (0.6, 1.0), 2: (0.5, 2.0)}, 0),
-        ({1: (0.5, 1.0), 3: (0.5, 1.0)}, 1),
-        ({1: (0.5, NAN), 3: (0.0, 0.0)}, 3),
-        (dict[int, tuple[float, float]](), 1),
+    """Where it never does, the loss chooses: 1.0 after the second epoch.
+
+    With patience, an epoch that was not judged is no better one, and no reason to end either.
+    """
+    for ranks, patience, num_epochs, best in (
+        ({0: (0.5, 1.0), 2: (0.5, 2.0)}, None, 4, 2),
+        ({0: (0.6, 1.0), 2: (0.5, 2.0)}, None, 4, 0),
+        ({1: (0.5, 1.0), 3: (0.5, 1.0)}, None, 4, 1),
+        ({1: (0.5, NAN), 3: (0.0, 0.0)}, None, 4, 3),
+        (dict[int, tuple[float, float]](), None, 4, 1),
+        ({1: (2.0, 0.0), 3: (1.0, 0.0)}, 1, 4, 1),
+        ({0: (2.0, 0.0), 1: (1.0, 0.0)}, 1, 2, 0),
     ):
-        history, network = run([3.0, 1.0, 2.0, 1.5], judge=ranks.get)
-        assert history.best_epoch == best
+        history, network = run([3.0, 1.0, 2.0, 1.5], judge=ranks.get, patience=patience)
+        assert (len(history.epochs), history.best_epoch) == (num_epochs, best)
         assert network.weights == network.at_end_of_epoch[best]
 
 
@@ -236,13 +241,3 @@ def test_training_ends_once_patience_is_over(capsys: pytest.CaptureFixture[str])
             assert said == f"pretrain: {history.stopped}; the weights of epoch {best + 1} are kept\n"
         else:
             assert (history.stopped, said) == (None, "")
-
-
-def test_patience_ends_where_the_judge_has_looked() -> None:
-    """An epoch that was not judged is no better one, and no reason to end either."""
-    for ranks, num_epochs in (
-        ({1: (2.0,), 3: (1.0,)}, 4),
-        ({0: (2.0,), 1: (1.0,)}, 2),
-        ({0: (2.0,), 3: (3.0,)}, 4),
-    ):
-        assert len(run([3.0, 2.0, 1.0, 0.5], judge=ranks.get, patience=1)[0].epochs) == num_epochs
