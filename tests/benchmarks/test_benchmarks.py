@@ -53,6 +53,7 @@ def small_params() -> Params:
     for algorithm in ("ppo", "iqn"):
         params[algorithm] |= {"batch_size": 32}
     params["race_end"] |= {"max_race_s": 1.0}
+    params["evaluate"] |= {"num_races": 2}
     return Params.model_validate(params)
 
 
