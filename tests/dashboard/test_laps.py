@@ -71,8 +71,8 @@ def test_paths_are_those_of_the_whole_dataset(project: Path, track: Track) -> No
 
 def test_a_lap_is_drawn_to_its_end_and_thinned(project: Path, track: Track) -> None:
     dense = lap_of(track, "driver-1-0000", 30.0, sample_ms=10)
-    cut = replace(dense, is_finished=False, race_time_ms=None, state=dense.state[:201])
-    write(RACES, track, replace(cut, state_time_ms=dense.state_time_ms[:201]))
+    state, time_ms = dense.state[:201], dense.state_time_ms[:201]
+    write(RACES, track, replace(dense, is_finished=False, race_time_ms=None, state=state, state_time_ms=time_ms))
     lap = replay(track.uid)["laps"][0]
     assert (lap["time_s"], lap["path"]["t"][-1]) == (None, 2.0)
     assert np.diff(lap["path"]["t"]) == pytest.approx(laps.SAMPLE_MS / 1000.0)
