@@ -52,7 +52,6 @@ def small_params() -> Params:
         params[level] |= {"batch_size": 8, "precision": "float32"}
     for algorithm in ("ppo", "iqn"):
         params[algorithm] |= {"batch_size": 32}
-    params["race_end"] |= {"max_race_s": 1.0}
     params["evaluate"] |= {"num_races": 2}
     return Params.model_validate(params)
 
@@ -71,6 +70,7 @@ def test_a_trained_agent_has_a_row_for_each_precision(
 ) -> None:
     monkeypatch.setattr(agents, "ACT_TRIES", 1)
     params = small_params()
+    params = params.model_copy(update={"race_end": params.race_end.model_copy(update={"max_race_s": 1.0})})
     spec = agents.agent_spec(params, "ppo", "float32")
     tensors = dict(make_actor(spec, 0).network.state_dict())
     sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
