@@ -52,11 +52,10 @@ Way = tuple[nn.Module, FitParams, Callable[..., Any], Callable[[Any], Tensor]]
 def make_frames(params: Params, folder: Path) -> FrameDataset:
     """Returns the training frames of some races of the built-in driver."""
     chosen = params.races.model_copy(update={"num_demonstrations": NUM_DEMONSTRATIONS, "reference_decisions": 0})
-    simulated = params.actions, params.simulator
     (folder / "recordings").mkdir()
-    out = folder / "races"
-    races(*simulated, params.track, chosen, params.race_end, recordings_dir=folder / "recordings", out_dir=out)
-    capture(params.observation, *simulated, params.capture, races_dir=out, out_dir=folder / "frames")
+    params = params.model_copy(update={"races": chosen})
+    races(params, recordings_dir=folder / "recordings", out_dir=folder / "races")
+    capture(params, races_dir=folder / "races", out_dir=folder / "frames")
     return FrameDataset(folder / "frames", "train")
 
 
