@@ -119,9 +119,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
         export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
-        figures = draw_figures(
-            evaluation, _training_logs(inputs.agent), _read_json(inputs.policy / METRICS_FILE).get("confusion", [])
-        )
+        figures = draw_figures(evaluation, _training_logs(inputs.agent))
         (folder / PLOTS).mkdir()
         for name, figure in figures.items():
             (folder / PLOTS / f"{name}.png").write_bytes(figure.png)

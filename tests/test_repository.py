@@ -274,8 +274,6 @@ WITHOUT_DEFAULT = {
     "FilePairsParams.path",
     "FolderSource.path",
     "GeneratedTracksParams.count",
-    "HubSource.name",
-    "HubSource.revision",
     "Schedule.interpolation",
 }
 """Where there is no value that most would want."""

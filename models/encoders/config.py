@@ -84,14 +84,6 @@ class FolderSource(Config):
     path: str = Field(min_length=1, description="of the folder; preprocessor_config.json is read where it is there")
 
 
-class HubSource(Config):
-    """A backbone on the Hugging Face Hub."""
-
-    kind: Literal["hub"] = Field(default="hub", description="downloaded once, into the cache of huggingface_hub")
-    name: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="owner and name, for example facebook/dinov2-small")
-    revision: str = Field(min_length=1, description="branch, tag or commit; only a commit stays what it is")
-
-
 class BackboneConfig(Config):
     """A vision model of transformers, see `models.encoders.backbone`; as it is asked for, which no network can use yet.
 
@@ -99,7 +91,7 @@ class BackboneConfig(Config):
     """
 
     kind: Literal["backbone"] = Field(default="backbone", description="a vision model of Hugging Face transformers")
-    source: ArchitectureSource | FolderSource | HubSource = Field(
+    source: ArchitectureSource | FolderSource = Field(
         discriminator="kind", description="where architecture and first weights come from"
     )
     pixels: int | None = Field(
@@ -128,7 +120,7 @@ class ImageConfig(Config):
 
 
 class ResolvedBackboneConfig(BackboneConfig):
-    """The same with all that its network is built from, as artifacts hold it: no folder, no hub.
+    """The same with all that its network is built from, as artifacts hold it: no folder.
 
     Attributes:
         architecture: the whole configuration of transformers.

@@ -33,7 +33,7 @@ GONE = {
     "down": "Ctrl-C, or `systemctl --user stop rulka`, ends `rulka up`",
     "status": "`prefect flow-run ls` lists runs, `dvc status` says what has changed",
     "cluster": "`ray start`, `ray status` and `ray stop` make, show and end a cluster",
-    "bench": "`python -m benchmarks.iqn` and the like run a benchmark",
+    "bench": "`python -m benchmarks.agents` and the like run a benchmark",
     "recordings": "`dvc add data/recordings` puts recordings under DVC",
     "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
     "push": "`dvc push` sends data to the remote",

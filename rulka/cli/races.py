@@ -21,7 +21,7 @@ from rulka.cli.options import (
     say_json,
 )
 from rulka.errors import UserError
-from rulka.folders import AGENT, RACES, TRAINING_RUNS
+from rulka.folders import AGENT, TRAINING_RUNS
 from rulka.outputs import check_file, check_folder
 
 LATEST = AGENT.as_posix()
@@ -161,51 +161,38 @@ def track(
 def reference(
     track: OneTrack = None,
     /,
-    seed: int | None = None,
-    searches: int | None = None,
+    seed: int = 1,
+    searches: int = 1,
     budget: int | None = None,
-    agent: str | None = None,
     out: Path | None = None,
     campaign: Flag = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search a lap near the fastest possible, or take over an agent's faster one; write it as an input script.
+    """Search a lap near the fastest possible and write it as an input script.
 
     Args:
         track: campaign slug or file of the track.
-        seed: of the first search; 1 when left out.
-        searches: how many, each with the next seed; one when left out. The fastest lap is taken, and the times of all
+        seed: of the first search.
+        searches: how many, each with the next seed. The fastest lap is taken, and the times of all
             are kept with it.
         budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
             whatever it costs.
-        agent: name (`rulka agents`) or folder of one, which drives instead, twice; its lap is taken over if it is
-            faster than the one there is.
-        out: file to write; <uid>.reference.txt here when left out, or the package's for an agent on the campaign.
+        out: file to write; <uid>.reference.txt here when left out.
         campaign: all tracks of the campaign that have no valid lap yet, into the package.
         as_json: print a list of JSON objects, one for each track.
     """
     from rulka.params import read_params
     from rulka.reference.command import Searches, find_for_campaign, find_for_track
 
-    if (track is None) != campaign or (campaign and (out is not None or agent is not None)):
-        message = "`rulka reference` needs a track or --campaign, not both; --out and --agent go with a track"
-        raise UserError(message)
-    if agent is not None and (seed, searches, budget) != (None, None, None):
-        message = (
-            "an agent drives the lap and nothing is searched: --seed, --searches and --budget do not go with --agent"
-        )
+    if (track is None) != campaign or (campaign and out is not None):
+        message = "`rulka reference` needs a track or --campaign, not both; --out goes with a track"
         raise UserError(message)
     if out is not None:
         check_file(out)
-    how = Searches(1 if seed is None else seed, 1 if searches is None else searches, budget)
+    how = Searches(seed, searches, budget)
     with lines_aside(as_json):
         if track is None:
             laps = find_for_campaign(read_params(), how, say)
-        elif agent is not None:
-            from rulka.evaluation.faster_lap import take_over
-            from rulka.registry.kept import find_agent
-
-            laps = [take_over(track, find_agent(agent), read_params(), RACES, out, say)]
         else:
             laps = [find_for_track(track, read_params(), how, out, say)]
     if as_json:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import _naive_iqn as naive_iqn
-from benchmarks._naive_iqn import NaiveIqn, values
 from rulka.agents.algorithms import make_learner
 from rulka.agents.iqn import Sample
 from rulka.agents.learner import MetricMeans
 from rulka.buffers.replay import Batch
+from tests.agents import naive_iqn
+from tests.agents.naive_iqn import NaiveIqn, values
 
 BATCH, SIZE, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
 

@@ -185,7 +185,7 @@ def test_commands_that_messages_name_are_there() -> None:
 def test_a_wrong_link_or_command_would_be_found() -> None:
     assert "stages-and-dvc" in anchors_of(ROOT / "docs" / "architecture.md")
     text = "Text `rulka evaluat`.\n\n    rulka evaluate --agnt x   # why\n"
-    text += "\n```\nmake dmo\npython -m benchmarks.iqn --jsn\n```\n"
+    text += "\n```\nmake dmo\npython -m benchmarks.agents --jsn\n```\n"
     found = [wrong_with(program, words) for program, words in commands_in(text)]
     assert found == [
         "there is no such target",

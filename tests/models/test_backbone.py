@@ -193,9 +193,9 @@ def test_an_output_that_is_neither_tokens_nor_a_map_is_refused(monkeypatch: pyte
 
 
 def test_what_is_asked_for_is_not_enough_to_build() -> None:
-    source = {"kind": "hub", "name": "facebook/dinov2-small", "revision": "main"}
+    source = {"kind": "folder", "path": "vit"}
     asked = BackboneConfig.model_validate({"kind": "backbone", "source": source, "pixels": None, "token": "mean"})
-    with pytest.raises(ValueError, match=r"stage pretrain has not looked yet at what encoder.source names \(hub\)"):
+    with pytest.raises(ValueError, match=r"stage pretrain has not looked yet at what encoder.source names \(folder\)"):
         build_encoder(asked, 64, 64)
 
 

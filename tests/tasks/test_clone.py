@@ -140,7 +140,7 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
     assert chosen_by == [validation] * 3 + [test]
     assert metrics["measured_on"] == "test"
     num_reported = sum(race.num_frames for race in test)
-    assert sum(row["num_frames"] for row in metrics["per_action"]) == num_reported
+    assert sum(map(sum, metrics["confusion"])) == num_reported
     assert (metrics["num_validation_races"], metrics["num_measured_races"]) == (len(validation), len(test))
 
 
@@ -151,8 +151,8 @@ def test_the_main_track_is_imitated_or_all_maps(
     frames_dir, _ = write_frames(num_races=4, num_frames=12, num_elsewhere=2, validation_fraction=0.0)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1, maps=maps)
     assert metrics["num_train_frames"] == num_frames
+    assert sum(map(sum, metrics["confusion"])) == num_frames
     assert (metrics["measured_on"], metrics["validation_accuracy"]) == ("train", None), "there is no other split"
-    assert sum(row["num_frames"] for row in metrics["per_action"]) == num_frames
 
 
 def test_it_starts_from_the_pretrained_encoder(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
