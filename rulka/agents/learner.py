@@ -22,7 +22,7 @@ from rulka.agents.ranks import ALONE, Ranks, seed_of_rank
 from rulka.agents.spec import AgentError, AgentSpec, SettingsT
 from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
-from rulka.schedule import Moment
+from rulka.schedule import Moment, Schedule
 
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
@@ -220,7 +220,7 @@ class PartRates:
             parts: how the names of its tensors begin, for each part; see `rulka.agents.algorithms`.
             factors: of the learning rate, by part.
         """
-        self._factors = factors.by_part()
+        self._factors: dict[str, Schedule] = dict(factors)
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.groups: list[dict[str, Any]] = [
             {"part": part, "params": [parameter for name, parameter in named if name.startswith(beginnings)]}
