@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.buffers.ring import NO_SLOT, BlockRing, Transitions, find_transitions
+from rulka.buffers.ring import NO_SLOT, BlockRing, find_transitions
 from tests.buffers.valid import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
@@ -103,36 +103,6 @@ def test_transitions_equal_the_slow_twin(make_stream: MakeStream, max_steps: int
         assert lengths >= {1, 2}, "the data must hold transitions of several lengths"
 
 
-def test_a_race_of_ten_decisions_gives_ten_transitions(make_stream: MakeStream):
-    """The finishing decision is kept, and the rewards add up to those of the race."""
-    spec = BlockSpec(num_steps=12, num_cars=1, height=2, width=2, num_floats=4)
-    (block,) = make_stream(spec, 1, end_share=0.0)
-    block.is_greedy[...] = True
-    block.terminated[9], block.is_reset[10] = True, True
-    ring = BlockRing(spec, 2)
-    ring.insert(block, 0)
-    rows = np.arange(10)
-    found = find_transitions(ring.arrays, rows, 3)
-    assert found.num_steps.tolist() == [3] * 8 + [2, 1]
-    assert found.is_terminal.tolist() == [False] * 7 + [True] * 3
-    single = find_transitions(ring.arrays, rows, 1)
-    assert float(single.reward.sum()) == pytest.approx(float(block.reward[:10].sum()), abs=1e-5)
-    np.testing.assert_array_equal(names_of(ring, single.next_observation), block.floats[1:11, 0, 1])
-
-
-def names_of(ring: BlockRing, index: np.ndarray) -> np.ndarray:
-    return ring.seen["floats"].numpy().reshape(-1, ring.spec.num_floats)[index, 1]
-
-
-def test_exploring_cuts_before_it_but_may_begin_a_transition(make_stream: MakeStream):
-    spec = BlockSpec(num_steps=4, num_cars=1, height=2, width=2, num_floats=4)
-    (block,) = make_stream(spec, 1, end_share=0.0)
-    block.is_greedy[:, 0] = [True, False, True, True]
-    ring = BlockRing(spec, 2)
-    ring.insert(block, 0)
-    assert find_transitions(ring.arrays, np.arange(4), 3).num_steps.tolist() == [1, 3, 2, 1]
-
-
 def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
     """Random insertions of three collectors, some restarting: links lead to the right observation at all times."""
     rng = np.random.default_rng(0)
@@ -173,15 +143,6 @@ def test_streams_that_look_alike_are_not_mixed(make_stream: MakeStream):
     assert ring.arrays.next_slot.tolist() == [NO_SLOT, NO_SLOT]
 
 
-def test_inserting_copies(make_stream: MakeStream):
-    (block,) = make_stream(SPEC, 1)
-    ring = BlockRing(SPEC, num_slots=2)
-    ring.insert(block, 0)
-    before = ring.seen["floats"].numpy()[0].copy()
-    block.floats[...] = -1
-    np.testing.assert_array_equal(ring.seen["floats"].numpy()[0], before)
-
-
 def test_wrong_shapes_are_refused(make_stream: MakeStream):
     ring = BlockRing(SPEC, num_slots=2)
     other = BlockSpec(num_steps=4, num_cars=3, height=2, width=2, num_floats=4)
@@ -189,25 +150,6 @@ def test_wrong_shapes_are_refused(make_stream: MakeStream):
         ring.insert(make_stream(other, 1)[0], 0)
     with pytest.raises(ValueError, match="at least two"):
         BlockRing(SPEC, num_slots=1)
-
-
-def test_gathered_observations_are_those_pointed_at(make_stream: MakeStream):
-    ring = BlockRing(SPEC, num_slots=3)
-    for block in make_stream(SPEC, 3):
-        ring.insert(block, 0)
-    found: Transitions = find_transitions(ring.arrays, every_row(ring), 2)
-    image, floats = (ring.gather(name, found.next_observation) for name in ("image", "floats"))
-    assert image.shape == (len(found.action), 1, 2, 2)
-    np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
-    np.testing.assert_array_equal(floats[:, 1], names(ring, found.next_observation))
-
-
-def test_a_transition_costs_less_than_it_may(make_stream: MakeStream):
-    """At most 5.2 kB at 64 x 64 with 184 floats."""
-    spec = BlockSpec(num_steps=64, num_cars=2, height=64, width=64, num_floats=184)
-    ring = BlockRing(spec, num_slots=2)
-    num_bytes = sum(array.nbytes for array in (*ring.arrays, *ring.seen.values()))
-    assert num_bytes / (2 * 64 * 2) < 5200
 
 
 def test_blocks_of_actions_are_read_as_they_were_written() -> None:

@@ -105,9 +105,6 @@ def test_prepared_outputs_are_the_networks(kind: str, embedding_at: EmbeddingPla
 )
 def test_networks_with_extras_act_as_they_learn(encoder: EncoderConfig, sizes: IqnSizes):
     assert not can_prepare(network_for("iqn", encoder=encoder, sizes=sizes))
-
-
-def test_several_frames_and_no_frames_are_not_prepared():
     plain = network_for("policy").inputs
     for inputs in (plain._replace(frames=2), plain._replace(shows_image=False)):
         assert not can_prepare(ActorCritic(inputs, CONV, 16, 32, 3))
@@ -182,7 +179,7 @@ def naive_int8(network: ActorCritic | IqnNetwork, published: Mapping[str, Tensor
 
 @pytest.mark.skipif(not has_instructions("int8"), reason="sums would saturate")
 @pytest.mark.parametrize("kind", ["policy", "iqn"])
-@pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 3), (36, 40), (64, 5), (128, 2)])
+@pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 40)])
 def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: int):
     network, seen = network_for(kind, width), views(num_cars, width)
     assert isinstance(network, ActorCritic | IqnNetwork)
