@@ -98,7 +98,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             decoupled_weight_decay=True,
             foreach=True,
         )
-        self._num_gradient_steps = 0
+        self._num_gradient_steps, self._num_start_steps = 0, params.start_steps
         # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
         # do not count as learned.
         self._num_learned = 0

@@ -161,11 +161,18 @@ class Beside(NamedTuple):
     num_learners: int
 
 
+RacerTau = Annotated[
+    float,
+    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
+]
+
+
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
     action_repeat: ActionRepeat = 1
     rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
+    racer_tau: RacerTau = 1.0
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
     """Counts of which each of several learners has its share; nothing where only one can learn."""
@@ -202,10 +209,6 @@ class AlgorithmParams(Section):
 # Fields of which algorithms have defaults of their own.
 StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions of experience for one update")]
 PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
-RacerTau = Annotated[
-    float,
-    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
-]
 VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
 Gamma = Annotated[ShareSchedule, Field(description="discount of one decision")]
 CloneWeight = Annotated[

@@ -74,7 +74,7 @@ def test_the_loss_holds_on_to_the_policy_that_it_began_as(lab, races, algorithm)
         learner, actor = learner_and_actor(lab.spec(algorithm, **changes))
         learner.load_network(make_learner(learner._spec, seed=7).network.state_dict())
         actor.load_network(learner.network.state_dict())
-        races.rng, first = np.random.default_rng(0), policy_of(learner.network)
+        races.rng, first, metrics = np.random.default_rng(0), policy_of(learner.network), {}
         for _ in range(3):
             metrics = update(learner, actor, races)
         assert ("clone_kl" in metrics) == (weight > 0.0)
