@@ -30,6 +30,8 @@ from rulka.section import (
     wrong_order,
 )
 
+constant, over_budget = Schedule.constant, Schedule.over_budget
+
 Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
 ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 Source = Literal["fresh", "cloned", "agent"]
@@ -131,16 +133,16 @@ ActionRepeat = Annotated[
 class ByPartParams(Section):
     """A number for each part of a network, by schedule."""
 
-    encoder: NotNegativeSchedule = key(Schedule.constant(1.0), "of images")
-    float_head: NotNegativeSchedule = key(Schedule.constant(1.0), "of the floats")
-    trunk: NotNegativeSchedule = key(Schedule.constant(1.0), "between both and the heads")
-    heads: NotNegativeSchedule = key(Schedule.constant(1.0), "that end in logits or values")
+    encoder: NotNegativeSchedule = key(constant(1.0), "of images")
+    float_head: NotNegativeSchedule = key(constant(1.0), "of the floats")
+    trunk: NotNegativeSchedule = key(constant(1.0), "between both and the heads")
+    heads: NotNegativeSchedule = key(constant(1.0), "that end in logits or values")
 
 
 class StillEncoderParams(ByPartParams):
     """The same with an encoder that stays as it was cloned, so that the features of replayed frames can be kept."""
 
-    encoder: NotNegativeSchedule = key(Schedule.constant(0.0), "of images")
+    encoder: NotNegativeSchedule = key(constant(0.0), "of images")
 
 
 class Beside(NamedTuple):
@@ -223,8 +225,8 @@ class PolicyParams(AlgorithmParams):
 
     steps_per_update: StepsPerUpdate = 8192
     batch_size: BatchSize = key(512, "decisions of one gradient step")
-    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
-    max_grad_norm: PositiveSchedule = key(Schedule.constant(0.5), "gradients are scaled down to this norm")
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
+    max_grad_norm: PositiveSchedule = key(constant(0.5), "gradients are scaled down to this norm")
     # What races greedily and becomes the agent is an average of about ten updates.
     racer_tau: RacerTau = 0.1
     max_versions_behind: VersionsBehind = 1
@@ -243,11 +245,11 @@ class PolicyParams(AlgorithmParams):
 class PolicyGradientParams(PolicyParams):
     """Base of the sections of algorithms whose policy learns from what its own actions were worth."""
 
-    gamma: Gamma = Schedule.constant(0.985)  # 3.3 s
+    gamma: Gamma = constant(0.985)  # 3.3 s
     entropy_weight: NotNegativeSchedule = key(
-        Schedule.over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
+        over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
     )
-    clone_weight: CloneWeight = Schedule.constant(0.0)
+    clone_weight: CloneWeight = constant(0.0)
 
     @property
     def holds_on(self) -> bool:
@@ -260,7 +262,7 @@ class CriticParams(PolicyGradientParams):
 
     SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
 
-    value_weight: NotNegativeSchedule = key(Schedule.constant(0.5), "of the value loss, beside the policy loss")
+    value_weight: NotNegativeSchedule = key(constant(0.5), "of the value loss, beside the policy loss")
     value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
 
     def impossible(self, beside: Beside) -> Iterator[str]:
@@ -289,12 +291,8 @@ class EpochsParams(Section):
 class ClippedParams(EpochsParams):
     """What those say that learn by a clipped ratio of probabilities."""
 
-    clip: PositiveSchedule = key(
-        Schedule.constant(0.2), "how far the probability ratio of an action may leave 1 and still gain"
-    )
-    max_kl: PositiveSchedule = key(
-        Schedule.constant(0.05), "an update ends when it has moved the policy this far, in nats"
-    )
+    clip: PositiveSchedule = key(constant(0.2), "how far the probability ratio of an action may leave 1 and still gain")
+    max_kl: PositiveSchedule = key(constant(0.05), "an update ends when it has moved the policy this far, in nats")
 
 
 class PpoParams(CriticParams, ClippedParams):
@@ -302,12 +300,12 @@ class PpoParams(CriticParams, ClippedParams):
 
     action_repeat: ActionRepeat = 2
     steps_per_update: StepsPerUpdate = 4096
-    gamma: Gamma = Schedule.constant(0.970225)  # 3.3 s
+    gamma: Gamma = constant(0.970225)  # 3.3 s
     gae_lambda: ShareSchedule = key(
-        Schedule.constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
+        constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
     )
     value_clip: PositiveSchedule | None = key(
-        Schedule.constant(0.2),
+        constant(0.2),
         "how far a value may move and still gain, in units of the root mean square return; null: any way",
     )
 
@@ -353,7 +351,7 @@ class ImpalaParams(CriticParams):
     """Actors that run ahead of the learner, and V-trace, Espeholt et al. 2018, arXiv:1802.01561."""
 
     steps_per_update: StepsPerUpdate = 2048  # a block of one collector
-    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
     racer_tau: RacerTau = 0.05  # an average of about twenty updates
     max_versions_behind: VersionsBehind = 4
     correction: CorrectionParams = key(VtraceParams(), "of experience that an older policy made")
@@ -366,9 +364,7 @@ class PrioritisedParams(Section):
     """Prioritised replay; see `rulka.buffers.priorities`."""
 
     alpha: Share = key(0.2, "exponent of the priorities; 0 draws all transitions alike")
-    beta: ShareSchedule = key(
-        Schedule.constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly"
-    )
+    beta: ShareSchedule = key(constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly")
     epsilon: Positive = key(0.002, "added to every error, so that no transition is forgotten")
     min_actions_left: Whole = key(40, "errors of transitions nearer to the end of their mini-race do not count")
 
@@ -420,19 +416,15 @@ class IqnParams(OffPolicyParams):
     munchausen: MunchausenParams | None = key(None, "null: plain Q-learning targets")
     batch_size: BatchSize = key(256, "transitions of one gradient step")
     learning_rate: LearningRateSchedule = key(
-        Schedule.over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
+        over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
     )
     # 3.3 s: over 7 s actions are worth too nearly the same.
-    gamma: ShareSchedule = key(Schedule.constant(0.970225), "discount of one decision, over environment steps")
-    epsilon: ShareSchedule = key(
-        Schedule.over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions"
-    )
+    gamma: ShareSchedule = key(constant(0.970225), "discount of one decision, over environment steps")
+    epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions")
     epsilon_spread: NotNegative = key(
         0.0, "a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
     )
-    boltzmann_epsilon: ShareSchedule = key(
-        Schedule.constant(0.0), "further share of actions, the best after adding noise"
-    )
+    boltzmann_epsilon: ShareSchedule = key(constant(0.0), "further share of actions, the best after adding noise")
     boltzmann_noise: Positive = key(0.01, "standard deviation of that noise, in units of returns")
     target_tau: float = key(0.02, "step of the target network toward the online one; 1 copies it", gt=0, le=1)
     racer_tau: RacerTau = 0.01  # an average of about 100 updates, a sixteenth of the run
@@ -440,11 +432,11 @@ class IqnParams(OffPolicyParams):
     prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
     held_out_share: float = key(0.0, "share of races never learned from, and of batches that test", ge=0, lt=1)
     samples_per_insert: Positive = key(8.0, "how often each decision is learned from on average")
-    demonstration_share: ShareSchedule = key(Schedule.constant(0.25), "share of every batch drawn from demonstrations")
+    demonstration_share: ShareSchedule = key(constant(0.25), "share of every batch drawn from demonstrations")
     demonstration_margin: MarginParams | None = key(None, "null: demonstrations teach by their returns alone")
     warmup_steps: Whole = key(16_384, "first environment steps driven by the cloned policy")
     guide_floor: ShareSchedule = key(
-        Schedule.over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
+        over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
         "least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any",
     )
     gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
@@ -519,7 +511,7 @@ class GrpoParams(PolicyGradientParams, ClippedParams):
     """Group relative policy optimisation, Shao et al. 2024, arXiv:2402.03300."""
 
     # Of a race the beginning counts most; gamma 1 is for agents that finish.
-    clone_weight: CloneWeight = Schedule.constant(0.01)
+    clone_weight: CloneWeight = constant(0.01)
     group_size: GroupSize = key(8, "races that begin alike and are compared with each other")
     # As rewards.off_track: standing still must not be better than trying.
     cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut; there is no value to ask")
@@ -572,7 +564,7 @@ class DpoParams(PolicyParams, EpochsParams):
     pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
     epochs: Epochs = 2
     # Ratios are of whole races: 100 nats apart are a margin of 1.
-    beta: PositiveSchedule = key(Schedule.constant(0.01), "how dear it is to leave the policy that it began as")
+    beta: PositiveSchedule = key(constant(0.01), "how dear it is to leave the policy that it began as")
     pairs_per_step: Count = key(2, "pairs of one gradient step")
 
     @property
@@ -632,21 +624,15 @@ class PqlParams(OffPolicyParams):
     max_steps_ahead: Whole = key(4096, "decisions that collectors may be ahead of those that are due")
     batch_size: BatchSize = key(512, "transitions of an update of the critics, and states of one of the policy")
     n_steps: Count = key(3, "most decisions in a transition")
-    gamma: ShareSchedule = key(Schedule.constant(0.985), "discount of one decision")
-    learning_rate: LearningRateSchedule = key(Schedule.constant(0.0005), "of Adam, for critics and what they see by")
-    policy_learning_rate: LearningRateSchedule = key(
-        Schedule.constant(0.0001), "of Adam, for trunk and heads of the policy"
-    )
-    max_grad_norm: PositiveSchedule = key(Schedule.constant(1.0), "gradients are scaled down to this norm")
+    gamma: ShareSchedule = key(constant(0.985), "discount of one decision")
+    learning_rate: LearningRateSchedule = key(constant(0.0005), "of Adam, for critics and what they see by")
+    policy_learning_rate: LearningRateSchedule = key(constant(0.0001), "of Adam, for trunk and heads of the policy")
+    max_grad_norm: PositiveSchedule = key(constant(1.0), "gradients are scaled down to this norm")
     target_tau: float = key(0.05, "step of the slow critics toward those that learn, an update", gt=0, le=1)
-    noise_least: ShareSchedule = key(
-        Schedule.constant(0.02), "noise of a first car: half intervals, or share of random actions"
-    )
-    noise_most: ShareSchedule = key(
-        Schedule.constant(0.3), "the same of the last car of a collector; others lie between"
-    )
+    noise_least: ShareSchedule = key(constant(0.02), "noise of a first car: half intervals, or share of random actions")
+    noise_most: ShareSchedule = key(constant(0.3), "the same of the last car of a collector; others lie between")
     entropy_weight: NotNegativeSchedule = key(
-        Schedule.over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
+        over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
         "of the policy's entropy, where decisions are choices",
     )
     racer_tau: RacerTau = 0.02

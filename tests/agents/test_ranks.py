@@ -24,25 +24,14 @@ from rulka.runtime.ranks import RanksApartError, meet
 from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
 
-NUM_UPDATES = {"ppo": 12, "impala": 12, "iqn": 100}
+NUM_UPDATES = 100
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
+WHOLE = {"steps_per_update": 512, "batch_size": 512, "value_warmup_steps": 512, "learning_rate": FALLING}
 CHANGES: dict[str, dict[str, Any]] = {
     # Two epochs of whole batches, as their order is the ranks' own; the second is left out when max_kl says so.
-    "ppo": {
-        "steps_per_update": 512,
-        "batch_size": 512,
-        "epochs": 2,
-        "max_kl": 0.002,
-        "value_warmup_steps": 512,
-        "learning_rate": FALLING,
-    },
-    "impala": {
-        "steps_per_update": 512,
-        "batch_size": 512,
-        "value_warmup_steps": 512,
-        "learning_rate": FALLING,
-    },
+    "ppo": WHOLE | {"epochs": 2, "max_kl": 0.002},
+    "impala": WHOLE,
     "iqn": {
         "batch_size": 32,
         "start_steps": 512,
@@ -119,7 +108,7 @@ class InTurn:
 Blocks = Sequence[Sequence[ExperienceBlock]]
 
 
-def in_turns(share: AgentSpec, blocks: Blocks, num_updates: int) -> list[rank_main.Learned]:
+def in_turns(share: AgentSpec, blocks: Blocks) -> list[rank_main.Learned]:
     posted: tuple[list[Any], list[Any]] = ([], [])
     turns = Semaphore(1), Semaphore(0)
 
@@ -128,7 +117,7 @@ def in_turns(share: AgentSpec, blocks: Blocks, num_updates: int) -> list[rank_ma
         one = InTurn(rank, posted, turns)
         one.wait()
         try:
-            return rank_main.learned(one, share, blocks[rank], num_updates)
+            return rank_main.learned(one, share, blocks[rank], NUM_UPDATES)
         finally:
             one.pass_on()
 
@@ -145,12 +134,11 @@ def test_two_learners_equal_one_with_the_union_of_their_batches(lab, step, algor
     share = replace(spec, settings=spec.settings.share_of_learner(2))
     blocks = [blocks_of(lab, step, spec, seed) for seed in (1, 2)]
     assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
-    num_updates = NUM_UPDATES[algorithm]
-    (first, one), (second, other) = in_turns(share, blocks, num_updates)
+    (first, one), (second, other) = in_turns(share, blocks)
     union: Any = make_learner(spec, seed=0)
     if algorithm == "iqn":
         draw_as(union, one, other)
-    rank_main.feed(union, blocks, num_updates, num_ranks=1)
+    rank_main.feed(union, blocks, NUM_UPDATES, num_ranks=1)
     for name, mine in first["network"].items():
         assert torch.equal(mine, second["network"][name]), f"{name} of both ranks"
     expected, begun = vector(union.network), vector(make_learner(spec, seed=0).network)

@@ -22,85 +22,8 @@ def every_row(ring: BlockRing) -> np.ndarray:
     return rows[~ring.arrays.is_reset.reshape(-1)[rows]]
 
 
-class SlowStreams:
-    """The twin: every stream as one long list of decisions, the last observations kept beside."""
-
-    def __init__(self) -> None:
-        self.decisions: dict[tuple[int, int], list[dict]] = {}
-
-    def insert(self, block: ExperienceBlock, stream: int) -> None:
-        for car in range(block.spec.num_cars):
-            decisions = self.decisions.setdefault((stream, car), [])
-            for step in range(block.spec.num_steps):
-                decisions.append(
-                    {
-                        "name": float(block.floats[step, car, 1]),
-                        "next_name": float(block.floats[step + 1, car, 1]),
-                        "potential": float(block.potential[step, car]),
-                        "next_potential": float(block.potential[step + 1, car]),
-                        **{
-                            field: getattr(block, field)[step, car].item()
-                            for field in ("action", "reward", "terminated", "truncated", "is_reset", "is_greedy")
-                        },
-                    }
-                )
-
-    def transition(self, name: float, max_steps: int) -> dict:
-        for decisions in self.decisions.values():
-            for first, decision in enumerate(decisions):
-                if decision["name"] == name and not decision["is_reset"]:
-                    return self._follow(decisions, first, max_steps)
-        message = f"no decision {name}"
-        raise AssertionError(message)
-
-    @staticmethod
-    def _follow(decisions: list[dict], first: int, max_steps: int) -> dict:
-        taken = [decisions[first]]
-        while len(taken) < max_steps and first + len(taken) < len(decisions):
-            before, following = taken[-1], decisions[first + len(taken)]
-            if before["terminated"] or before["truncated"] or not following["is_greedy"]:
-                break
-            taken.append(following)
-        return {
-            "reward": [step["reward"] for step in taken],
-            "is_terminal": taken[-1]["terminated"],
-            "next_name": taken[-1]["next_name"],
-            "potential": taken[0]["potential"],
-            "next_potential": taken[-1]["next_potential"],
-            "action": taken[0]["action"],
-        }
-
-
 def names(ring: BlockRing, index: np.ndarray) -> np.ndarray:
     return ring.seen["floats"].numpy().reshape(-1, SPEC.num_floats)[index, 1]
-
-
-@pytest.mark.parametrize("max_steps", [1, 3, 8])
-def test_transitions_equal_the_slow_twin(make_stream: MakeStream, max_steps: int):
-    ring, twin = BlockRing(SPEC, num_slots=6), SlowStreams()
-    streams = [make_stream(SPEC, 3, stream) for stream in range(2)]
-    for blocks in zip(*streams, strict=True):  # collectors take turns
-        for stream, block in enumerate(blocks):
-            ring.insert(block, stream)
-            twin.insert(block, stream)
-    check_links(ring)
-    rows = every_row(ring)
-    found = find_transitions(ring.arrays, rows, max_steps)
-    lengths = set()
-    for b in range(len(rows)):
-        expected = twin.transition(float(names(ring, found.observation[[b]])[0]), max_steps)
-        count = int(found.num_steps[b])
-        assert count == len(expected["reward"])
-        np.testing.assert_array_equal(found.reward[b, :count], np.float32(expected["reward"]))
-        assert not found.reward[b, count:].any()
-        assert found.is_terminal[b] == expected["is_terminal"]
-        assert names(ring, found.next_observation[[b]])[0] == np.float32(expected["next_name"])
-        assert found.potential[b] == np.float32(expected["potential"])
-        assert found.next_potential[b] == np.float32(expected["next_potential"])
-        assert found.action[b] == expected["action"]
-        lengths.add(count)
-    if max_steps > 1:
-        assert lengths >= {1, 2}, "the data must hold transitions of several lengths"
 
 
 def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
