@@ -20,13 +20,15 @@ REMOVED = frozenset(
         "fastest_share",
         "focal",
         "length_normalisation",
+        "oversample_long_term",
+        "oversample_max_term",
         "pull_of",
         "rare_actions",
         "shard_frames",
         "value_warmup_ridge",
     }
 )
-"""Keys of earlier versions, by their last name, which did nothing at the values that were shipped."""
+"""Keys of earlier versions, by their last name, without which all is as it was at the values that were shipped."""
 _MANY = 3
 """Sections with a key of the same name, from which on none of them is worth naming."""
 

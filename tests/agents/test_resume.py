@@ -60,6 +60,7 @@ def test_resume_is_exact_and_needs_no_pickle(lab, step, case):
             one.insert(block, 0, 1)
         metrics = one.update()
         assert metrics is not None
-        state = {name: value for name, value in one.state_dict().items() if name != "optimizer"}
+        # What optimizers hold shows in the weights; they name their parts by strings, which are not compared.
+        state = {name: value for name, value in one.state_dict().items() if name not in ("optimizer", "policy")}
         found.append((metrics, state, dict(one.racer.state_dict())))
     torch.testing.assert_close(*found, rtol=0, atol=0)
