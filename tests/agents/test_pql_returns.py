@@ -6,7 +6,16 @@ import torch
 
 from rulka.agents.pql import categorical_loss, project_returns
 
-SUPPORT = torch.tensor([0.0, 1.0, 2.0])
+
+def test_projections_by_hand() -> None:
+    """Atoms 0, 1 and 2: 0.75 lies a quarter away from 1; nothing follows a reward of 1.5; 5 is beyond the last."""
+    for probability, reward, discount, expected in (
+        ([0.0, 1.0, 0.0], 0.25, 0.5, [0.25, 0.75, 0.0]),
+        ([0.2, 0.3, 0.5], 1.5, 0.0, [0.0, 0.5, 0.5]),
+        ([0.0, 0.0, 1.0], 5.0, 1.0, [0.0, 0.0, 1.0]),
+    ):
+        given = (torch.tensor([probability]), torch.tensor([reward]), torch.tensor([discount]))
+        torch.testing.assert_close(project_returns(*given, torch.tensor([0.0, 1.0, 2.0])), torch.tensor([expected]))
 
 
 def test_projections_agree_with_a_naive_loop_and_keep_mass_and_mean() -> None:
