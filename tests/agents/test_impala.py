@@ -112,13 +112,3 @@ def test_forced_lag_is_exact_after_as_many_updates(lab, races, lag):
             behind.append(metrics["versions_behind"])
             assert learner.num_env_steps == (learner.version + lag) * 256
     assert behind == [min(version, lag) for version in range(lag + 4)]
-
-
-def test_collectors_may_run_ahead(lab, races):
-    """Two updates ahead: 3 * 256 decisions at first. Late blocks are learned from in their order, one an update."""
-    learner, actor = learner_and_actor(lab.spec("impala", max_versions_behind=2))
-    assert learner.num_allowed_env_steps() == 3 * 256
-    for _ in range(3):
-        learner.insert(races.drive(actor), 0, 0)
-    assert [learner.update()["versions_behind"] for _ in range(3)] == [0, 1, 2]
-    assert learner.update() is None

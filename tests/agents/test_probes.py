@@ -39,14 +39,6 @@ def settling(algorithm: str, num_updates: int) -> dict[str, object]:
     return {"learning_rate": {"interpolation": "linear", "points": [[0, 0.001], [env_steps, 0.0001]]}}
 
 
-@by_algorithm(WITH_VALUES, "impala")
-def test_value_of_a_sure_reward(lab, step, algorithm):
-    """One state, one decision, reward 1. Fails when values are not learned at all."""
-    races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
-    trained = lab.train(lab.spec(algorithm, **settling(algorithm, 16)), races, 16)
-    assert trained.values(0) == pytest.approx([1.0], abs=0.1)
-
-
 @by_algorithm(WITH_VALUES, "ppo", "impala")
 def test_discount(lab, step, algorithm):
     """State 0 leads to 1, whose reward is 1: values gamma and 1. Fails when the future is miscounted."""

@@ -50,19 +50,6 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     assert drawn.weight.max() == 1.0
 
 
-def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: MakeStream):
-    """The ring is written over: what stands in a slot afterwards is new, whatever was there before."""
-    ring, priorities = filled(make_stream)
-    priorities.update(np.flatnonzero(~is_reset(ring))[:5], np.array([8.9, 0, 0, 0, 0], np.float32))
-    assert priorities.largest == pytest.approx(9.0)
-    (block,) = make_stream(SPEC, 1, stream=7)
-    slot = ring.insert(block, 1)
-    priorities.enter(slot)
-    weights = priorities.weights[slot * 15 : (slot + 1) * 15]
-    expected = np.where(block.is_reset.reshape(-1), 0.0, 9.0**0.5)
-    np.testing.assert_allclose(weights, expected, rtol=1e-6)
-
-
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
     """Errors around 0.01: what waits to be measured has the largest of them, not 1, which no error ever reaches."""
     ring, priorities = filled(make_stream, alpha=1.0)
