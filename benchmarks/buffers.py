@@ -26,7 +26,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
-from rulka.agents.iqn import CLOCK, ClockRule, draw_clocks, mini_race_returns
+from rulka.agents.iqn import CLOCK, draw_clocks, mini_race_returns
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.replay import Replay, make_batch
@@ -36,7 +36,7 @@ from rulka.observation import NUM_FLOATS
 BATCH = 512
 NUM_DECISIONS = 20_480
 SPEC = BlockSpec(num_steps=64, num_cars=32, height=64, width=64, num_floats=NUM_FLOATS)
-RULE = ClockRule(140, 40, 5)
+HORIZON = 140
 NUM_ROUNDS = 40
 
 Variants = dict[str, Callable[[], object]]
@@ -73,10 +73,10 @@ def our_variants(uniform: Replay, prioritised: Replay) -> Variants:
 
     def sample(replay: Replay) -> torch.Tensor:
         drawn = replay.draw(BATCH)
-        clock = draw_clocks(torch.rand(BATCH, dtype=torch.float64).numpy(), RULE)
+        clock = draw_clocks(torch.rand(BATCH, dtype=torch.float64).numpy(), HORIZON)
         drawn.floats[:, CLOCK] = torch.from_numpy(clock)
         drawn.next_floats[:, CLOCK] = torch.from_numpy(clock + drawn.found.num_steps)
-        make_batch(drawn, mini_race_returns(drawn.found, clock, 0.99, RULE.horizon), CPU)
+        make_batch(drawn, mini_race_returns(drawn.found, clock, 0.99, HORIZON), CPU)
         return drawn.row
 
     return {
