@@ -219,8 +219,6 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
             {"observation.frames": 2},
             "ppo.action_repeat 2 would put observation.frames 2 further apart than captured races have them",
         ),
-        ({"iqn.oversample_long_term": 4}, "at least oversample_max_term"),
-        ({"iqn.oversample_long_term": 150}, "less than 70 above twice of it"),
         ({"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}}, "min_actions_left leaves none"),
         ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
         ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),

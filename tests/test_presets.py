@@ -180,7 +180,7 @@ def test_environments_fit_the_parameters(file: Path, monkeypatch: pytest.MonkeyP
     environment = file.relative_to(ENVIRONMENTS).with_suffix("").as_posix()
     params = environment_params(f"some.module:{environment}", {})
     assert (params.train.num_collectors, params.train.compared) == (0, ())
-    assert {part for name in ALGORITHM_NAMES for part in params.transfer.of(name).by_part().values()} == {"fresh"}
+    assert {part for name in ALGORITHM_NAMES for part in dict(params.transfer.of(name)).values()} == {"fresh"}
 
 
 def test_the_nearest_layer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
