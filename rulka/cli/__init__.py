@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import tyro
 
-from rulka.cli import agents, environments, game, pipeline, races, recordings
+from rulka.cli import agents, env, game, pipeline, races, recordings
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -23,7 +23,7 @@ EXIT_USAGE = 2
 
 COMMANDS = {
     name.replace("_", "-"): function
-    for module in (pipeline, recordings, agents, races, game, environments)
+    for module in (pipeline, recordings, agents, races, game, env)
     for name, function in vars(module).items()
     if getattr(function, "__module__", "") == module.__name__ and isfunction(function) and not name.startswith("_")
 }

@@ -147,7 +147,7 @@ def track(
         out: draw it, or the whole campaign, into this PNG file.
         as_json: print JSON: one object, or a list of them for the campaign.
     """
-    from rulka.cli.tracks import list_campaign, show_track
+    from rulka.cli.track import list_campaign, show_track
 
     if (name is None) != (action == "list"):
         message = "`rulka track show` needs a track, `rulka track list` tells all of the campaign"

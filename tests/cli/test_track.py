@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rulka import cli
-from rulka.cli.tracks import list_campaign
+from rulka.cli.track import list_campaign
 from rulka.report.road import SURFACES
 from rulka.report.theme import STYLE
 from rulka.report.track_plot import track_plot, track_sheet
