@@ -45,7 +45,7 @@ def evaluate(
         device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.cli.evaluation import evaluate_agent, format_evaluation
+    from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
     from rulka.device import use_device
     from rulka.params import read_params
     from rulka.registry.kept import find_agent
@@ -111,7 +111,7 @@ def watch(
 
         serve(port, "live", say, named[0])
         return
-    from rulka.cli.watching import show_races
+    from rulka.video.show import show_races
     from rulka.params import read_params
 
     if out is not None:

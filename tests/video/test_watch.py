@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.cli.watching import show_races
+from rulka.video.show import show_races
 from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference
