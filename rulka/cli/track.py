@@ -1,36 +1,33 @@
-"""What `rulka track` does: lists the campaign, tells a track's facts, and draws tracks."""
+"""Tracks: the campaign, the facts and the picture of one, near-optimal laps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
+from rulka.cli.options import AsJson, OneTrack, TrackName, lines_aside, report, say, say_json
+from rulka.errors import UserError
+from rulka.folders import RACES, TRACKS
+from rulka.outputs import check_file, new_file
 
-from rulka.folders import TRACKS
-from rulka.outputs import new_file
-from rulka.report.theme import to_png
-from rulka.report.track_plot import track_plot, track_sheet
-from rulka.tracks.campaign import CAMPAIGN, campaign_track
-from rulka.tracks.facts import track_facts
-from rulka.tracks.find import find_track
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def show_track(name: str, out: Path | None) -> tuple[dict[str, Any], str]:
-    """Returns the facts of a track, also as text, and draws it where `out` names a PNG file.
+def list_(out: Path | None = None, as_json: AsJson = False) -> None:
+    """List the tracks of the campaign.
 
-    Raises:
-        UserError: if there is no such track, or the picture cannot be written.
+    Example: `rulka track list --out campaign.png`
+
+    Args:
+        out: draw all of them into this PNG file.
+        as_json: print a JSON list.
     """
-    track = find_track(name, TRACKS)
-    _draw(out, lambda: track_plot(track))
-    facts = track_facts(track)
-    return facts, "\n".join(f"{key:14}{'' if value is None else value}" for key, value in facts.items())
+    from rulka.report.track_plot import track_sheet
+    from rulka.tracks.campaign import CAMPAIGN, campaign_track
+    from rulka.tracks.facts import track_facts
 
-
-def list_campaign(out: Path | None) -> tuple[list[dict[str, Any]], str]:
-    """Returns the facts of every track of the campaign, also as a table, and draws all on one sheet where asked."""
     tracks = [campaign_track(entry.slug) for entry in CAMPAIGN]
     _draw(out, lambda: track_sheet(tracks))
     facts = [{"slug": entry.slug, **track_facts(track)} for entry, track in zip(CAMPAIGN, tracks, strict=True)]
@@ -38,10 +35,89 @@ def list_campaign(out: Path | None) -> tuple[list[dict[str, Any]], str]:
     for entry, found in zip(CAMPAIGN, facts, strict=True):
         climb, length = f"{found['climb_m']:.0f} m", f"{entry.length_m:,.0f} m"
         lines.append(f"{entry.slug:18}{entry.name:20}{entry.style.name:12}{length:>8}{climb:>8}  {entry.features}")
-    return facts, "\n".join(lines)
+    report(facts, lambda: "\n".join(lines), as_json)
 
 
-def _draw(path: Path | None, draw: Callable[[], Figure]) -> None:
-    if path is not None:
-        with new_file(path) as beside:
+def show(name: OneTrack, /, out: Path | None = None, as_json: AsJson = False) -> None:
+    """Tell the facts of a track, and draw it.
+
+    Example: `rulka track show last-light --out last-light.png`
+
+    Args:
+        name: a slug of the campaign, a track file, or the uid of a track in data/races.
+        out: draw it into this PNG file.
+        as_json: print one JSON object.
+    """
+    from rulka.report.track_plot import track_plot
+    from rulka.tracks.facts import track_facts
+    from rulka.tracks.find import find_track
+
+    track = find_track(name, TRACKS)
+    _draw(out, lambda: track_plot(track))
+    facts = track_facts(track)
+    lines = [f"{key:14}{'' if value is None else value}" for key, value in facts.items()]
+    report(facts, lambda: "\n".join(lines), as_json)
+
+
+def _draw(out: Path | None, draw: Callable[[], Figure]) -> None:
+    """Draws a picture where a file for it is named."""
+    from rulka.report.theme import to_png
+
+    if out is not None:
+        with new_file(check_file(out, ".png")) as beside:
             beside.write_bytes(to_png(draw) or b"")
+
+
+def reference(
+    track: TrackName = None,
+    /,
+    seed: int | None = None,
+    searches: int | None = None,
+    budget: int | None = None,
+    agent: str | None = None,
+    out: Path | None = None,
+    campaign: bool = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search a lap near the fastest possible, or take over an agent's faster one; write it as an input script.
+
+    Example: `rulka track reference copper-oval --searches 3 --out lap.txt`
+
+    Args:
+        track: campaign slug or file of the track.
+        seed: of the first search; 1 when left out.
+        searches: how many, each with the next seed; one when left out. The fastest lap is taken, and the times of all
+            are kept with it.
+        budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
+            whatever it costs.
+        agent: name (`rulka agents list`) or folder of one, which drives instead, twice; its lap is taken over if it is
+            faster than the one there is.
+        out: file to write; <uid>.reference.txt here when left out, or the package's for an agent on the campaign.
+        campaign: all tracks of the campaign that have no valid lap of so many searches yet, into the package.
+        as_json: print a list of JSON objects, one for each track.
+    """
+    from rulka.params import read_params
+    from rulka.reference.command import Searches, find_for_campaign, find_for_track
+
+    if (track is None) != campaign or (campaign and (out is not None or agent is not None)):
+        message = "`rulka track reference` needs a track or --campaign, not both; --out and --agent go with a track"
+        raise UserError(message)
+    options = {"seed": seed, "num_laps": searches, "budget": budget}
+    how = {name: value for name, value in options.items() if value is not None}
+    if agent is not None and how:
+        message = "an agent drives the lap, nothing is searched: --seed, --searches, --budget do not go with --agent"
+        raise UserError(message)
+    if out is not None:
+        check_file(out)
+    with lines_aside(as_json):
+        if track is None:
+            laps = find_for_campaign(read_params(), Searches(**how), say)
+        elif agent is not None:
+            from rulka.evaluation.faster_lap import take_over
+            from rulka.registry.kept import find_agent
+
+            laps = [take_over(track, find_agent(agent), read_params(), RACES, out, say)]
+        else:
+            laps = [find_for_track(track, read_params(), Searches(**how), out, say)]
+    if as_json:
+        say_json([lap.to_json() for lap in laps])
