@@ -111,12 +111,11 @@ def _check_command(arguments: list[str]) -> None:
     if name in GONE:
         error = UserError(f"there is no command {name!r} any more: {GONE[name]}")
     else:
-        near = get_close_matches(name, [*NOUNS, *COMMANDS], n=1)
+        split = [each.split() for each in COMMANDS]
+        known = dict.fromkeys(" ".join(each[:depth]) for each in split if each[: depth - 1] == words[: depth - 1])
+        near = get_close_matches(name, known, n=1)
         message = f"there is no command {name!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-        choices = dict.fromkeys(
-            " ".join(each.split()[:depth]) for each in COMMANDS if depth == 1 or each.split()[0] == words[0]
-        )
-        error = UserError(message, hint=f"The commands are {', '.join(choices)}; `--help` of each says more.")
+        error = UserError(message, hint=f"The commands are {', '.join(known)}; `--help` of each says more.")
     sys.stderr.write(f"error: {error.for_people()}\n")
     sys.exit(EXIT_USAGE)
 

@@ -14,11 +14,12 @@ from rulka.campaign_slugs import CAMPAIGN_SLUGS
 
 AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 
-_SLUGS = tyro.conf.arg(help_behavior_hint=f"(slugs: {', '.join(CAMPAIGN_SLUGS)})")
-OneTrack = Annotated[str, _SLUGS]
+_SLUGS = f"(slugs: {', '.join(CAMPAIGN_SLUGS)})"
+_HINT = tyro.conf.arg(help_behavior_hint=_SLUGS)
+TrackName = Annotated[str | None, _HINT]
 """Says beside its help what the campaign's tracks are called."""
-TrackName = Annotated[str | None, _SLUGS]
-TrackNames = Annotated[tuple[str, ...], _SLUGS]
+TrackNames = Annotated[tuple[str, ...], _HINT]
+OneTrack = Annotated[str, tyro.conf.arg(help=f"a slug, a track file, or the uid of a track in data/races {_SLUGS}")]
 DeviceName = Annotated[str | None, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
 
 

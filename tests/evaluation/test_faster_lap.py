@@ -81,7 +81,9 @@ def test_the_command_takes_it_over(fast, slow, tmp_path: Path, monkeypatch: pyte
     save_driver(tmp_path / "data" / "agent", "agent", "ppo", FORWARD)
     policy = Replay(fast, fast)
     monkeypatch.setattr(faster_lap, "agent_driver", lambda *_: Driver("agent", "Agent (PPO)", policy))
-    monkeypatch.setattr("sys.argv", ["rulka", "reference", "copper-oval", "--agent", "latest", "--out", "out.txt"])
+    monkeypatch.setattr(
+        "sys.argv", ["rulka", "track", "reference", "copper-oval", "--agent", "latest", "--out", "out.txt"]
+    )
     monkeypatch.chdir(tmp_path)
     main()
     assert "written to out.txt" in capsys.readouterr().out
@@ -92,7 +94,9 @@ def test_the_command_takes_it_over(fast, slow, tmp_path: Path, monkeypatch: pyte
 def test_what_is_for_a_search_does_not_go_with_an_agent(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["rulka", "reference", "copper-oval", "--agent", "data/agent", option, "1"])
+    monkeypatch.setattr(
+        "sys.argv", ["rulka", "track", "reference", "copper-oval", "--agent", "data/agent", option, "1"]
+    )
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1

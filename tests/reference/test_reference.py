@@ -171,7 +171,7 @@ def test_only_campaign_tracks_have_shipped_laps():
     assert shipped_lap(campaign_track("copper-oval")) == LAPS_DIR / "copper-oval.txt"
 
 
-@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka reference --campaign` finds them")
+@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka track reference --campaign` finds them")
 @pytest.mark.parametrize("slug", SLUGS)
 def test_shipped_laps(slug: str):
     track = campaign_track(slug)
