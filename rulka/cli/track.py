@@ -105,7 +105,7 @@ def reference(
     options = {"seed": seed, "num_laps": searches, "budget": budget}
     how = {name: value for name, value in options.items() if value is not None}
     if agent is not None and how:
-        message = "an agent drives the lap, nothing is searched: --seed, --searches, --budget do not go with --agent"
+        message = "an agent drives the lap and nothing is searched: --seed, --searches, --budget do not go with --agent"
         raise UserError(message)
     if out is not None:
         check_file(out)
