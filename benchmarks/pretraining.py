@@ -52,23 +52,9 @@ def make_frames(params: Params, folder: Path) -> FrameDataset:
     """Returns the training frames of some races of the built-in driver."""
     (folder / "recordings").mkdir()
     chosen = params.races.model_copy(update={"num_demonstrations": NUM_DEMONSTRATIONS, "reference_decisions": 0})
-    races(
-        params.actions,
-        params.simulator,
-        params.track,
-        chosen,
-        params.race_end,
-        recordings_dir=folder / "recordings",
-        out_dir=folder / "races",
-    )
-    capture(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.capture,
-        races_dir=folder / "races",
-        out_dir=folder / "frames",
-    )
+    params = params.model_copy(update={"races": chosen})
+    races(params, recordings_dir=folder / "recordings", out_dir=folder / "races")
+    capture(params, races_dir=folder / "races", out_dir=folder / "frames")
     return FrameDataset(folder / "frames", "train")
 
 
