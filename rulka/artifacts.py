@@ -234,7 +234,7 @@ def load_artifact(
         _refuse(folder, "kind", meta["kind"], wanted, hint)
     if environment is not None:
         if meta["environment"] != environment:
-            hint = "`rulka evaluate-env` lets it act in its own environment." if environment == RACES else ""
+            hint = "`rulka env evaluate` lets it act in its own environment." if environment == RACES else ""
             _refuse(folder, "environment", meta["environment"], environment, hint)
         check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:

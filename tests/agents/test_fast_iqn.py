@@ -11,8 +11,7 @@ from rulka.agents.algorithms import make_learner
 from rulka.agents.iqn import Sample
 from rulka.agents.learner import MetricMeans
 from rulka.buffers.replay import Batch
-from tests.agents import naive_iqn
-from tests.agents.naive_iqn import NaiveIqn, values
+from tests.agents.naive_iqn import NaiveIqn
 
 BATCH, SIZE, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
 

@@ -6,6 +6,7 @@ import av
 import numpy as np
 import pytest
 
+from rulka.errors import UserError
 from rulka.evaluation.results import RaceResult
 from rulka.params import Params
 from rulka.reference.lap import geometry_hash
@@ -121,9 +122,9 @@ class TestRaces:
         assert found.lead == 0.0
 
     def test_impossible_races_are_refused(self, racers: tuple[Racer, Racer], params: Params) -> None:
-        with pytest.raises(PairError, match="0 races are too few"):
+        with pytest.raises(UserError, match="0 races are too few"):
             race_pairs(*racers, params, [short_track()], num_races=0)
-        with pytest.raises(PairError, match="-1 is no seed"):
+        with pytest.raises(UserError, match="-1 is no seed"):
             race_pairs(*racers, params, [short_track()], seed=-1)
         with pytest.raises(PairError, match="the track tiny is named twice"):
             race_pairs(*racers, params, [short_track()] * 2)

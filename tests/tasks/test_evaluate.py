@@ -18,9 +18,9 @@ from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, ArtifactError, save_artifact, sight_contract
-from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, load_races, write_races
 from rulka.errors import UserError
+from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import Params, read_params, reference_params
 from rulka.stage import StageInputError

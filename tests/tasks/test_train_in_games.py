@@ -1,4 +1,4 @@
-"""Training in games over real sockets: `rulka serve-game` in processes of its own, one for each collector."""
+"""Training in games over real sockets: `rulka game serve` in processes of its own, one for each collector."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
 
 def command(races: Path) -> tuple[str, ...]:
     (track,) = (races / "tracks").glob("*.npz")
-    program = (sys.executable, "-m", "rulka.cli", "serve-game", "--speed", "100", "--port", "{port}")
+    program = (sys.executable, "-m", "rulka.cli", "game", "serve", "--speed", "100", "--port", "{port}")
     return (*program, "--track", str(track))
 
 

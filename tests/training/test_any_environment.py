@@ -220,7 +220,7 @@ def test_a_damaged_agent_is_refused(tmp_path: Path, trained: dict[str, bytes], d
         (tmp_path / name).write_bytes(content)
     with pytest.raises(EnvironmentRunError, match=said) as refused:
         load_environment_agent(tmp_path)
-    assert refused.value.hint == "`rulka train-env` makes one, and says where."
+    assert refused.value.hint == "`rulka env train` makes one, and says where."
 
 
 def test_an_agent_of_an_environment_races_nowhere(tmp_path: Path, trained: dict[str, bytes]) -> None:
@@ -228,7 +228,7 @@ def test_an_agent_of_an_environment_races_nowhere(tmp_path: Path, trained: dict[
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ArtifactError, match="environment is 'CartPole-v1', expected 'races'") as refused:
         load_policy(tmp_path)
-    assert "rulka evaluate-env" in refused.value.hint
+    assert "rulka env evaluate" in refused.value.hint
 
 
 def test_an_environment_that_has_changed_is_refused(tmp_path: Path, trained: dict[str, bytes]) -> None:
