@@ -103,7 +103,7 @@ def run_rulka(num_updates: int, encoder_epochs: int) -> Result:
     learner, actor = make_learner(spec, 0), LocalActor(make_actor(spec, 1))
     observation = spec.observation
     block = new_block(BlockSpec(ROLLOUT, CARS, observation.height, observation.width, NUM_FLOATS))
-    collector = Collector(0, RaceVectorEnv(CARS), actor, 0, block.spec)
+    collector = Collector(0, RaceVectorEnv(CARS).batch, actor, 0, block.spec)
     began_s, began_wall_s, simulating_s = 0.0, 0.0, 0.0
     for update in range(1 + num_updates):
         if update == 1:
