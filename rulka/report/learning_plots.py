@@ -62,7 +62,7 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
         TrainingLogError: if it is no table of numbers, or lacks `env_steps` or `minutes`.
     """
     try:
-        rows = pd.read_json(path, lines=True, dtype=False)
+        rows = pd.read_json(path, lines=True, dtype=False)  # pyright: ignore[reportArgumentType]  stubs know no False
     except (TypeError, ValueError) as error:
         message = f"{path.as_posix()} is damaged: {error}"
         raise TrainingLogError(message, hint="Run `dvc repro train` again.") from error
