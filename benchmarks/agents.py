@@ -1,8 +1,18 @@
-"""How fast agents learn and act on this machine: `python -m benchmarks.agents [--device cuda] [--json]`.
+"""How fast agents learn and act here: `python -m benchmarks.agents [--device cuda] [--agent FOLDER] [--json]`.
 
-One thread, reference sizes of params.yaml, random observations. Variants are interleaved and the best of some tries
-is taken; samples are decisions per second of wall time. On the CPU where no device is named; on a GPU with as many cars
-as central inference may have, and with the most memory that tensors took there.
+One thread, random observations. Variants are interleaved; the best of some tries counts, in samples or decisions per
+second of wall time. On a GPU the most memory that tensors took is told too.
+
+- update: PPO and IQN with the sizes of params.yaml.
+- update, reference: IQN's reference network of 1,051,805 parameters (`dense_hidden` 1024, fractions at the state, an
+  encoder that learns), in batches of 512, on a GPU in larger ones too.
+- draw: transitions out of the replay buffer, in batches of 512, IQN's mini-races included.
+- act: decisions of one actor, exploring.
+
+With `--agent` it measures a trained agent instead, in each precision that this processor can act in: the share of
+recorded frames (`--frames`) in which it takes the greedy action of float32, greedy races from the starts of the stage
+`evaluate` on the track of `--races`, exploring decisions per second, and bytes and CPU milliseconds of a version of the
+weights. Activations are calibrated on frames that are not compared.
 """
 
 from __future__ import annotations
@@ -10,35 +20,54 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.iqn import IqnLearner
+from rulka.agents.network_params import NetworkParams
 from rulka.agents.params import Algorithm
-from rulka.agents.precision import Precision, raise_malloc_thresholds
-from rulka.agents.spec import AgentSpec
+from rulka.agents.precision import ActingPrecision, Precision, raise_malloc_thresholds
+from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
+from rulka.agents.spec import Actor, AgentSpec
+from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.datasets.frames import FrameDataset
+from rulka.datasets.races import load_races
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
+from rulka.evaluation.closed_loop import ClosedLoop
+from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import NUM_FLOATS, reference_normalisation
 from rulka.params import Params, read_params
-from rulka.schedule import Moment
+from rulka.schedule import Moment, Schedule
 
 NUM_ACTIONS = 12
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
-ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 AFTER_WARMUP = Moment(10**9)
 CARS, CARS_ON_DEVICE = (1, 32, 64), (1, 64, 256, 1024, 4096)
+REFERENCE_HIDDEN, REFERENCE_BATCHES, NUM_QUANTILES = 1024, (512, 4096), 8
+UPDATE_TRIES, ACT_TRIES = 4, 30
+NUM_CALIBRATED, NUM_COMPARED = 128, 2000
+
+Variants = dict[str, Callable[[], int]]
+"""What to measure by name; each call returns how many samples or decisions it made."""
+Rates = dict[str, float]
 
 
-def random_block(spec: BlockSpec, seed: int) -> ExperienceBlock:
+def random_block(params: Params, num_steps: int, num_cars: int) -> ExperienceBlock:
     """Returns a block of noise without resets."""
-    rng = np.random.default_rng(seed)
-    normalisation = reference_normalisation()
-    block = new_block(spec)
+    rng, normalisation = np.random.default_rng(0), reference_normalisation()
+    block = new_block(BlockSpec(num_steps, num_cars, params.observation.height, params.observation.width, NUM_FLOATS))
     block.image[...] = rng.integers(0, 256, block.image.shape, dtype=np.uint8)
     noise = rng.standard_normal(block.floats.shape, dtype=np.float32)
     block.floats[...] = normalisation.mean + normalisation.std * noise
@@ -64,95 +93,213 @@ def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **cha
     )
 
 
-def update_variants(params: Params, device: torch.device = CPU) -> dict[str, Callable[[], int]]:
-    """Returns updates by name; each returns how many samples it learned from."""
-    variants: dict[str, Callable[[], int]] = {}
-    size = (params.observation.height, params.observation.width)
-    block = random_block(BlockSpec(32, 32, *size, NUM_FLOATS), 0)
-    batch = params.ppo.batch_size
+def reference_params() -> Params:
+    """Returns params.yaml with the network of the reference, whose encoder learns."""
+    params = read_params()
+    body = params.network.iqn.model_copy(update={"embedding_at": "state", "guided": False})
+    network = params.network.model_copy(update={"dense_hidden": REFERENCE_HIDDEN, "iqn": body})
+    nothing = Schedule(interpolation="linear", points=((0, 0.0),))
+    changes = {"rate_of": params.ppo.rate_of, "warmup_steps": 0, "guide_floor": nothing}
+    return params.model_copy(update={"network": network, "iqn": params.iqn.model_copy(update=changes)})
+
+
+def ppo_updates(params: Params, device: torch.device) -> Variants:
+    """Returns updates of PPO, by precision and by how often the encoder learns."""
+    batch, variants = params.ppo.batch_size, Variants()
+    block = random_block(params, 2 * batch // 32, 32)
     steps = {"steps_per_update": 2 * batch, "value_warmup_steps": 0, "max_kl": 1e9, "max_versions_behind": 9}
     for precision in PRECISIONS:
         for epochs, encoder_epochs in ((1, 1), (3, 1), (3, 0)):
             settings = steps | {"epochs": epochs, "encoder_epochs": encoder_epochs}
             learner = make_learner(agent_spec(params, "ppo", precision, **settings), 0, device)
 
-            def update_ppo(learner=learner, num_samples=2 * batch * epochs) -> int:  # noqa: ANN001
+            def update(learner: Any = learner, num_samples: int = 2 * batch * epochs) -> int:
                 learner.insert(block, 0, learner.version)
                 assert learner.update() is not None
                 return num_samples
 
-            variants[f"ppo {precision}, encoder in {encoder_epochs} of {epochs} epochs"] = update_ppo
-        settings = {
-            "start_steps": 1024,
-            "buffer_steps": 4096,
-            "samples_per_insert": 1e9,
-            "gradient_steps_per_update": 2,
-        }
-        learner = make_learner(agent_spec(params, "iqn", precision, **settings), 0, device)
-        for _ in range(3):
-            learner.insert(block, 0, 0)
-
-        def update_iqn(learner=learner) -> int:  # noqa: ANN001
-            assert learner.update() is not None
-            return 2 * params.iqn.batch_size
-
-        variants[f"iqn {precision}"] = update_iqn
+            variants[f"ppo {precision}, encoder in {encoder_epochs} of {epochs} epochs"] = update
     return variants
 
 
-def act_variants(params: Params, num_cars: int, device: torch.device = CPU) -> dict[str, Callable[[], int]]:
-    """Returns forward passes by name; each returns how many decisions it made."""
-    variants: dict[str, Callable[[], int]] = {}
-    block = random_block(BlockSpec(1, num_cars, params.observation.height, params.observation.width, NUM_FLOATS), 0)
+def iqn_learner(params: Params, precision: Precision, device: torch.device, **changes: object) -> IqnLearner:
+    """Returns a learner whose ring is full enough for any number of updates of two gradient steps."""
+    batch = params.iqn.model_copy(update=changes).batch_size
+    settings: dict[str, object] = {"start_steps": max(1024, batch), "buffer_steps": max(4096, 4 * batch)}
+    settings |= {"samples_per_insert": 1e9, "gradient_steps_per_update": 2}
+    learner = IqnLearner(agent_spec(params, "iqn", precision, **settings | changes), 0, device)
+    block = random_block(params, 32, 32)
+    for _ in range(2 + max(1024, batch) // 1024):
+        learner.insert(block, 0, 0)
+    return learner
+
+
+def iqn_updates(params: Params, device: torch.device, **changes: object) -> Variants:
+    """Returns updates of IQN by precision."""
+    variants, batch = Variants(), params.iqn.model_copy(update=changes).batch_size
+    for precision in PRECISIONS:
+        learner = iqn_learner(params, precision, device, **changes)
+
+        def update(learner: IqnLearner = learner) -> int:
+            assert learner.update() is not None
+            return 2 * batch
+
+        variants[f"iqn {precision}"] = update
+    return variants
+
+
+def decisions(params: Params, num_cars: int, device: torch.device) -> Variants:
+    """Returns decisions of PPO's and IQN's actors."""
+    block, variants = random_block(params, 1, num_cars), Variants()
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
-    for algorithm in ("ppo", "iqn"):
-        for precision in ACTING:
+    algorithms: tuple[Algorithm, ...] = ("ppo", "iqn")
+    for algorithm in algorithms:
+        for precision in (*PRECISIONS, "measured"):
             actor = make_actor(agent_spec(params, algorithm, precision), 0, device)
             actor.set_moment(AFTER_WARMUP)
 
-            def act(actor=actor) -> int:  # noqa: ANN001
-                actor.act(image, floats, explore=True)
-                return num_cars
+            def act(actor: Actor = actor) -> int:
+                return len(actor.act(image, floats, explore=True).action)
 
-            variants[f"{algorithm} {precision}, {num_cars} cars"] = act
+            variants[f"{algorithm} {precision}"] = act
     return variants
 
 
-def measure(variants: dict[str, Callable[[], int]], num_tries: int, device: torch.device = CPU) -> dict[str, float]:
-    """Returns samples per second of each variant, the best of interleaved tries."""
+def measure(variants: Variants, num_tries: int, device: torch.device = CPU) -> Rates:
+    """Returns what each variant makes in a second, the best of interleaved tries, the first of which does not count."""
     best = dict.fromkeys(variants, 0.0)
     for attempt in range(num_tries + 1):
         for name, run in variants.items():
             start_s = time.perf_counter()
-            num_samples = run()
+            num_made = run()
             wait_for(device)
             if attempt:
-                best[name] = max(best[name], num_samples / (time.perf_counter() - start_s))
+                best[name] = max(best[name], num_made / (time.perf_counter() - start_s))
     return best
+
+
+def fresh_rates(params: Params, device: torch.device) -> dict[str, Rates]:
+    """Returns the rates of agents with random weights, and the peak of a GPU's memory in GB."""
+    rates = {"update": measure(ppo_updates(params, device) | iqn_updates(params, device), UPDATE_TRIES, device)}
+    for batch in REFERENCE_BATCHES[: 1 if device == CPU else None]:
+        updates = iqn_updates(reference_params(), device, batch_size=batch, num_quantiles=NUM_QUANTILES)
+        rates[f"update, reference, batch {batch}"] = measure(updates, UPDATE_TRIES, device)
+    replaying = iqn_learner(params, "float32", device, batch_size=REFERENCE_BATCHES[0])
+    rates["draw"] = measure({"iqn": lambda: len(replaying.draw().batch.action)}, ACT_TRIES, device)
+    for num_cars in CARS if device == CPU else CARS_ON_DEVICE:
+        rates[f"act, {num_cars} cars"] = measure(decisions(params, num_cars, device), ACT_TRIES, device)
+    peak = peak_bytes(device)
+    return rates if peak is None else rates | {"peak memory": {"GB": peak / 1e9}}
+
+
+# A trained agent ------------------------------------------------------------------------------------------------------
+
+
+def spec_of(artifact: Artifact, params: Params) -> AgentSpec:
+    """Returns the spec of a trained agent's actors, in float32."""
+    name = artifact.config["algorithm"]
+    return AgentSpec(
+        algorithm=name,
+        observation=artifact.observation.params(),
+        encoder=ENCODER_CONFIG.validate_python(artifact.config["encoder"]),
+        network=NetworkParams.model_validate(artifact.config["network"]),
+        settings=type(params.algorithms[name]).model_validate_json(json.dumps(artifact.config[name])),
+        actions=artifact.actions.space,
+        normalisation=artifact.normalisation,
+        decision_ms=artifact.table.duration_ms,
+        precision="float32",
+        acting_precision="float32",
+    )
+
+
+class Greedy:
+    """Lets an actor race greedily, see `rulka.evaluation.race.Policy`."""
+
+    def __init__(self, actor: Actor, artifact: Artifact) -> None:
+        self.actions, self._actor = artifact.table, actor
+
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
+        """Returns a decision for each car."""
+        return np.array(self._actor.act(torch.from_numpy(image), torch.from_numpy(floats), explore=False).action)
+
+
+def cpu_ms(work: Callable[[], object]) -> float:
+    """Returns CPU milliseconds of one call."""
+    start_s = time.process_time()
+    work()
+    return 1000.0 * (time.process_time() - start_s)
+
+
+def measure_agent(artifact: Artifact, frames: FrameDataset, races: EvaluationRaces, params: Params) -> dict[str, Any]:
+    """Returns what was measured by precision; those that this processor cannot act in are told on standard error."""
+    shown = np.sort(np.random.default_rng(0).permutation(len(frames))[: NUM_CALIBRATED + NUM_COMPARED])
+    batch = frames.batch(shown)
+    image, floats, spec = batch.image, batch.floats, spec_of(artifact, params)
+    count = min(NUM_CALIBRATED, len(shown) // 2)
+    block = new_block(BlockSpec(count, 1, image.shape[2], image.shape[3], floats.shape[1], frames=image.shape[1]))
+    block.image[:count, 0], block.floats[:count, 0] = image[:count], floats[:count]
+    rows: dict[str, Any] = {}
+    actors: dict[str, Actor] = {}
+    greedy = None
+    for precision in get_args(ActingPrecision):
+        try:
+            check_acting_precision(precision, CPU)
+        except ActingPrecisionError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        actor = make_actor(replace(spec, acting_precision=precision), 0)
+        actor.set_moment(AFTER_WARMUP)
+        quantiser = Quantiser(make_actor(spec, 0).network, precision)
+        quantiser.observe(block)
+        published = quantiser.quantise(0, artifact.tensors)
+        row = {
+            "version_bytes": sum(tensor.numel() * tensor.element_size() for tensor in published.values()),
+            "quantise_ms": cpu_ms(lambda q=quantiser: q.quantise(1, artifact.tensors)),
+            "load_ms": cpu_ms(lambda a=actor, p=published: a.load_network(p)),
+        }
+        chosen = np.array(actor.act(image[count:], floats[count:], explore=False).action)
+        greedy = chosen if greedy is None else greedy  # float32 comes first
+        row["same_action"] = float((chosen == greedy).reshape(len(greedy), -1).all(axis=1).mean())
+        driven = ClosedLoop.of(race(Greedy(actor, artifact), races))
+        rows[precision], actors[precision] = row | driven.to_json(), actor
+    for num_cars in (1, 64):
+        seen = image[:num_cars], floats[:num_cars]
+        ways: Variants = {
+            name: lambda a=actor, s=seen: len(a.act(*s, explore=True).action) for name, actor in actors.items()
+        }
+        for name, rate in measure(ways, ACT_TRIES).items():
+            rows[name][f"decisions_per_s_{num_cars}"] = rate
+    return rows
 
 
 def main() -> None:
     """Prints a table, or one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--device", default=os.environ.get(DEVICE_VARIABLE, "cpu"), help="auto, cpu, cuda or mps")
+    parser.add_argument("--agent", type=Path, help="folder of a trained agent")
+    parser.add_argument("--frames", type=Path, default=Path("data/frames"), help="what it is shown")
+    parser.add_argument("--races", type=Path, default=Path("data/races"), help="folder with the track that it races on")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     raise_malloc_thresholds()
-    params, device = read_params(), choose_device(arguments.device).device
-    rates = {"update": measure(update_variants(params, device), 4, device)}
-    for num_cars in CARS if device == CPU else CARS_ON_DEVICE:
-        rates[f"act {num_cars}"] = measure(act_variants(params, num_cars, device), 30, device)
-    if (peak := peak_bytes(device)) is not None:
-        rates["peak memory"] = {"GB": peak / 1e9}
+    params = read_params()
+    if arguments.agent is None:
+        found = fresh_rates(params, choose_device(arguments.device).device)
+    else:
+        artifact = load_artifact(arguments.agent, ("agent",))
+        sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+        races = EvaluationRaces.of(load_races(arguments.races).main_track, *sections)
+        sight, places = artifact.observation.params(), artifact.table.actions_per_decision
+        frames = FrameDataset(arguments.frames, "train", sight.frames, places)
+        found = measure_agent(artifact, frames, races, params)
     if arguments.json:
-        print(json.dumps(rates))
+        print(json.dumps(found))
         return
-    print("samples/s")
-    for group, variants in rates.items():
+    for group, values in found.items():
         print(f"\n{group}")
-        for name, rate in variants.items():
-            print(f"  {name:48s} {rate:12,.1f}")
+        for name, value in values.items():
+            print(f"  {name:48s} {'none' if value is None else format(value, '12,.4g' if value < 100 else '12,.0f')}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A cycle is a decision as the game has it: run step, request of a frame, frame, inputs, on to the next run step 50 ms
 later. `with the state` fetches and rewinds to the simulation state in every run step as well, as a rollout does. The
-server is `rulka serve-game` in a process of its own, over loopback, with 64 x 64 grey frames; with `--port` it is
+server is `rulka game serve` in a process of its own, over loopback, with 64 x 64 grey frames; with `--port` it is
 whatever listens there. Wall time, median of several tries; CPU time of both sides for each cycle.
 """
 

@@ -15,8 +15,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,8 @@ from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, upload,
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.pretraining.fit import Lessons, choose_precision, fit
-from rulka.pretraining.objectives import OBJECTIVES, build_objective
-from rulka.pretraining.params import FitParams, ObjectiveParams
+from rulka.pretraining.objectives import OBJECTIVES, Objective, build_objective
+from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 from tasks.capture import capture
 from tasks.races import races
@@ -46,104 +45,79 @@ NUM_DEMONSTRATIONS = 8
 
 Round = Callable[[], int]
 """Learns and returns from how many frames."""
+Way = tuple[nn.Module, FitParams, Callable[..., Any], Callable[[Any], Tensor]]
+"""A network, how it is trained, what iterates over an epoch's batches, and the loss of one."""
 
 
 def make_frames(params: Params, folder: Path) -> FrameDataset:
     """Returns the training frames of some races of the built-in driver."""
-    (folder / "recordings").mkdir()
     chosen = params.races.model_copy(update={"num_demonstrations": NUM_DEMONSTRATIONS, "reference_decisions": 0})
-    races(
-        params.actions,
-        params.simulator,
-        params.track,
-        chosen,
-        params.race_end,
-        recordings_dir=folder / "recordings",
-        out_dir=folder / "races",
-    )
-    capture(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.capture,
-        races_dir=folder / "races",
-        out_dir=folder / "frames",
-    )
+    (folder / "recordings").mkdir()
+    params = params.model_copy(update={"races": chosen})
+    races(params, recordings_dir=folder / "recordings", out_dir=folder / "races")
+    capture(params, races_dir=folder / "races", out_dir=folder / "frames")
     return FrameDataset(folder / "frames", "train")
 
 
-def rounds_of(
-    network: nn.Module, params: FitParams, read: Callable[[int], Any], loss: Callable[[Any], Tensor]
-) -> tuple[Round, Round]:
+def ways_of(params: Params, frames: FrameDataset, device: torch.device) -> dict[str, Way]:
+    """Returns every objective of Level 0, and Level 1."""
+    found: dict[str, Way] = {}
+    for kind in OBJECTIVES:
+        objective, generator = build_objective(kind(), params.encoder, params.observation), make_generator(device, 0)
+
+        def rebuild(batch: Images, of: Objective = objective, generator: torch.Generator = generator) -> Tensor:
+            return of.loss(batch.image, generator)
+
+        found[kind().kind] = objective.to(device), params.pretrain, frames.iterate_images, rebuild
+    sizes = params.observation, params.encoder, params.network
+    num_actions = action_table(params.actions.ticks_per_action).num_actions
+    policy = build_clone_policy(*sizes, reference_normalisation(), num_actions).to(device)
+    share = torch.from_numpy(frames.action_share[:]).to(device)
+
+    def imitate(batch: Batch) -> Tensor:
+        return functional.cross_entropy(policy(batch.image, batch.floats), share[batch.number])
+
+    return found | {"clone": (policy, params.clone, frames.iterate_batches, imitate)}
+
+
+def rounds_of(way: Way) -> dict[str, Round]:
     """Returns what learns from some batches that are read, and from the first of them over and over."""
+    network, params, iterate, loss = way
     device = next(network.parameters()).device
-    cached = next(read(0))
-    precision = choose_precision(params.precision, network, lambda: loss(upload(cached, device)))
-    once = params.model_copy(update={"epochs": 1, "precision": precision})
     epochs = itertools.count()
 
-    def learn(batches: Callable[[int], Any]) -> int:
-        lessons = Lessons(lambda _: itertools.islice(batches(next(epochs)), NUM_BATCHES), loss, lambda: None)
+    def read() -> Iterator[Any]:
+        return iterate(seed=0, epoch=next(epochs), batch_size=params.batch_size)
+
+    first = next(read())
+    precision = choose_precision(params.precision, network, lambda: loss(upload(first, device)))
+    once = params.model_copy(update={"epochs": 1, "precision": precision})
+
+    def learn(batches: Callable[[], Iterator[Any]]) -> int:
+        lessons = Lessons(lambda _: itertools.islice(batches(), NUM_BATCHES), loss, lambda: None)
         bar = Progress("", None, "frames", stream=io.StringIO())
         fit(network, once, NUM_BATCHES, lessons, bar)
         wait_for(device)
         return int(bar.done)
 
-    return partial(learn, read), partial(learn, lambda _: itertools.repeat(cached))
+    return {"read": lambda: learn(read), "cached": lambda: learn(lambda: itertools.repeat(first))}
 
 
-def level_0(params: Params, chosen: ObjectiveParams, frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
-    """Returns the rounds of an objective."""
-    objective = build_objective(chosen, params.encoder, params.observation).to(device)
-    generator = make_generator(device, 0)
-
-    def loss(batch: Images) -> Tensor:
-        return objective.loss(batch.image, generator)
-
-    read = partial(_read, frames.iterate_images, params.pretrain.batch_size)
-    return rounds_of(objective, params.pretrain, read, loss)
-
-
-def level_1(params: Params, frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
-    """Returns the rounds of behaviour cloning."""
-    num_actions = action_table(params.actions.ticks_per_action).num_actions
-    policy = build_clone_policy(
-        params.observation, params.encoder, params.network, reference_normalisation(), num_actions
-    ).to(device)
-
-    share = torch.from_numpy(frames.action_share[:]).to(device)
-
-    def loss(batch: Batch) -> Tensor:
-        return functional.cross_entropy(policy(batch.image, batch.floats), share[batch.number])
-
-    return rounds_of(policy, params.clone, partial(_read, frames.iterate_batches, params.clone.batch_size), loss)
-
-
-def _read(iterate: Callable[..., Any], batch_size: int, epoch: int) -> Any:
-    return iterate(seed=0, epoch=epoch, batch_size=batch_size)
-
-
-def median_rates(rounds: dict[str, tuple[Round, Round]]) -> dict[str, dict[str, float]]:
+def median_rates(ways: dict[str, Way]) -> dict[str, dict[str, float]]:
     """Returns frames per second of wall time, read and cached, and the median ratio of the two, interleaved."""
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in rounds}
+    rounds = {name: rounds_of(way) for name, way in ways.items()}
+    rates: dict[str, list[dict[str, float]]] = {name: [] for name in rounds}
     rng = np.random.default_rng(0)
     for attempt in range(NUM_ROUNDS + 1):
         for name in rng.permutation([*rounds]).tolist():
-            found = [0.0, 0.0]
-            for which in rng.permutation(2).tolist():
+            found = {}
+            for which in rng.permutation([*rounds[name]]).tolist():
                 start_s = time.perf_counter()
                 num_frames = rounds[name][which]()
                 found[which] = num_frames / (time.perf_counter() - start_s)
             if attempt:  # the first finds caches cold
-                rates[name].append((found[0], found[1]))
-    return {
-        name: {
-            "read": statistics.median(read for read, _ in pairs),
-            "cached": statistics.median(cached for _, cached in pairs),
-            "ratio": statistics.median(read / cached for read, cached in pairs),
-        }
-        for name, pairs in rates.items()
-    }
+                rates[name].append(found | {"ratio": found["read"] / found["cached"]})
+    return {name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in rates.items()}
 
 
 def main() -> None:
@@ -158,8 +132,7 @@ def main() -> None:
     device = choose_device(arguments.device or os.environ.get(DEVICE_VARIABLE, "cpu")).device
     with tempfile.TemporaryDirectory() as folder:
         frames = make_frames(params, Path(folder))
-        rounds = {kind().kind: level_0(params, kind(), frames, device) for kind in OBJECTIVES}
-        rates = median_rates(rounds | {"clone": level_1(params, frames, device)})
+        rates = median_rates(ways_of(params, frames, device))
     if arguments.json:
         print(json.dumps({"device": str(device), "batch": params.pretrain.batch_size, "frames_per_s": rates}))
         return

@@ -1,13 +1,16 @@
-"""How fast recordings are read: `python -m benchmarks.recordings [FOLDER] [--json]`.
+"""How fast recordings are read, and races become frames: `python -m benchmarks.recordings [FOLDER] [--json]`.
 
-The measure of a reader is the work nobody can avoid: decompressing. So the same run times, in turn and on one thread,
+One thread, CPU time, the best of some interleaved tries. The measure of a reader is the work nobody can avoid, so the
+same run times
 
 * `decompression`: LZO of every body and zlib of every block of samples, and nothing else,
 * `full`: the whole reading of every file, from its bytes to arrays (maps included),
 * `header`: the header-only reading of the same files, from their bytes.
 
-CPU time, best of some interleaved tries. Targets: full at most 3 times decompression, header at least 20 times as fast
-as full. The folder is `RULKA_RECORDINGS`, or `../shared/recordings`, when not given.
+Targets: full at most 3 times decompression, header at least 20 times as fast as full. `frames` is the whole way of the
+stage `capture` in one process, for the races of the map with most recordings: cars at every decision, labels, floats,
+frames, and shards written to disk; in frames a second, beside frames drawn alone. The folder is `RULKA_RECORDINGS`, or
+`../shared/recordings`, when not given.
 """
 
 from __future__ import annotations
@@ -15,33 +18,46 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+
+from rulka.actions import action_table
+from rulka.artifacts import observation_contract
+from rulka.datasets.capture import CaptureSettings, capture_race, cars_at, decision_times
+from rulka.datasets.frames import FrameWriter
+from rulka.datasets.from_recordings import find_recordings, read_race_dataset
+from rulka.datasets.races import RaceDataset
+from rulka.datasets.split import split_races
+from rulka.observation import CAR
+from rulka.params import Params, read_params
 from rulka.recordings.container import MAP, read_container
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.header import parse_header
 from rulka.recordings.reader import parse_map, parse_recording
+from rulka.simulator.render import FrameRenderer, camera_array
+from rulka.simulator.scene import bake_scene
+from rulka.tracks.progress import progress_along
 
 TRIES = 15
-MAX_FULL_TO_DECOMPRESSION, MIN_FULL_TO_HEADER = 3.0, 20.0
+Files = list[tuple[bytes, bool]]
+"""Contents, and whether a file is a map."""
 
 
 def read_whole(data: bytes, *, is_map: bool) -> None:
     """Reads one file of any kind; a file that is refused by name has been read up to there."""
     try:
-        if is_map:
-            parse_map(data)
-        else:
-            parse_recording(data)
+        (parse_map if is_map else parse_recording)(data)
     except RecordingError:
         return
 
 
-def zlib_blocks(files: list[tuple[bytes, bool]]) -> list[bytes]:
+def zlib_blocks(files: Files) -> list[bytes]:
     """Returns every zlib stream that reading the files decompresses."""
     blocks: list[bytes] = []
     make = zlib.decompressobj
@@ -64,28 +80,46 @@ def zlib_blocks(files: list[tuple[bytes, bool]]) -> list[bytes]:
     return blocks
 
 
-def variants(files: list[tuple[bytes, bool]]) -> dict[str, Callable[[], None]]:
+def readings(files: Files) -> dict[str, Callable[[], object]]:
     """Returns the three ways of reading all files, by name."""
     blocks = zlib_blocks(files)
-
-    def decompression() -> None:
-        for data, _ in files:
-            read_container(data)
-        for block in blocks:
-            zlib.decompress(block)
-
-    def full() -> None:
-        for data, is_map in files:
-            read_whole(data, is_map=is_map)
-
-    def header() -> None:
-        for data, _ in files:
-            parse_header(read_container(data, header_only=True))
-
-    return {"decompression": decompression, "full": full, "header": header}
+    return {
+        "decompression": lambda: [*(read_container(data) for data, _ in files), *map(zlib.decompress, blocks)],
+        "full": lambda: [read_whole(data, is_map=is_map) for data, is_map in files],
+        "header": lambda: [parse_header(read_container(data, header_only=True)) for data, _ in files],
+    }
 
 
-def measure(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
+def captures(params: Params, dataset: RaceDataset) -> tuple[int, dict[str, Callable[[], object]]]:
+    """Returns how many frames the races of the main track have, and the ways to make them."""
+    races, track, size = dataset.on_main_track(), dataset.main_track, params.observation
+    table, scene = action_table(params.actions.ticks_per_action), bake_scene(track)
+    camera = camera_array(params.simulator.camera)
+    settings = CaptureSettings(size.height, size.width, table, params.capture.steer_dead_zone, camera)
+    cars = [cars_at(race, decision_times(race, table.duration_ms)) for race in races]
+    zones = [progress_along(track, rows[:, CAR["position"]])[0] for rows in cars]
+
+    def draw() -> None:
+        for rows, zone in zip(cars, zones, strict=True):
+            FrameRenderer(rows, zone, scene, camera).render(np.empty((len(rows), size.height, size.width), np.uint8))
+
+    def write() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            writer = FrameWriter(
+                Path(folder),
+                observation=observation_contract(size),
+                actions=table,
+                main_track=track.uid,
+                splits=split_races([race.race_id for race in races], params.capture.validation_fraction, 0.0),
+            )
+            for race in races:
+                writer.add(capture_race(race, track, scene, settings))
+            writer.close()
+
+    return sum(map(len, cars)), {"frames": write, "frames drawn alone": draw}
+
+
+def measure(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Returns the least CPU seconds of each variant; the first round only warms up."""
     best = dict.fromkeys(runs, float("inf"))
     for attempt in range(TRIES + 1):
@@ -103,27 +137,24 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", help="folder of Gbx files")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
-    folder = Path(arguments.folder or os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
+    folder, params = Path(arguments.folder or os.environ.get("RULKA_RECORDINGS", "../shared/recordings")), read_params()
     data = [path.read_bytes() for path in sorted(folder.rglob("*")) if path.suffix.lower() == ".gbx"]
     if not data:
         parser.error(f"no Gbx file is in {folder}; name another folder")
-    files = [(one, read_container(one, header_only=True).class_id == MAP) for one in data]
-    seconds = measure(variants(files))
-    result = {
-        "files": len(files),
-        "bytes": sum(map(len, data)),
-        "milliseconds": {name: round(1000 * value, 3) for name, value in seconds.items()},
-        "full_to_decompression": round(seconds["full"] / seconds["decompression"], 2),
-        "full_to_header": round(seconds["full"] / seconds["header"], 1),
-    }
+    seconds = measure(readings([(one, read_container(one, header_only=True).class_id == MAP) for one in data]))
+    races = params.races
+    dataset = read_race_dataset(folder, find_recordings(folder), races.map_uid, races.select, lambda: None)
+    num_frames, runs = captures(params, dataset)
+    result = {f"{name}, ms": 1000.0 * value for name, value in seconds.items()}
+    result |= {"full to decompression": seconds["full"] / seconds["decompression"]}
+    result |= {"full to header": seconds["full"] / seconds["header"]}
+    result |= {f"{name}/s": num_frames / value for name, value in measure(runs).items()}
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps({"files": len(data)} | result))
         return
-    print(f"{len(files)} files, {result['bytes'] / 1e6:.1f} MB, CPU milliseconds for all of them")
-    for name, milliseconds in result["milliseconds"].items():
-        print(f"  {name:14s} {milliseconds:9.2f}")
-    print(f"  full to decompression {result['full_to_decompression']:.2f} (target at most {MAX_FULL_TO_DECOMPRESSION})")
-    print(f"  full to header        {result['full_to_header']:.1f} (target at least {MIN_FULL_TO_HEADER})")
+    print(f"{len(data)} files, {sum(map(len, data)) / 1e6:.1f} MB")
+    for name, value in result.items():
+        print(f"  {name:24s} {value:12,.2f}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,12 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-import psutil
-
 ROOT = Path(__file__).parents[1]
 WORKERS = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
 BUSY_LOOP = "while True: pass"
-LOOK_S = 2.0
 
 
 class Condition(NamedTuple):
@@ -61,27 +57,6 @@ def busy_loops(number: int) -> Iterator[None]:
             loop.wait()
 
 
-class PeakMemory(threading.Thread):
-    """The most memory that a process and its descendants had together, in bytes; pages that they share count once."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self._root = psutil.Process(pid)
-        self.peak_bytes = 0
-
-    def run(self) -> None:
-        """Looks until the process has ended."""
-        while self._root.is_running():
-            num_bytes = 0
-            try:
-                for process in [self._root, *self._root.children(recursive=True)]:
-                    num_bytes += process.memory_full_info().pss
-            except psutil.Error:  # one ended meanwhile
-                pass
-            self.peak_bytes = max(self.peak_bytes, num_bytes)
-            time.sleep(LOOK_S)
-
-
 def run(name: str, seed: int, arguments: list[str]) -> bool:
     """Runs one tier under one condition, prints its line, and returns whether it was green."""
     condition = CONDITIONS[name]
@@ -90,15 +65,12 @@ def run(name: str, seed: int, arguments: list[str]) -> bool:
     started_s = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output, busy_loops(condition.num_loops):
         environment = os.environ | condition.environment
-        pytest = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        memory = PeakMemory(pytest.pid)
-        memory.start()
-        code = pytest.wait()
+        code = subprocess.call(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         output.seek(0)
         text = output.read()
-    minutes, gigabytes = (time.monotonic() - started_s) / 60, memory.peak_bytes / 1e9
+    minutes = (time.monotonic() - started_s) / 60
     last = text.rstrip().rpartition("\n")[2].strip("= ")
-    print(f"{name:<10} seed {seed:<11} {minutes:5.1f} min  {gigabytes:4.1f} GB  {last}", flush=True)
+    print(f"{name:<10} seed {seed:<11} {minutes:5.1f} min  {last}", flush=True)
     for line in re.findall(r"^(?:FAILED|ERROR) .*", text, re.MULTILINE):
         print(f"    {line}", flush=True)
     if code and not re.search(r"^(?:FAILED|ERROR) ", text, re.MULTILINE):

@@ -58,7 +58,11 @@ class Policy(Torso, ABC, Generic[OutputsT]):
         initialise_all(self.trunk, RELU_GAIN)
         self.policy_head = nn.Linear(dense_hidden, num_actions)
         initialise(self.policy_head, POLICY_GAIN)
+        self._add_heads(dense_hidden)
         self.dropout = 0.0
+
+    def _add_heads(self, dense_hidden: int) -> None:
+        """Adds further heads behind a trunk of this width."""
 
     def forward(self, image: Tensor, floats: Tensor) -> OutputsT:
         """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32, or these and a value."""
@@ -109,16 +113,7 @@ class ClonePolicy(Policy[Tensor]):
 class ActorCritic(Policy[PolicyAndValue]):
     """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
 
-    def __init__(
-        self,
-        inputs: InputShape,
-        encoder: EncoderConfig,
-        float_hidden: int,
-        dense_hidden: int,
-        num_actions: int,
-        fusion: FusionConfig = CONCAT,
-    ) -> None:
-        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions, fusion)
+    def _add_heads(self, dense_hidden: int) -> None:
         self.value_head = nn.Linear(dense_hidden, 1)
         initialise(self.value_head, LAST_GAIN)
 

@@ -46,6 +46,10 @@ class ConvDecoder(nn.Module):
         return torch.tanh(self.layers(self.expand(features))[:, :, : self.height, : self.width])
 
 
+def _two_layers(num_inputs: int, num_outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(num_inputs, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, num_outputs))
+
+
 class Gaussian(NamedTuple):
     """A diagonal normal distribution for each row; both [B, Z]."""
 
@@ -58,9 +62,7 @@ class VaeHead(nn.Module):
 
     def __init__(self, num_inputs: int, num_latent: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(num_inputs, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, 2 * num_latent)
-        )
+        self.layers = _two_layers(num_inputs, 2 * num_latent)
 
     def forward(self, features: Tensor) -> Gaussian:
         """Maps encoder features [B, E] to a distribution."""
@@ -83,9 +85,7 @@ class Projector(nn.Module):
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(num_inputs, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, num_outputs)
-        )
+        self.layers = _two_layers(num_inputs, num_outputs)
 
     def forward(self, features: Tensor) -> Tensor:
         """Maps encoder features [B, E] to [B, P], not normalised."""

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,19 +54,6 @@ MODEL_TYPE = "rulka"
 STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
 """Which stage makes artifacts of a kind, for messages."""
 
-_META_KEYS = {
-    "model_type",
-    "kind",
-    "schema_version",
-    "environment",
-    "config",
-    "observation",
-    "actions",
-    "normalisation",
-    "provenance",
-    "weights_sha256",
-    "meta_sha256",
-}
 _ACTIONS: TypeAdapter[ActionTable | ActionSpace] = TypeAdapter(ActionTable | ActionSpace)
 
 
@@ -107,13 +94,7 @@ class SightContract(ObservationContract):
 
     def params(self) -> ObservationParams:
         """Returns the same in the words of the parameters."""
-        return ObservationParams(
-            height=self.height,
-            width=self.width,
-            frames=self.frames,
-            frames_as=self.frames_as,
-            withheld=self.withheld,
-        )
+        return ObservationParams(**{name: getattr(self, name) for name in ObservationParams.model_fields})
 
 
 @dataclass(frozen=True)
@@ -150,6 +131,10 @@ class Artifact:
     def encoder(self) -> EncoderConfig:
         """The encoder, from which its network can be built; of a backbone more than what parameters ask for."""
         return ENCODER_CONFIG.validate_python(self.config["encoder"])
+
+
+_META_KEYS = {field.name for field in fields(Artifact)} - {"tensors"}
+_META_KEYS |= {"model_type", "schema_version", "weights_sha256", "meta_sha256"}
 
 
 def float_layout_hash(actions_per_decision: int = 1) -> str:
@@ -249,7 +234,7 @@ def load_artifact(
         _refuse(folder, "kind", meta["kind"], wanted, hint)
     if environment is not None:
         if meta["environment"] != environment:
-            hint = "`rulka evaluate-env` lets it act in its own environment." if environment == RACES else ""
+            hint = "`rulka env evaluate` lets it act in its own environment." if environment == RACES else ""
             _refuse(folder, "environment", meta["environment"], environment, hint)
         check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:

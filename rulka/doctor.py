@@ -19,7 +19,6 @@ import psutil
 from rulka.cluster import chosen_address, find_cluster
 from rulka.disk import unwritable_paths
 from rulka.errors import UserError
-from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
 from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph, sections_of_stage
@@ -35,8 +34,6 @@ MIN_SHARED_MEMORY_MB = 256.0
 """Training as shipped takes a tenth of it; Docker gives a container 64 MB."""
 DVC = (sys.executable, "-m", "dvc")
 LOCAL_CONFIG = Path(".dvc/config.local")
-PLUGINS = ("Documents/TMInterface/Plugins", "My Documents/TMInterface/Plugins")
-"""Where TMInterface looks for plugins, below the folder of a user."""
 TIMEOUT_S = 60.0
 MOST_NAMED = 5
 
@@ -102,15 +99,19 @@ def findings_of(name: str, check: Check) -> list[Finding]:
     return [found] if isinstance(found, Finding) else found
 
 
+def _judged(name: str, is_right: bool, text: str, to_do: str) -> Finding:
+    """Returns that something is right, or what to do because it is not."""
+    return Finding(name, State.OK, text) if is_right else Finding(name, State.WRONG, text, to_do)
+
+
 # The machine ----------------------------------------------------------------------------------------------------------
 
 
 def python() -> Finding:
     """Checks that this is a Python that the project was tested with."""
     found = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if found in PYTHONS:
-        return Finding("python", State.OK, f"{found}, {sys.executable}")
-    return Finding("python", State.WRONG, f"{found}, {sys.executable}", f"make a new .venv with {' or '.join(PYTHONS)}")
+    hint = f"make a new .venv with {' or '.join(PYTHONS)}"
+    return _judged("python", found in PYTHONS, f"{found}, {sys.executable}", hint)
 
 
 def packages() -> Finding:
@@ -175,10 +176,8 @@ def device() -> Finding:
 def memory() -> Finding:
     """Checks that a run fits into the free memory."""
     free_gb = psutil.virtual_memory().available / 1e9
-    text = f"{free_gb:.0f} GB free"
-    if free_gb >= MIN_MEMORY_GB:
-        return Finding("memory", State.OK, text)
-    return Finding("memory", State.WRONG, f"{text}, a run takes up to {MIN_MEMORY_GB:.0f}", "end something else first")
+    hint = f"a run takes up to {MIN_MEMORY_GB:.0f} GB: end something else first"
+    return _judged("memory", free_gb >= MIN_MEMORY_GB, f"{free_gb:.0f} GB free", hint)
 
 
 def shared_memory() -> list[Finding]:
@@ -187,19 +186,16 @@ def shared_memory() -> list[Finding]:
         return []
     room = shutil.disk_usage(SHARED_MEMORY)
     text = f"{room.free / 1e6:.0f} of {room.total / 1e6:.0f} MB free in {SHARED_MEMORY}"
-    if room.free >= MIN_SHARED_MEMORY_MB * 1e6:
-        return [Finding("shared memory", State.OK, text)]
     hint = "end other runs; start a container with --shm-size=1g, elsewhere `mount -o remount,size=1G /dev/shm`"
-    return [Finding("shared memory", State.WRONG, text, hint)]
+    return [_judged("shared memory", room.free >= MIN_SHARED_MEMORY_MB * 1e6, text, hint)]
 
 
 def disk() -> Finding:
     """Checks that there is room on the disk."""
     free_gb = shutil.disk_usage(".").free / 1e9
-    if free_gb >= MIN_DISK_GB:
-        return Finding("disk", State.OK, f"{free_gb:.0f} GB free")
-    hint = "see `du -sh data .dvc/cache runs .prefect`; `dvc gc --all-commits --dry` names what no commit needs"
-    return Finding("disk", State.WRONG, f"{free_gb:.0f} GB free; a run wants {MIN_DISK_GB:.0f}", hint)
+    hint = f"a run wants {MIN_DISK_GB:.0f}: see `du -sh data .dvc/cache runs .prefect`;"
+    hint += " `dvc gc --all-commits --dry` names what no commit needs"
+    return _judged("disk", free_gb >= MIN_DISK_GB, f"{free_gb:.0f} GB free", hint)
 
 
 # The folder -----------------------------------------------------------------------------------------------------------
@@ -299,42 +295,23 @@ def cluster() -> list[Finding]:
 
 
 def game() -> list[Finding]:
-    """Checks the game's program, plugin and link; says nothing where this machine has no settings of a game."""
+    """Checks the game's program and link; says nothing where this machine has no settings of a game."""
     settings = read_game_settings()
     if settings == GameSettings():
         return []
-    return [_program(settings), *_plugin(settings), _link(settings)]
+    return [_program(settings), _link(settings)]
 
 
 def _program(settings: GameSettings) -> Finding:
     where = f"{settings.host}:{settings.port}"
     if not settings.starts_games:
         return Finding("game", State.OK, f"expected at {where}, started by you")
-    command = launch_command(settings, settings.port)
-    program = settings.exe if settings.exe and not settings.prefix else Path(command[0])
-    missing = [str(path) for path in (settings.exe, settings.prefix) if path is not None and not path.exists()]
-    if shutil.which(str(program)) is None and not program.is_file():
-        missing.insert(0, str(program))
-    if missing:
+    program = launch_command(settings, settings.port)[0]
+    needed = [Path(program), *(path for path in (settings.exe, settings.prefix) if path is not None)]
+    if missing := [path for path in needed if shutil.which(str(path)) is None and not path.exists()]:
         hint = "look at RULKA_GAME_* in the environment and in .env"
         return Finding("game", State.WRONG, f"{missing[0]} is not there", hint)
-    return Finding("game", State.OK, f"started by Rulka at {where} with {command[0]}")
-
-
-def _plugin(settings: GameSettings) -> list[Finding]:
-    """Looks for our plugin in the prefix of Wine, or below the home of the user."""
-    homes = sorted((settings.prefix / "drive_c" / "users").glob("*")) if settings.prefix else [Path.home()]
-    folders = [home / name for home in homes for name in PLUGINS if (home / name).is_dir()]
-    if not folders:
-        # A command of one's own may start a game whose folder cannot be known.
-        return []
-    lying = [folder / PLUGIN_FILE.name for folder in folders if (folder / PLUGIN_FILE.name).is_file()]
-    copy = f"copy {PLUGIN_FILE} there, see docs/game.md"
-    if not lying:
-        return [Finding("game plugin", State.WRONG, f"{PLUGIN_FILE.name} is not in {folders[0]}", copy)]
-    if any(file.read_bytes() != PLUGIN_FILE.read_bytes() for file in lying):
-        return [Finding("game plugin", State.NOTE, f"{lying[0]} is not that of this version", copy)]
-    return [Finding("game plugin", State.OK, str(lying[0]))]
+    return Finding("game", State.OK, f"started by Rulka at {where} with {program}")
 
 
 def _link(settings: GameSettings) -> Finding:
@@ -344,10 +321,9 @@ def _link(settings: GameSettings) -> Finding:
         return Finding("game link", State.UNKNOWN, f"not looked at: {where} is on another machine")
     if found := holder(settings.host, settings.port):
         return Finding("game link", State.OK, f"{found} listens at {where}")
-    if settings.starts_games:
-        return Finding("game link", State.OK, f"nobody listens at {where} yet; Rulka starts the game when it is needed")
     hint = "start the game with TMInterface and the plugin, see docs/game.md"
-    return Finding("game link", State.NOTE, f"nobody listens at {where}", hint)
+    state = State.OK if settings.starts_games else State.NOTE  # Rulka starts the game when it is needed
+    return Finding("game link", state, f"nobody listens at {where} yet", "" if settings.starts_games else hint)
 
 
 CHECKS: dict[str, Check] = {

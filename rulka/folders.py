@@ -31,8 +31,6 @@ CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"
 PRESETS_LOG = RUNS / "presets.jsonl"
 """What each preset changed that was laid over `params.yaml`, a line each, the newest last."""
-STAGE_DURATIONS = RUNS / "stage_durations.jsonl"
-"""One line for each stage that ended well: stage, seconds, peak_rss_mb, ended_at."""
 
 METRICS_FILE = "metrics.json"
 """In the encoder's, the policy's and the evaluation's folder."""

@@ -34,7 +34,7 @@ from rulka.params import (
 )
 from rulka.params.problems import did_you_mean
 from rulka.params.reader import parsed
-from rulka.params.writer import section_lines, with_section, with_values
+from rulka.params.writer import with_sections, with_values
 
 PRESETS_DIR = Path("presets")
 ENVIRONMENTS = "environments"
@@ -105,11 +105,8 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
     text = _text(params_file)
     below = _applied_before(text)
-    body, brought = _without_header(text), list[str]()
-    for section in overlay:
-        lines = "" if written.get(section) else section_lines(_text(preset_file), section)
-        if lines:
-            body, brought = with_section(body, section, lines), [*brought, section]
+    brought = [section for section, values in overlay.items() if values and not written.get(section)]
+    body = with_sections(_without_header(text), _text(preset_file), brought)
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
     changes = _told(found)
     remarks = _remarks(below, name, changes, params)

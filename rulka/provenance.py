@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from rulka.graph import CODE_FOLDERS, code_files, hash_code
 
 LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors", "transformers")
-CHUNK_BYTES = 1 << 20
 SHARED_CODE = ("rulka", "models")
 SHOWN_DIGITS = 16
 
@@ -83,8 +82,7 @@ def hash_path(path: Path) -> str:
     for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
         digest.update(file.relative_to(path).as_posix().encode() + b"\0")
         with file.open("rb") as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                digest.update(chunk)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 

@@ -10,7 +10,6 @@ aside. What is edited between that comparison and DVC's reading, a second or two
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import signal
@@ -24,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -33,7 +31,7 @@ import psutil
 
 from rulka.disk import check_can_hold, disk_error_of
 from rulka.errors import UserError
-from rulka.folders import RUNS, STAGE_DURATIONS
+from rulka.folders import RUNS
 from rulka.graph import changes_since, is_recorded, note_inputs, read_graph, stage_of_module
 
 try:
@@ -66,14 +64,6 @@ class StageRunningError(UserError):
     """Two processes write the same output."""
 
 
-class NoCommitError(UserError):
-    """A repository of git in which nothing was committed yet."""
-
-
-class StageChangedError(UserError):
-    """What decides the result changed while the stage ran; its output is set aside."""
-
-
 def require(path: Path, stage: str) -> Path:
     """Returns `path` when it exists and, if it is a folder, holds something.
 
@@ -103,7 +93,7 @@ def output_folder(path: Path) -> Iterator[Path]:
 
     Raises:
         StageRunningError: if another process is writing a new content for `path`.
-        StageChangedError: if `path` is the output of the stage that this process runs, and what decides the result
+        UserError: if `path` is the output of the stage that this process runs, and what decides the result
             changed since the start; the finished output then lies in `SET_ASIDE_FOLDER`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +201,7 @@ class _StageRun:
         shutil.move(folder, aside)
         here, there = out.as_posix(), aside.as_posix()
         message = f"changed while `{self.stage}` ran: {changes}. The finished output is set aside in {there}"
-        raise StageChangedError(
+        raise UserError(
             message,
             hint=f"`dvc repro {self.stage}` makes it anew with what is there now. If you undo the change, or it makes"
             f" no difference, keep the output:\n  rm -rf {here} && mv {there} {here} && dvc commit -f {self.stage}",
@@ -261,8 +251,7 @@ def _run(main: Callable[[], None]) -> int:
     """Does the work, says what went wrong, and returns the exit code."""
     try:
         _note_start()
-        watch = _Watch()
-        watch.start()
+        _Watch().start()
         main()
     except UserError as error:
         return _fail(error)
@@ -273,7 +262,6 @@ def _run(main: Callable[[], None]) -> int:
             return EXIT_USER_ERROR
         return _fail(known)
     _INTERRUPTS.ignore()  # the output is in its place: DVC may have it
-    watch.write_duration()
     return 0
 
 
@@ -281,7 +269,7 @@ def _note_start() -> None:
     """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
 
     Raises:
-        NoCommitError: if this is a repository of git with nothing in it.
+        UserError: if this is a repository of git with nothing in it.
         DiskError: if its output cannot be written.
     """
     spec = sys.modules["__main__"].__spec__
@@ -304,7 +292,7 @@ def _check_has_commit() -> None:
         answer = subprocess.run(["git", "rev-parse", "--quiet", "--verify", "HEAD"], capture_output=True, check=False)
         if answer.returncode == NO_HEAD:
             message = "the git repository here has no commit yet, and a training is logged beside one"
-            raise NoCommitError(message, hint="`git add --all && git commit -m start`; results may come later.")
+            raise UserError(message, hint="`git add --all && git commit -m start`; results may come later.")
 
 
 def _fail(error: UserError) -> int:
@@ -384,55 +372,23 @@ def interrupt_on_signals() -> None:
 
 
 class _Watch(threading.Thread):
-    """Looks after this process: how much memory it takes, and who still waits for it."""
+    """Looks whether somebody still waits for this process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="watch")
-        self._started_s = time.monotonic()
         self._parent = os.getppid()
         self._starters = [int(pid) for pid in os.environ.get(STARTED_BY, "").split()]
-        self._peak_rss_bytes = 0
 
     def run(self) -> None:
         """Interrupts the stage when whoever started it was ended alone; otherwise nobody would ever stop it."""
         while not self._is_orphaned():
-            self._peak_rss_bytes = max(self._peak_rss_bytes, _rss_bytes())
             time.sleep(WATCH_PERIOD_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-
-    def write_duration(self) -> None:
-        """Appends the line of `STAGE_DURATIONS`; memory counts child processes, and shared pages once in each.
-
-        Where it cannot be written, that is a warning.
-        """
-        spec = sys.modules["__main__"].__spec__
-        line = {
-            "stage": spec.name.rpartition(".")[2] if spec else "unknown",
-            "seconds": round(time.monotonic() - self._started_s, 2),
-            "peak_rss_mb": round(max(self._peak_rss_bytes, _rss_bytes()) / 1e6, 1),
-            "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        try:
-            STAGE_DURATIONS.parent.mkdir(exist_ok=True)
-            with STAGE_DURATIONS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:  # only the report reads it, and does without: no reason to lose a finished stage
-            _say(f"warning: {STAGE_DURATIONS} cannot be written, how long this took is not kept: {error}\n")
 
     def _is_orphaned(self) -> bool:
         if STARTED_BY_DVC in os.environ and os.getppid() != self._parent:
             return True
         return not all(psutil.pid_exists(pid) for pid in self._starters)
-
-
-def _rss_bytes() -> int:
-    """Returns the resident memory of this process and all it started."""
-    this = psutil.Process()
-    total = 0
-    for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
 
 
 def _end_children() -> None:

@@ -13,23 +13,20 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
-from rulka.actions import ActionParams, action_table
+from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.card import write_card
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.game_capture import GameCapture, ReplayError, write_quarantine
-from rulka.datasets.params import CaptureParams
 from rulka.datasets.races import Race, RaceDataError, load_races
 from rulka.datasets.split import split_maps
 from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
-from rulka.observation_params import ObservationParams
-from rulka.params import read_params
+from rulka.params import Params, read_params
 from rulka.processes import end_with_parent, interrupts_blocked
 from rulka.progress import Progress
-from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.stage import output_folder, require, run_stage
@@ -40,33 +37,26 @@ _LOGGER = logging.getLogger(__name__)
 _Job = tuple[Race, Track, Scene, CaptureSettings]
 
 
-def capture(
-    observation: ObservationParams,
-    actions: ActionParams,
-    simulator: SimulatorParams,
-    capture: CaptureParams,
-    *,
-    races_dir: Path,
-    out_dir: Path,
-) -> None:
+def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
     """Captures every race, or those on the main track, several at a time, in an order that never changes.
 
     Raises:
         UserError: if the races are missing or none is on the main track.
     """
+    observation, capture = params.observation, params.capture
     require(races_dir, "races")
     dataset = load_races(races_dir)
     if not dataset.on_main_track():
         message = f"{races_dir.as_posix()} holds no race on its main track {dataset.main_track.uid}"
         raise RaceDataError(message, hint="Run `dvc repro races` again.")
     races = dataset.on_main_track() if capture.maps == "main" else list(dataset.races)
-    table = action_table(actions.ticks_per_action)
+    table = action_table(params.actions.ticks_per_action)
     settings = CaptureSettings(
         height=observation.height,
         width=observation.width,
         table=table,
         steer_dead_zone=capture.steer_dead_zone,
-        camera=camera_array(simulator.camera),
+        camera=camera_array(params.simulator.camera),
     )
     track = dataset.main_track
     with output_folder(out_dir) as folder:
@@ -139,15 +129,7 @@ def _capture_job(job: _Job) -> CapturedRace:
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
-    capture(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.capture,
-        races_dir=RACES,
-        out_dir=FRAMES,
-    )
+    capture(read_params(), races_dir=RACES, out_dir=FRAMES)
 
 
 if __name__ == "__main__":

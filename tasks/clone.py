@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +28,7 @@ import torch
 from torch import nn
 
 from models.actor_critic import CloningHeads
-from models.encoders.config import EncoderConfig
-from rulka.actions import ActionParams, ActionTable, action_table
-from rulka.agents.network_params import NetworkParams
+from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
@@ -43,8 +40,7 @@ from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.visiting import visit
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
-from rulka.observation_params import ObservationParams
-from rulka.params import read_params
+from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.cloning import (
     Labels,
     Lesson,
@@ -61,10 +57,8 @@ from rulka.pretraining.params import CloneParams, DaggerParams
 from rulka.pretraining.visited import Visited
 from rulka.progress import Progress
 from rulka.provenance import provenance
-from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.simulator.params import SimulatorParams
 from rulka.stage import output_folder, require, run_stage
 
 VISITED_SEED = 2_000_000
@@ -85,17 +79,7 @@ class Folders:
     runs: Path
 
 
-def clone(
-    observation: ObservationParams,
-    actions: ActionParams,
-    simulator: SimulatorParams,
-    race_end: RaceEndParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    clone: CloneParams,
-    *,
-    folders: Folders,
-) -> None:
+def clone(params: Params, *, folders: Folders) -> None:
     """Trains a policy to do what the recorded drivers did and keeps the weights of its best epoch.
 
     A run that was stopped goes on from its last checkpoint.
@@ -103,11 +87,12 @@ def clone(
     Raises:
         UserError: if an input is missing or made for other parameters, or training does not converge.
     """
+    observation, actions, network, clone = params.observation, params.actions, params.network, params.clone
     require(folders.frames, "capture")
     require(folders.encoder, "pretrain")
     single, table = action_table(actions.ticks_per_action), decision_table(actions, network)
     places = table.actions_per_decision
-    pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=encoder)
+    pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=params.encoder)
     splits: dict[Split, FrameDataset] = {
         split: FrameDataset(folders.frames, split, observation.frames, places) for split in SPLITS
     }
@@ -125,21 +110,12 @@ def clone(
     races = None
     if clone.race_every or clone.dagger:
         require(folders.races, "races")
-        settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
+        settings = RaceSettings.for_evaluation(observation, actions, params.simulator, clone, params.race_end)
         settings = settings.decided_by(table)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
-    sections = {
-        "observation": observation,
-        "actions": actions,
-        "simulator": simulator,
-        "race_end": race_end,
-        "encoder": encoder,
-        "network": network,
-        "clone": clone,
-    }
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
-    origin = provenance("clone", sections, inputs)
+    origin = provenance("clone", sections_of("clone", params), inputs)
     with resumable(folders.runs, origin) as checkpoints:
         visited = Visited(
             checkpoints.folder / "visited",
@@ -191,8 +167,6 @@ def _train(
     frames = frames_of(races_of(train, clone.maps))
     labels_of = partial(Labels.of, kind=clone.labels, is_analog=table.is_analog)
     labels = labels_of(train)
-    if not table.is_analog:
-        say_what_is_never_done(labels.now[frames].mean(dim=0).view(-1, table.num_actions).mean(dim=0), table)
     lesson = Lesson(policy, heads, labels.to(device), table)
 
     def loss(batch: Batch) -> torch.Tensor:
@@ -281,39 +255,11 @@ def _write_results(
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
 
 
-def say_what_is_never_done(share: torch.Tensor, table: ActionTable) -> None:
-    """Writes one line that names the actions without any share [A] in the labels."""
-    never = [name for name, part in zip(action_names(table), share.tolist(), strict=True) if part == 0.0]
-    if never:
-        sys.stderr.write(
-            f"clone: no training frame shows {', '.join(never)}; the policy cannot learn when to do that\n"
-        )
-
-
-def action_names(table: ActionTable) -> list[str]:
-    """Returns the pressed keys of every action in words."""
-    names = []
-    for controls in table.controls:
-        pressed = [name for name, is_down in controls._asdict().items() if is_down]
-        names.append("+".join(pressed).replace("accelerate", "gas") or "none")
-    return names
-
-
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
     use_cores()
     raise_malloc_thresholds()
-    clone(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.race_end,
-        params.encoder,
-        params.network,
-        params.clone,
-        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS),
-    )
+    clone(read_params(), folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS))
 
 
 if __name__ == "__main__":

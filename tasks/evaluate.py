@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rulka.actions import ActionParams
 from rulka.agents.algorithms import label_of
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import load_races, write_races
@@ -48,14 +47,11 @@ from rulka.folders import (
     TRAINING_LOG,
     VIDEO_FILE,
 )
-from rulka.observation_params import ObservationParams
-from rulka.params import read_params
-from rulka.race_params import RaceEndParams
+from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.report.figures import draw_figures, encoder_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report
-from rulka.simulator.params import SimulatorParams
 from rulka.stage import output_folder, require, run_stage
 from rulka.tracks.find import chosen_tracks
 from rulka.video.hud import HudTexts
@@ -85,27 +81,21 @@ class Inputs:
     encoder: Path
 
 
-def evaluate(
-    observation: ObservationParams,
-    actions: ActionParams,
-    simulator: SimulatorParams,
-    evaluate: EvaluateParams,
-    race_end: RaceEndParams,
-    *,
-    inputs: Inputs,
-    out_dir: Path,
-) -> None:
+def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
     """Races, compares, draws, films and writes it all down.
 
     Raises:
         UserError: if an input is missing, damaged, or made for other observations or actions.
     """
+    evaluate, race_end = params.evaluate, params.race_end
     require(inputs.agent, "train")
     require(inputs.policy, "clone")
     require(inputs.races, "races")
     dataset = load_races(inputs.races)
     demonstrations = dataset.on_main_track()
-    races = EvaluationRaces.of(dataset.main_track, observation, actions, simulator, evaluate, race_end)
+    races = EvaluationRaces.of(
+        dataset.main_track, params.observation, params.actions, params.simulator, evaluate, race_end
+    )
     further = [track for track in chosen_tracks(evaluate.tracks, races.track) if track.uid != races.track.uid]
     entries = drivers(inputs.agent, inputs.policy, races, use_device())
     evaluation = race_all(
@@ -129,9 +119,7 @@ def evaluate(
         export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
-        figures = draw_figures(
-            evaluation, _training_logs(inputs.agent), _read_json(inputs.policy / METRICS_FILE).get("confusion", [])
-        )
+        figures = draw_figures(evaluation, _training_logs(inputs.agent))
         (folder / PLOTS).mkdir()
         for name, figure in figures.items():
             (folder / PLOTS / f"{name}.png").write_bytes(figure.png)
@@ -207,23 +195,8 @@ def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
-    inputs = Inputs(
-        agent=AGENT,
-        races=RACES,
-        policy=POLICY,
-        agent_init=AGENT_INIT,
-        encoder=ENCODER,
-    )
-    evaluate(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.evaluate,
-        params.race_end,
-        inputs=inputs,
-        out_dir=EVALUATION,
-    )
+    inputs = Inputs(agent=AGENT, races=RACES, policy=POLICY, agent_init=AGENT_INIT, encoder=ENCODER)
+    evaluate(read_params(), inputs=inputs, out_dir=EVALUATION)
 
 
 if __name__ == "__main__":

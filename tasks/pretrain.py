@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from matplotlib.image import imsave
 
-from models.encoders.config import EncoderConfig
-from rulka.actions import ActionParams, action_table
+from rulka.actions import action_table
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.card import contact_sheet
@@ -37,8 +36,7 @@ from rulka.folders import (
     PREVIEWS_PICTURE,
 )
 from rulka.observation import reference_normalisation
-from rulka.observation_params import ObservationParams
-from rulka.params import read_params
+from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import FitError, History, Lessons, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
@@ -53,16 +51,7 @@ NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512
 
 
-def pretrain(
-    observation: ObservationParams,
-    actions: ActionParams,
-    encoder: EncoderConfig,
-    pretrain: PretrainParams,
-    *,
-    frames_dir: Path,
-    out_dir: Path,
-    runs_dir: Path,
-) -> None:
+def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path) -> None:
     """Trains an encoder on the training frames and keeps the weights of the epoch that did best on the held-out ones.
 
     A run that was stopped goes on from its last checkpoint in `runs_dir`.
@@ -71,17 +60,19 @@ def pretrain(
         UserError: if the frames are missing or of another size, a backbone cannot be had, or training does not
             converge.
     """
+    observation, pretrain = params.observation, params.pretrain
+    table = action_table(params.actions.ticks_per_action)
     require(frames_dir, "capture")
-    first = first_encoder(encoder, observation)
+    first = first_encoder(params.encoder, observation)
     train, validation, test = (FrameDataset(frames_dir, split, observation.channels) for split in SPLITS)
-    check_contract(train.index, observation_contract(observation), action_table(actions.ticks_per_action))
+    check_contract(train.index, observation_contract(observation), table)
     torch.manual_seed(pretrain.seed)
     objective = build_objective(pretrain.objective, first.config, observation).to(use_device())
     fresh = copy.deepcopy(objective.encoder)
     if first.tensors is not None:
         objective.encoder.load_state_dict(first.tensors)
-    sections = {"observation": observation, "encoder": encoder, "pretrain": pretrain}
-    origin = provenance("pretrain", sections, {"frames": frames_dir}) | {"first_weights": first.origin}
+    origin = provenance("pretrain", sections_of("pretrain", params), {"frames": frames_dir})
+    origin |= {"first_weights": first.origin}
     with resumable(runs_dir, origin) as checkpoints:
         history = _train(objective, pretrain, train, validation, checkpoints)
         probed = next((frames for frames in (test, validation) if frames.on_main_track()), None)
@@ -92,7 +83,7 @@ def pretrain(
             tensors={f"encoder.{name}": tensor for name, tensor in objective.encoder.state_dict().items()},
             config={"encoder": first.config.model_dump(mode="json")},
             observation=sight_contract(observation),
-            actions=action_table(actions.ticks_per_action),
+            actions=table,
             normalisation=reference_normalisation(),
             provenance=origin | {"probes": probes},
         )
@@ -204,18 +195,9 @@ def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams,
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
     use_cores()
     raise_malloc_thresholds()
-    pretrain(
-        params.observation,
-        params.actions,
-        params.encoder,
-        params.pretrain,
-        frames_dir=FRAMES,
-        out_dir=ENCODER,
-        runs_dir=PRETRAIN_RUNS,
-    )
+    pretrain(read_params(), frames_dir=FRAMES, out_dir=ENCODER, runs_dir=PRETRAIN_RUNS)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.actions import TICK_MS, ActionParams, ActionTable, action_table
+from rulka.actions import TICK_MS, ActionTable, action_table
 from rulka.datasets.from_recordings import (
     MissingRecordingsError,
     NoUsableRecordingError,
@@ -26,40 +26,29 @@ from rulka.datasets.params import RaceParams
 from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
 from rulka.folders import RACES, RECORDINGS, RUNS
-from rulka.params import read_params
+from rulka.params import Params, read_params
 from rulka.progress import Progress
-from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.reference.lap import reference_path, store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
-from rulka.simulator.params import SimulatorParams
 from rulka.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
-from rulka.tracks.params import TrackParams
 from rulka.tracks.track import Track
 
 REASONS_FILE = RUNS / "races_not_used.csv"
 """Why no recording could be used: file, error, hint."""
 
 
-def races(
-    actions: ActionParams,
-    simulator: SimulatorParams,
-    track: TrackParams,
-    races: RaceParams,
-    race_end: RaceEndParams,
-    *,
-    recordings_dir: Path,
-    out_dir: Path,
-) -> None:
+def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
     """Reads the recordings where there are any, and otherwise lets the built-in driver race on a generated track.
 
     Raises:
         UserError: if there are recordings but none can be used, if there are none though they are wanted or were
             used before, or if no driver reached the finish.
     """
+    races = params.races
     files = [] if races.source == "driver" else find_recordings(recordings_dir)
     if not files and races.source == "recordings":
         message = f"there are no recordings in {recordings_dir.as_posix()}, and races.source asks for them"
@@ -71,11 +60,11 @@ def races(
             dataset = _read(recordings_dir, files, races, bar.advance)
         sys.stdout.write(f"races: {summary_of(dataset)}\n")
     else:
-        dataset = _demonstrate(actions, simulator, track, races, race_end)
+        dataset = _demonstrate(params)
     with output_folder(out_dir) as folder:
         write_races(folder, dataset)
         if races.reference_decisions:
-            _find_reference(actions, simulator, races, dataset.main_track, folder)
+            _find_reference(params, dataset.main_track, folder)
 
 
 def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Callable[[], None]) -> RaceDataset:
@@ -92,12 +81,11 @@ def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Calla
         raise NoUsableRecordingError(str(error), hint=hint) from error
 
 
-def _demonstrate(
-    actions: ActionParams, simulator: SimulatorParams, track: TrackParams, races: RaceParams, race_end: RaceEndParams
-) -> RaceDataset:
+def _demonstrate(params: Params) -> RaceDataset:
     """Returns the finished races of a field of drivers; a race that did not finish shows nothing worth copying."""
-    road = campaign_track(races.campaign) if races.campaign else generate_track(**track.model_dump())
-    settings = RaceSettings.for_demonstrations(actions, simulator, race_end)
+    races = params.races
+    road = campaign_track(races.campaign) if races.campaign else generate_track(**params.track.model_dump())
+    settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
     with Progress("races: driving demonstrations", None, "decisions") as bar:
         driven = record_demonstrations(
             road, settings, races.driver, races.num_demonstrations, races.seed, on_decision=bar.advance
@@ -139,12 +127,10 @@ def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race
     )
 
 
-def _find_reference(
-    actions: ActionParams, simulator: SimulatorParams, races: RaceParams, track: Track, folder: Path
-) -> None:
+def _find_reference(params: Params, track: Track, folder: Path) -> None:
     """Writes the reference lap of the main track, or says that none was found."""
-    table = action_table(actions.ticks_per_action)
-    reference = search_with_progress(track, simulator, table, races.seed, races.reference_decisions)
+    races, table = params.races, action_table(params.actions.ticks_per_action)
+    reference = search_with_progress(track, params.simulator, table, races.seed, races.reference_decisions)
     if reference is None:
         sys.stdout.write(f"races: no lap of {track.name} reached the finish, so that there is no reference\n")
         sys.stdout.flush()
@@ -154,16 +140,7 @@ def _find_reference(
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
-    races(
-        params.actions,
-        params.simulator,
-        params.track,
-        params.races,
-        params.race_end,
-        recordings_dir=RECORDINGS,
-        out_dir=RACES,
-    )
+    races(read_params(), recordings_dir=RECORDINGS, out_dir=RACES)
 
 
 if __name__ == "__main__":

@@ -20,39 +20,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from models.encoders.config import EncoderConfig
-from rulka.actions import ActionParams, action_table
+from rulka.actions import action_table
 from rulka.agents.initial_weights import check_agent, check_agreement, initial_agent, report_json
-from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import decision_table
-from rulka.agents.params import TransferParams
 from rulka.artifacts import load_artifact, write_artifact
 from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
-from rulka.observation_params import ObservationParams
-from rulka.params import read_params
+from rulka.params import Params, read_params, sections_of
 from rulka.provenance import provenance
 from rulka.stage import output_folder, require, run_stage
-from rulka.training.params import TrainParams
 
 
-def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
-    observation: ObservationParams,
-    actions: ActionParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    train: TrainParams,
-    transfer: TransferParams,
-    *,
-    encoder_dir: Path,
-    policy_dir: Path,
-    out_dir: Path,
-) -> None:
+def transfer(params: Params, *, encoder_dir: Path, policy_dir: Path, out_dir: Path) -> None:
     """Writes one initial agent for every algorithm that will be trained.
 
     Raises:
         UserError: if an input is missing or damaged, does not fit the parameters or the other input, or lacks what a
             part should be taken from.
     """
+    observation, actions, encoder = params.observation, params.actions, params.encoder
+    network, train, transfer = params.network, params.train, params.transfer
     require(encoder_dir, "pretrain")
     require(policy_dir, "clone")
     single, table = action_table(actions.ticks_per_action), decision_table(actions, network)
@@ -65,14 +51,7 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
         inputs["agent"] = Path(transfer.agent)
         sources["agent"] = load_artifact(inputs["agent"], "agent", encoder=encoder)
         check_agent(sources["agent"], policy, observation)
-    sections = {
-        "observation": observation,
-        "actions": actions,
-        "encoder": encoder,
-        "network": network,
-        "transfer": transfer,
-    }
-    origin = provenance("transfer", sections, inputs)
+    origin = provenance("transfer", sections_of("transfer", params), inputs)
     with output_folder(out_dir) as folder:
         for algorithm in train.algorithms:
             initial, report = initial_agent(algorithm, sources, observation, network, transfer, origin)
@@ -85,18 +64,7 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
-    transfer(
-        params.observation,
-        params.actions,
-        params.encoder,
-        params.network,
-        params.train,
-        params.transfer,
-        encoder_dir=ENCODER,
-        policy_dir=POLICY,
-        out_dir=AGENT_INIT,
-    )
+    transfer(read_params(), encoder_dir=ENCODER, policy_dir=POLICY, out_dir=AGENT_INIT)
 
 
 if __name__ == "__main__":

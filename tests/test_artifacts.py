@@ -75,10 +75,6 @@ def test_round_trip(folder: Path) -> None:
     assert loaded.actions == ACTIONS
 
 
-def test_loading_without_expectations_takes_any_size(folder: Path) -> None:
-    assert load_artifact(folder, ("agent", "encoder")).observation.width == 48
-
-
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, META_FILE])
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
 def test_a_flipped_bit_is_noticed(folder: Path, name: str, where: float) -> None:
@@ -95,14 +91,6 @@ def test_a_missing_file_is_named_with_what_to_run(folder: Path, name: str) -> No
     with pytest.raises(ArtifactError, match=name) as caught:
         load_artifact(folder, "encoder")
     assert "dvc repro pretrain" in caught.value.hint
-
-
-def test_a_truncated_weights_file_is_noticed(folder: Path) -> None:
-    content = (folder / WEIGHTS_FILE).read_bytes()
-    (folder / WEIGHTS_FILE).write_bytes(content[:-1])
-    with pytest.raises(ArtifactError, match="SHA-256") as refused:
-        load_artifact(folder, "encoder")
-    assert refused.value.hint == _get_back(folder)
 
 
 @pytest.mark.parametrize("name", ["encoder", "mine"])
@@ -127,21 +115,6 @@ def test_another_kind_is_refused(folder: Path) -> None:
     assert refused.value.hint == "Name a folder that holds one of kind policy, such as data/policy."
 
 
-@pytest.mark.parametrize(("name", "hint"), [("agent", "`dvc repro train`"), ("mine", "make it again")])
-def test_damaged_metadata_say_how_to_get_them_back(folder: Path, name: str, hint: str) -> None:
-    moved = folder.rename(folder.with_name(name))
-    (moved / META_FILE).write_text("{")
-    with pytest.raises(ArtifactError, match=r"meta\.json cannot be read") as refused:
-        read_meta(moved)
-    assert hint in refused.value.hint
-
-
-def test_another_schema_is_refused(folder: Path) -> None:
-    edit_meta(folder, schema_version=99)
-    with pytest.raises(ArtifactError, match="schema_version is 99, expected 4"):
-        load_artifact(folder, "encoder")
-
-
 @pytest.mark.parametrize(
     ("expected", "match"),
     [
@@ -156,29 +129,24 @@ def test_the_differing_field_is_named(folder: Path, expected: dict, match: str) 
         load_artifact(folder, "encoder", **expected)
 
 
-@pytest.mark.parametrize("name", ["schema_version", "float_layout"])
-def test_another_observation_contract_is_refused(folder: Path, name: str) -> None:
+def test_another_version_or_layout_is_refused(folder: Path) -> None:
+    meta = (folder / META_FILE).read_text()
     observation = read_meta(folder)["observation"]
-    edit_meta(folder, observation=observation | {name: 0})
-    with pytest.raises(ArtifactError, match=f"observation.{name} is 0"):
-        load_artifact(folder, "encoder")
-
-
-def test_an_unknown_field_is_refused(folder: Path) -> None:
-    edit_meta(folder, surprise=1)
-    with pytest.raises(ArtifactError, match="surprise"):
-        load_artifact(folder, "encoder")
+    for changes, message in (
+        ({"schema_version": 99}, "schema_version is 99, expected 4"),
+        ({"surprise": 1}, "surprise"),
+        ({"observation": observation | {"schema_version": 0}}, "observation.schema_version is 0"),
+        ({"observation": observation | {"float_layout": 0}}, "observation.float_layout is 0"),
+    ):
+        (folder / META_FILE).write_text(meta)
+        edit_meta(folder, **changes)
+        with pytest.raises(ArtifactError, match=message):
+            load_artifact(folder, "encoder")
 
 
 def test_the_float_layout_is_frozen() -> None:
     """Whoever changes the layout of the floats must know that all artifacts become unusable."""
     assert float_layout_hash() == "ea4eea382c7f1f36"
-
-
-def test_an_unknown_kind_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="'brain' is unknown"):
-        save_artifact(tmp_path / "x", replace(make_artifact(), kind="brain"))
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_failed_save_keeps_the_old_artifact(folder: Path) -> None:

@@ -1,15 +1,19 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import wraps
+from inspect import unwrap
 from pathlib import Path
 
 import pytest
 
 from rulka import cli
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
-from rulka.cli import COMMANDS, GONE, main
+from rulka.cli import COMMANDS, GONE, NOUNS, main
 from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
 from rulka.presets import preset_names
 from rulka.recordings import summary as summary_module
@@ -30,11 +34,35 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return 0
 
 
-def test_help_names_every_command() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "rulka.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert all(f"• {name} " in answer.stdout for name in COMMANDS)
+def test_help_names_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = {name for name in COMMANDS if " " not in name}
+    assert call(monkeypatch, "--help") == 0
+    assert words_of_list(capsys.readouterr().out) == alone | set(NOUNS)
+    assert len(alone | set(NOUNS)) == 18
+    for noun in NOUNS:
+        assert call(monkeypatch, noun, "--help") == 0
+        verbs = {name.removeprefix(f"{noun} ") for name in COMMANDS if name.startswith(f"{noun} ")}
+        assert words_of_list(capsys.readouterr().out) == verbs
+
+
+def words_of_list(shown: str) -> set[str]:
+    """Returns the commands that help lists."""
+    return set(re.findall("• ([a-z-]+) ", shown))
+
+
+def test_the_example_in_every_help_is_understood(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Functions of the same signature take the places of the commands, so that nothing is run."""
+    called: list[Callable[..., None]] = []
+    for name, function in COMMANDS.items():
+        monkeypatch.setitem(COMMANDS, name, wraps(function)(lambda *_, real=function, **__: called.append(real)))
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, replaced in COMMANDS.items():
+        assert call(monkeypatch, *name.split(), "--help") == 0
+        [example] = re.findall(r"^Example: `rulka ([^`&]+?)(?: &&.*)?`$", capsys.readouterr().out, re.MULTILINE)
+        assert call(monkeypatch, *example.split()) == 0, example
+        assert called.pop() is unwrap(replaced)
 
 
 def test_completion_knows_every_command() -> None:
@@ -42,7 +70,7 @@ def test_completion_knows_every_command() -> None:
     command = [sys.executable, "-m", "rulka.cli", "--tyro-print-completion", "bash"]
     script = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "complete -F _tyro_rulka rulka" in script
-    assert all(name in script for name in COMMANDS)
+    assert all(word in script for name in COMMANDS for word in name.split())
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -61,13 +89,23 @@ def test_an_unknown_command_is_called_so(
     assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, up, dashboard")
 
 
+def test_a_noun_with_an_unknown_verb_or_none_names_its_verbs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for typed in (["track"], ["track", "--json"], ["track", "shwo", "x"]):
+        assert call(monkeypatch, *typed) == 2
+        said = capsys.readouterr().err
+        assert "; did you mean 'track " in said
+        assert "\n  The commands are track list, track show, track reference; " in said
+
+
 def test_a_command_that_went_names_what_takes_its_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, instead in GONE.items():
-        assert call(monkeypatch, name, "x", "--json") == 2
+        assert call(monkeypatch, *name.split(), "--json") == 2
         said = capsys.readouterr().err
-        assert said == f"error: there is no command {name!r} any more: {instead}, see docs/operations.md\n"
+        assert said == f"error: there is no command {name!r} any more: {instead}\n"
 
 
 def test_no_command_ends_like_an_unknown_one(
@@ -90,7 +128,7 @@ def test_a_reader_that_has_enough_is_no_traceback() -> None:
 def test_a_folder_without_recordings_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "inspect", str(tmp_path)) == 1
+    assert call(monkeypatch, "recordings", "inspect", str(tmp_path)) == 1
     assert capsys.readouterr().err == f"error: no Gbx file is in {tmp_path}\n"
 
 
@@ -98,10 +136,10 @@ def test_a_broken_recording_is_shown_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.Replay.Gbx").write_bytes(b"not a recording")
-    assert call(monkeypatch, "inspect", str(tmp_path / "a.Replay.Gbx"), "--json") == 1
+    assert call(monkeypatch, "recordings", "inspect", str(tmp_path / "a.Replay.Gbx"), "--json") == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["error"]
-    assert call(monkeypatch, "inspect", str(tmp_path), "--json") == 1
+    assert call(monkeypatch, "recordings", "inspect", str(tmp_path), "--json") == 1
     assert json.loads(capsys.readouterr().out) == [summary]
 
 
@@ -114,14 +152,14 @@ def test_a_damaged_recording_is_shown_with_what_to_do(
         read_recording(path)
     assert expected.value.hint
     for shown in (path, tmp_path):
-        assert call(monkeypatch, "inspect", str(shown)) == 1
+        assert call(monkeypatch, "recordings", "inspect", str(shown)) == 1
         assert expected.value.hint in capsys.readouterr().out
 
 
 def test_of_a_file_that_is_not_there_only_the_error_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "inspect", str(tmp_path / "nosuch.Gbx")) == 1
+    assert call(monkeypatch, "recordings", "inspect", str(tmp_path / "nosuch.Gbx")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["file", "error", "hint"]
     assert "nosuch.Gbx cannot be read" in lines[1]
@@ -136,7 +174,7 @@ def test_a_folder_with_one_good_file_is_no_error(
     bad = good | {"error": "DamagedError: it is damaged", "hint": "Save it again."}
     found = {"a.gbx": good, "b.gbx": bad}
     monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
-    assert call(monkeypatch, "inspect", str(tmp_path)) == 0
+    assert call(monkeypatch, "recordings", "inspect", str(tmp_path)) == 0
     assert "DamagedError: it is damaged. Save it again.  b.gbx" in capsys.readouterr().out
 
 
@@ -147,15 +185,15 @@ def test_a_folder_that_may_not_be_read_is_not_an_empty_one(
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(os, "scandir", refused)
-    assert call(monkeypatch, "inspect", str(tmp_path)) == 1
+    assert call(monkeypatch, "recordings", "inspect", str(tmp_path)) == 1
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} cannot be read: Permission denied\n  Allow reading")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["serve-game", "--port", port] for port in ("-1", "65536", "99999999999")),
-        *(["game-check", "--port", port] for port in ("-1", "0", "65536")),
+        *(["game", "serve", "--port", port] for port in ("-1", "65536", "99999999999")),
+        *(["game", "check", "--port", port] for port in ("-1", "0", "65536")),
         *(["watch", "run", "--port", port] for port in ("-1", "65536")),
     ],
     ids=" ".join,
@@ -173,8 +211,8 @@ def test_numbers_that_no_port_has_are_one_message(
 
 def test_help_names_tracks_and_presets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "120")  # a narrow terminal would break names at their hyphens
-    for command in ("evaluate", "watch", "track", "serve-game", "reference"):
-        assert call(monkeypatch, command, "--help") == 0
+    for command in ("evaluate", "watch", "track show", "game serve", "track reference"):
+        assert call(monkeypatch, *command.split(), "--help") == 0
         shown = capsys.readouterr().out
         assert all(slug in shown for slug in CAMPAIGN_SLUGS), command
     assert call(monkeypatch, "preset", "--help") == 0
@@ -231,7 +269,7 @@ def test_quarantine_tells_files_by_reason(
     )
     (tmp_path / "races").mkdir()
     write_races(tmp_path / "races", RaceDataset((), straight_track(), files))
-    assert call(monkeypatch, "quarantine", "--races", str(tmp_path / "races")) == 0
+    assert call(monkeypatch, "recordings", "quarantine", "--races", str(tmp_path / "races")) == 0
     assert capsys.readouterr().out.splitlines() == [
         "NoInputsError: 2",
         "  b.Gbx: it holds no inputs. Get it from the player.",
@@ -240,21 +278,12 @@ def test_quarantine_tells_files_by_reason(
         "  a.Gbx: it ends early",
         "3 not used",
     ]
-    assert call(monkeypatch, "quarantine", "--races", str(tmp_path / "none")) == 1
+    assert call(monkeypatch, "recordings", "quarantine", "--races", str(tmp_path / "none")) == 1
     assert "dvc repro races" in capsys.readouterr().err
 
 
 def test_inspect_without_a_file_asks_for_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "inspect") == 1
+    assert call(monkeypatch, "recordings", "inspect") == 1
     assert capsys.readouterr().err.startswith("error: name a Gbx file, or a folder of them")
-
-
-@pytest.mark.parametrize("typed", [("schema", "ppo"), ("schema", "--json"), ("list", "--out", "a.json")])
-def test_what_an_action_of_params_does_not_take_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: tuple[str, ...]
-) -> None:
-    assert call(monkeypatch, "params", *typed) == 1
-    said = "error: KEY, --changed and --json are for `rulka params list`, --out is for `rulka params schema`\n"
-    assert capsys.readouterr().err == said

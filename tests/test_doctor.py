@@ -12,12 +12,11 @@ import pytest
 from dvc.cli import main as dvc_here
 
 from rulka import doctor
-from rulka.doctor import CHECKS, Finding, State, cluster, examine, findings_of, folder, parameters
+from rulka.doctor import CHECKS, Finding, State, cluster, examine, parameters
 from rulka.errors import UserError
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.ports import NOT_SEEN, holder
 from tests.flows.conftest import make_project
-from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
@@ -73,15 +72,6 @@ class TestPackages:
         Path("constraints.txt").write_text("".join(f"p{k}==1\n" for k in range(9)))
         assert doctor.packages().state is State.OK, "what is pinned and not installed is not missed"
 
-    def test_all_spellings_of_a_name_are_one(self) -> None:
-        Path("constraints.txt").write_text("Ruamel_YAML==0.1\n")
-        assert doctor.packages().text.startswith("ruamel-yaml 0.")
-
-    def test_what_is_asked_for_and_missing_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doctor, "requires", lambda _: ["pyyaml>=6", "no.such_Thing<2 ; python_version > '3'"])
-        found = doctor.packages()
-        assert (found.state, found.text) == (State.WRONG, "not installed: no-such-thing")
-
 
 class TestMachine:
     def test_torch_that_cannot_be_imported_leaves_the_device_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,22 +90,6 @@ class TestMachine:
         for found in doctor.shared_memory():
             assert found.state is State.WRONG
             assert "--shm-size" in found.to_do
-
-    def test_kernels_that_cannot_be_kept_are_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def no_locator(_name: str) -> None:
-            message = "cannot cache function"
-            raise RuntimeError(message)
-
-        monkeypatch.setattr(doctor.importlib, "import_module", no_locator)
-        assert "NUMBA_CACHE_DIR" in doctor.compute().to_do
-
-
-def test_what_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (".dvc", "data"):
-        (tmp_path / name).mkdir()
-    # Root may write everywhere, so the answer is given here.
-    monkeypatch.setattr("os.access", lambda name, _mode: Path(name).name != "data")
-    assert folder().text == f"data in {tmp_path}: not writable"
 
 
 def test_a_full_disk_is_wrong_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +117,6 @@ class TestGit:
         monkeypatch.setenv("PATH", "")
         assert doctor.git() == Finding("git", State.UNKNOWN, "not looked at: git is not installed")
 
-    def test_no_repository_is_fine_where_dvc_was_told(self) -> None:
-        Path(".dvc").mkdir()
-        Path(".dvc/config.local").write_text("[core]\n    no_scm = true\n")
-        assert doctor.git().state is State.OK
-
 
 class TestDvc:
     @pytest.fixture(autouse=True)
@@ -172,25 +141,6 @@ class TestDvc:
         assert self.found()["dvc remote"].state is State.NOTE
         assert dvc_here(["remote", "add", "far", "s3://bucket/rulka"]) == 0
         assert self.found()["dvc remote"] == Finding("dvc remote", State.OK, "far s3://bucket/rulka")
-
-    def test_a_broken_dvc_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doctor, "DVC", (sys.executable, "-m", "no_such_module"))
-        (found,) = doctor.dvc()
-        assert found.state is State.WRONG
-        assert "No module named no_such_module" in found.text
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only there can a port be kept and be served")
-def test_a_reserved_port_is_given_to_nobody_else_and_can_be_served() -> None:
-    with reserved_port() as port:
-        for _ in range(2):
-            with socket.socket() as other, pytest.raises(OSError, match="in use"):
-                other.bind(("127.0.0.1", port))
-            with (
-                socket.create_server(("127.0.0.1", port)) as server,
-                socket.create_connection(server.getsockname()),
-            ):
-                server.accept()[0].close()
 
 
 class TestHolder:
@@ -237,13 +187,6 @@ class TestGame:
         monkeypatch.setenv("RULKA_GAME_HOST", "192.0.2.1")
         assert self.states()["game link"] is State.UNKNOWN
 
-    def test_the_prefix_of_wine_has_its_own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
-        monkeypatch.setenv("RULKA_GAME_PREFIX", str(tmp_path / "wine"))
-        assert self.states() == {"game": State.WRONG, "game link": State.OK}
-        (tmp_path / "wine/drive_c/users/me/Documents/TMInterface/Plugins").mkdir(parents=True)
-        assert self.states()["game plugin"] is State.WRONG
-
 
 def test_it_works_without_dvc_git_or_a_home(tmp_path: Path) -> None:
     (tmp_path / "prefect.toml").write_text("[api\n")
@@ -273,17 +216,9 @@ class TestCluster:
         text = (ROOT / "params.yaml").read_text(encoding="utf-8")
         Path("params.yaml").write_text(text.replace("  cluster: none ", "  cluster: ray "), encoding="utf-8")
 
-    def test_no_talk_of_one(self) -> None:
-        assert cluster() == []
-
     def test_asked_for_and_nowhere(self, asked_for: None) -> None:
         [found] = cluster()
         assert (found.state, found.text) == (State.WRONG, "nothing says where the cluster is: RULKA_CLUSTER is not set")
-
-    def test_without_ray(self, asked_for: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rulka.cluster.find_spec", lambda _: None)
-        [found] = cluster()
-        assert (found.state, found.to_do) == (State.WRONG, "pip install 'rulka[ray]'")
 
     def test_nobody_there_is_a_note_until_it_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as taken:
@@ -298,17 +233,6 @@ class TestCluster:
             monkeypatch.setenv("RULKA_CLUSTER", address := f"127.0.0.1:{server.getsockname()[1]}")
             [found] = cluster()
         assert (found.state, found.text.split(";")[0]) == (State.OK, f"somebody listens at {address}")
-
-    def test_what_is_no_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RULKA_CLUSTER", "http://head:6379")
-        [found] = findings_of("cluster", cluster)
-        assert found.state is State.WRONG
-        assert "is no address of a cluster's head" in found.text
-
-
-def test_a_finding_may_be_one_or_several() -> None:
-    one = Finding("a", State.OK, "fine")
-    assert findings_of("a", lambda: one) == findings_of("a", lambda: [one]) == [one]
 
 
 def test_a_section_that_dvc_would_miss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,16 +60,8 @@ def found(key: str, **values: Any) -> Parameter:
 
 
 def test_parameters_say_type_range_value_and_what_they_are() -> None:
-    assert found("ppo.gamma") == (
-        "ppo.gamma",
-        "",
-        "number or schedule",
-        "0 to 1",
-        "0.970225",
-        "0.970225",
-        "discount of one decision",
-    )
-    assert str(found("ppo.gamma")) == "ppo.gamma = 0.970225\n    number or schedule, 0 to 1: discount of one decision"
+    told = "number or schedule, 0 to 1: discount of one decision"
+    assert str(found("ppo.gamma")) == f"ppo.gamma = 0.970225\n    {told}"
     changed = found("ppo.gamma", ppo={"gamma": 0.9})
     assert str(changed).startswith("ppo.gamma = 0.9 (default 0.970225)\n")
     assert found("simulator.physics.gravity_mps2")[4:6] == ("24.8", "24.8"), "which the file leaves out"
@@ -98,27 +90,6 @@ def test_values_are_those_that_the_file_resolves_to() -> None:
         key: yaml.safe_load(value) for key, value in of_all.items()
     }
     assert len(listed) > 300
-
-
-def test_every_key_of_the_file_is_in_the_list() -> None:
-    def keys(sections: dict[str, Any], inside: str = "") -> set[str]:
-        own = {f"{inside}{name}" for name in sections}
-        return own.union(*(keys(value, f"{inside}{name}.") for name, value in sections.items() if type(value) is dict))
-
-    of_schedules = {"interpolation", "points", "shares"}
-    in_file = {key for key in keys(BASE) if key.rpartition(".")[2] not in of_schedules}
-    assert in_file - {each.key for each in parameters(FILE)} == set()
-
-
-def test_a_section_or_one_of_its_keys_is_listed() -> None:
-    assert [each.key for each in parameters_below("race_end", BASE)] == [
-        "race_end",
-        "race_end.max_race_s",
-        "race_end.no_progress_s",
-        "race_end.min_gain_m",
-    ]
-    assert [each.key for each in parameters_below("ppo.gamma", BASE)] == ["ppo.gamma"]
-    assert parameters_below("", BASE) == parameters(BASE)
 
 
 @pytest.mark.parametrize(

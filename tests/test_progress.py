@@ -63,14 +63,6 @@ def test_time_left_needs_a_basis(clock: Clock, steps: list[tuple[float, float]],
     assert left_after(clock, 1000, steps) == expected
 
 
-def test_resumed_work_does_not_count_into_the_rate(clock: Clock) -> None:
-    progress = Progress("train", 1000, "steps", done=500, stream=io.StringIO())
-    clock.now_s += 10.0
-    progress.advance(100)
-    assert progress.rate == pytest.approx(10.0)
-    assert progress.done == 600
-
-
 def test_work_that_fails_is_not_called_done() -> None:
     stream = io.StringIO()
     with pytest.raises(RuntimeError), Progress("clone", None, "epochs", stream=stream):

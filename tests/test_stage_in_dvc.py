@@ -183,16 +183,6 @@ def test_a_wrong_parameter_costs_no_output(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written_is_said_before_the_work(project: Project) -> None:
-    # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
-    project.write("tasks/toy.py", "import os\nos.access = lambda *_: False\n" + STAGE)
-    project.write("params.yaml", PARAMS.format("wrong"))  # which the work would find first
-    code, said = project.dvc("repro")
-    assert code != 0
-    assert "is not writable\n  Allow writing to it, or work in a folder of your own.\n  data/out is as it was" in said
-
-
-@pytest.mark.slow
 def test_a_repository_without_a_commit_is_named_before_the_work(project: Project) -> None:
     """As after `rulka new` and `git init`; a training's log would end with a traceback."""
     subprocess.run(["git", "init", "--quiet"], cwd=project.folder, check=True)
@@ -271,17 +261,6 @@ def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> No
     assert project.is_recorded
 
 
-@pytest.mark.slow
-def test_other_sections_may_change_while_a_stage_runs(project: Project) -> None:
-    process = project.held("working", "repro", "--force")
-    project.write(
-        "params.yaml", "# a note\n" + PARAMS.format(1).replace("value: 1\nother", "value: 1\n\nother") + "  b: 2\n"
-    )
-    code, said = project.release(process)
-    assert code == 0, said
-    assert not (project.folder / ASIDE).exists()
-
-
 def test_a_stage_killed_before_dvc_recorded_its_output_leaves_one_that_dvc_takes(project: Project) -> None:
     project.write("params.yaml", PARAMS.format(2))
     project.write("kill", "")
@@ -312,20 +291,6 @@ def test_a_lost_output_comes_back_by_checkout(project: Project) -> None:
     assert "data/out is not there; `dvc checkout toy` brings back the one that DVC has recorded.\n" in said
     project.command("checkout", "toy")
     assert project.output == "1 given"
-
-
-@pytest.mark.slow
-def test_going_back_is_a_checkout_with_the_lock_of_then(project: Project) -> None:
-    """And nothing else is: DVC keeps no cache of runs for outputs that persist."""
-    lock = project.lock
-    project.write("params.yaml", PARAMS.format(2))
-    project.reproduce()
-    project.write("params.yaml", PARAMS.format(1))
-    project.write("dvc.lock", lock)
-    project.command("checkout")
-    assert project.output == "1 given"
-    assert project.is_recorded
-    assert not (project.folder / ".dvc" / "cache" / "runs").exists()
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from benchmarks.qrdqn.tasks import TASKS
 
@@ -31,6 +30,7 @@ SIDES = {
 }
 """Modules, and what they are told beside task, seed and limit."""
 SHOWN = ("reached", "best", "steps", "cpu_s", "steps_per_cpu_s", "learning_steps_per_cpu_s")
+Result = dict[str, float]
 
 
 def start(side: str, task: str, seed: int, max_cpu_s: float, peers: Path | None) -> subprocess.Popen[str]:
@@ -42,7 +42,7 @@ def start(side: str, task: str, seed: int, max_cpu_s: float, peers: Path | None)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def finish(side: str, process: subprocess.Popen[str]) -> dict[str, float]:
+def finish(side: str, process: subprocess.Popen[str]) -> Result:
     """Waits for one side and returns what it measured.
 
     Raises:
@@ -55,45 +55,8 @@ def finish(side: str, process: subprocess.Popen[str]) -> dict[str, float]:
     return json.loads(output.splitlines()[-1])
 
 
-def show(task: str, seed: int, side: str, result: dict[str, float]) -> None:
-    """Prints one attempt."""
-    figures: dict[str, Any] = {name: round(value, 2) for name, value in result.items()}
-    print(f"{task} seed {seed} {side}: {json.dumps(figures)}", file=sys.stderr, flush=True)
-
-
-def medians_of(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Returns the medians of each side."""
-    return {
-        side: {name: statistics.median(result[name] for result in tries) for name in SHOWN}
-        for side, tries in results.items()
-    }
-
-
-def summarise(task: str, results: dict[str, list[dict[str, float]]]) -> None:
-    """Prints medians of each side and the ratios of the sides, with how many seeds reached the score."""
-    medians = medians_of(results)
-    print(f"\n{task}: {TASKS[task]().score_name}; medians of {len(results['rulka'])} seeds")
-    print("| | reached | CPU s | steps | steps/CPU s | once learning |\n|---|---|---|---|---|---|")
-    for side, median in medians.items():
-        count = sum(bool(result["reached"]) for result in results[side])
-        print(
-            f"| {side} | {count} of {len(results[side])} | {median['cpu_s']:.1f} | {median['steps']:.0f} "
-            f"| {median['steps_per_cpu_s']:.0f} | {median['learning_steps_per_cpu_s']:.0f} |"
-        )
-    theirs = medians.pop(PEER, None)
-    if theirs is None:
-        return
-    for side, ours in medians.items():
-        print(
-            f"{side} / {PEER}: CPU s {ours['cpu_s'] / theirs['cpu_s']:.2f} (wanted at most 0.5), steps/CPU s "
-            f"{ours['steps_per_cpu_s'] / theirs['steps_per_cpu_s']:.2f}, once learning "
-            f"{ours['learning_steps_per_cpu_s'] / theirs['learning_steps_per_cpu_s']:.2f}",
-            flush=True,
-        )
-
-
 def main() -> None:
-    """Runs the comparison and prints the tables."""
+    """Runs the comparison; prints medians of the seeds as a table, or all attempts as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="folder with stable_baselines3 and sb3_contrib")
     parser.add_argument("--task", choices=[*TASKS, "all"], default="all")
@@ -103,22 +66,25 @@ def main() -> None:
     arguments = parser.parse_args()
     sides = list(SIDES)
     if arguments.peers is None or not (arguments.peers / "sb3_contrib").is_dir():
-        why = f"{arguments.peers} does not hold it" if arguments.peers else "no --peers FOLDER is given"
-        print(f"sb3-contrib is left out: {why}; see --help", file=sys.stderr)
+        print(f"{PEER} is left out: --peers names no folder that holds it; see --help", file=sys.stderr)
         sides.remove(PEER)
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, list[Result]]] = {}
     for task in TASKS if arguments.task == "all" else [arguments.task]:
-        results: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        results = found[task] = {side: [] for side in sides}
         for seed in range(arguments.seeds):
             running = {side: start(side, task, seed, arguments.max_cpu_s, arguments.peers) for side in sides}
             for side, process in running.items():
                 results[side].append(finish(side, process))
-                show(task, seed, side, results[side][-1])
-        found[task] = medians_of(results)
-        if not arguments.json:
-            summarise(task, results)
+                print(f"{task} seed {seed} {side}: {json.dumps(results[side][-1])}", file=sys.stderr, flush=True)
     if arguments.json:
         print(json.dumps(found))
+        return
+    for task, results in found.items():
+        print(f"\n{task}: {TASKS[task]().score_name}; medians of {arguments.seeds} seeds")
+        print(f"| | {' | '.join(SHOWN)} |\n|{'---|' * (1 + len(SHOWN))}")
+        for side, tries in results.items():
+            medians = (statistics.median(result[name] for result in tries) for name in SHOWN)
+            print(f"| {side} | {' | '.join(f'{value:,.1f}' for value in medians)} |")
 
 
 if __name__ == "__main__":

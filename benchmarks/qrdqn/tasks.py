@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from benchmarks.qrdqn.catch import NUM_ACTIONS, NUM_FLOATS, SIZE, CatchCars, CatchEnv
+from benchmarks.qrdqn.catch import NUM_ACTIONS, SIZE, CatchEnv
+from rulka.envs.episodes import Episodes
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import Normalisation, reference_normalisation
+from rulka.params import reference_params
 from rulka.runtime.collector import CarBatch
 from rulka.tracks.generate import generate_track
 
@@ -109,11 +111,11 @@ class Watch:
 
 def catch_task() -> Task:
     """Returns Catch64: 4.5 of 5 balls caught, which is a return of 4."""
-    normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
+    seen = reference_params().observation.model_copy(update={"height": SIZE, "width": SIZE})
     return Task(
-        make_cars=CatchCars,
+        make_cars=lambda num_cars: Episodes("rulka/Catch64-v0", num_cars, seen),
         make_env=CatchEnv,
-        normalisation=normalisation,
+        normalisation=Normalisation(np.zeros(1, np.float32), np.array([70], np.float32)),  # the clock alone
         num_actions=NUM_ACTIONS,
         size=SIZE,
         gamma=0.95,

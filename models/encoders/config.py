@@ -5,7 +5,7 @@ Imports no torch, as parameters are read where there is no network.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
@@ -20,6 +20,11 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def key(default: Any, meaning: str, **bounds: Any) -> Any:
+    """Returns a field: its default, what it means, and bounds beside those of its type."""
+    return Field(default, description=meaning, **bounds)
+
+
 def check_heads(width: int, heads: int) -> None:
     """Raises ValueError unless each attention head has as many numbers of a token as any other."""
     if width % heads:
@@ -30,37 +35,27 @@ def check_heads(width: int, heads: int) -> None:
 class ConvConfig(Config):
     """Four convolutions, see `models.encoders.convolutions`."""
 
-    kind: Literal["conv"] = Field(default="conv", description="four convolutions, 45,456 parameters")
-    adaptive_pool: PoolSize = Field(
-        default=0, description="rows and columns of the last map after max-pooling; 0 leaves it"
-    )
+    kind: Literal["conv"] = key("conv", "four convolutions, 45,456 parameters")
+    adaptive_pool: PoolSize = key(0, "rows and columns of the last map after max-pooling; 0 leaves it")
 
 
 class ImpalaConfig(Config):
     """Three stages of residual blocks, see `models.encoders.convolutions`; 2, 6 and true in BTR."""
 
-    kind: Literal["impala"] = Field(default="impala", description="the residual encoder of IMPALA")
-    width: int = Field(default=2, ge=1, le=64, description="factor of the channels 16, 32 and 32")
-    adaptive_pool: PoolSize = Field(
-        default=6, description="rows and columns of the last map after max-pooling; 0 leaves it"
-    )
-    spectral_norm: bool = Field(
-        default=True, description="divides residual convolutions by their largest singular value"
-    )
+    kind: Literal["impala"] = key("impala", "the residual encoder of IMPALA")
+    width: int = key(2, "factor of the channels 16, 32 and 32", ge=1, le=64)
+    adaptive_pool: PoolSize = key(6, "rows and columns of the last map after max-pooling; 0 leaves it")
+    spectral_norm: bool = key(True, "divides residual convolutions by their largest singular value")
 
 
 class PatchConfig(Config):
     """A transformer over patches of the image, see `models.encoders.patches`."""
 
-    kind: Literal["patches"] = Field(default="patches", description="a vision transformer")
-    patch: int = Field(
-        default=8, ge=2, le=64, description="pixels along each side of a patch; divides height and width"
-    )
-    width: TokenWidth = Field(default=128, description="numbers of a token, and of the features; divisible by `heads`")
-    depth: int = Field(
-        default=3, ge=0, le=48, description="transformer blocks; 0 leaves attention to a fusion that takes all tokens"
-    )
-    heads: Heads = Field(default=4, description="attention heads of a block")
+    kind: Literal["patches"] = key("patches", "a vision transformer")
+    patch: int = key(8, "pixels along each side of a patch; divides height and width", ge=2, le=64)
+    width: TokenWidth = key(128, "numbers of a token, and of the features; divisible by `heads`")
+    depth: int = key(3, "transformer blocks; 0 leaves attention to a fusion that takes all tokens", ge=0, le=48)
+    heads: Heads = key(4, "attention heads of a block")
 
     @model_validator(mode="after")
     def _check(self) -> PatchConfig:
@@ -71,7 +66,7 @@ class PatchConfig(Config):
 class ArchitectureSource(Config):
     """A backbone that is written down in the parameters; its weights are fresh."""
 
-    kind: Literal["architecture"] = Field(default="architecture", description="fresh weights, with nothing to download")
+    kind: Literal["architecture"] = key("architecture", "fresh weights, with nothing to download")
     config: dict[str, JsonValue] = Field(
         description="what a config.json of transformers has: model_type, and what differs from its defaults"
     )
@@ -80,16 +75,8 @@ class ArchitectureSource(Config):
 class FolderSource(Config):
     """A backbone in a folder, as `save_pretrained` of transformers writes it."""
 
-    kind: Literal["folder"] = Field(default="folder", description="a folder with config.json and model.safetensors")
+    kind: Literal["folder"] = key("folder", "a folder with config.json and model.safetensors")
     path: str = Field(min_length=1, description="of the folder; preprocessor_config.json is read where it is there")
-
-
-class HubSource(Config):
-    """A backbone on the Hugging Face Hub."""
-
-    kind: Literal["hub"] = Field(default="hub", description="downloaded once, into the cache of huggingface_hub")
-    name: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="owner and name, for example facebook/dinov2-small")
-    revision: str = Field(min_length=1, description="branch, tag or commit; only a commit stays what it is")
 
 
 class BackboneConfig(Config):
@@ -98,19 +85,14 @@ class BackboneConfig(Config):
     Stage `pretrain` makes a `ResolvedBackboneConfig` of it.
     """
 
-    kind: Literal["backbone"] = Field(default="backbone", description="a vision model of Hugging Face transformers")
-    source: ArchitectureSource | FolderSource | HubSource = Field(
+    kind: Literal["backbone"] = key("backbone", "a vision model of Hugging Face transformers")
+    source: ArchitectureSource | FolderSource = Field(
         discriminator="kind", description="where architecture and first weights come from"
     )
-    pixels: int | None = Field(
-        default=None,
-        ge=8,
-        le=2048,
-        description="rows and columns images are resized to; null: what the model was made for",
+    pixels: int | None = key(
+        None, "rows and columns images are resized to; null: what the model was made for", ge=8, le=2048
     )
-    token: Literal["cls", "mean"] = Field(
-        default="cls", description="features: the class token, or the mean over patches"
-    )
+    token: Literal["cls", "mean"] = key("cls", "features: the class token, or the mean over patches")
 
 
 class ImageConfig(Config):
@@ -128,7 +110,7 @@ class ImageConfig(Config):
 
 
 class ResolvedBackboneConfig(BackboneConfig):
-    """The same with all that its network is built from, as artifacts hold it: no folder, no hub.
+    """The same with all that its network is built from, as artifacts hold it: no folder.
 
     Attributes:
         architecture: the whole configuration of transformers.

@@ -158,7 +158,7 @@ def initial_agent(
         "encoder": sources["pretrained"].config["encoder"],
         "network": network.model_dump(mode="json"),
     }
-    report = _take_over(algorithm, new, offered, parts.by_part())
+    report = _take_over(algorithm, new, offered, dict(parts))
     contract = sight_contract(observation, table.actions_per_decision)
     return Artifact("agent_init", new, config, contract, table, normalisation, origin), report
 
@@ -241,7 +241,7 @@ def report_json(algorithm: Algorithm, parts: PartsParams, report: Sequence[Tenso
     return {
         "schema_version": REPORT_SCHEMA_VERSION,
         "algorithm": algorithm,
-        "parts": parts.by_part(),
+        "parts": dict(parts),
         "tensors": [row._asdict() for row in report],
     }
 

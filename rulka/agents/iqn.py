@@ -79,7 +79,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         params = self._params
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self._horizon = params.mini_race_decisions(spec.decision_ms)
-        self._clock_rule = ClockRule(self._horizon, params.oversample_long_term, params.oversample_max_term)
         self.replay = Replay(
             params.buffer_steps,
             params.n_steps,
@@ -99,7 +98,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             decoupled_weight_decay=True,
             foreach=True,
         )
-        self._num_gradient_steps = 0
+        self._num_gradient_steps, self._num_start_steps = 0, params.start_steps
         # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
         # do not count as learned.
         self._num_learned = 0
@@ -172,7 +171,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def _batch_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
         """Lays a mini-race at random over each transition; returns the batch and the clocks [B], in main memory."""
         uniform = torch.rand(len(drawn.row), generator=self._generators.host, dtype=torch.float64)
-        clock = draw_clocks(uniform.numpy(), self._clock_rule)
+        clock = draw_clocks(uniform.numpy(), self._horizon)
         drawn.floats[:, CLOCK] = torch.from_numpy(clock).to(drawn.floats)
         drawn.next_floats[:, CLOCK] = torch.from_numpy(clock + drawn.found.num_steps).to(drawn.next_floats)
         returns = mini_race_returns(drawn.found, clock, self._params.gamma.at(self.moment), self._horizon)
@@ -369,22 +368,18 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 # So a Q-value is the best return in the time that is left, and gamma may be 1. The rules are those of Linesight.
 
 
-class ClockRule(NamedTuple):
-    """How clocks are drawn: x uniform on the integers [max_term - long_term, horizon + max_term), then
-    max(0, |x| - max_term). With the reference's horizon of 140, 40 and 5: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each,
-    P(31 to 139) = 1 / 180 each.
-    """  # noqa: D205
-
-    horizon: int
-    long_term: int
-    max_term: int
+LONG_TERM, MAX_TERM = 40, 5
+"""How clocks are drawn: x uniform on the integers [MAX_TERM - LONG_TERM, horizon + MAX_TERM), then
+max(0, |x| - MAX_TERM). With the reference's horizon of 140: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each,
+P(31 to 139) = 1 / 180 each."""
 
 
-def draw_clocks(uniform: NDArray[np.float64], rule: ClockRule) -> NDArray[np.int64]:
-    """Turns uniform numbers [B] in [0, 1) into clocks [B] in [0, horizon)."""
-    first, last = rule.max_term - rule.long_term, rule.horizon + rule.max_term
+def draw_clocks(uniform: NDArray[np.float64], horizon: int) -> NDArray[np.int64]:
+    """Turns uniform numbers [B] in [0, 1) into clocks [B] in [0, horizon), the first of which come most often."""
+    # Of a mini-race shorter than what is drawn twice as often, all is.
+    first, last = MAX_TERM - min(LONG_TERM, horizon + 2 * MAX_TERM - 1), horizon + MAX_TERM
     x = first + np.floor(uniform * (last - first)).astype(np.int64)
-    return np.maximum(0, np.abs(x) - rule.max_term)
+    return np.maximum(0, np.abs(x) - MAX_TERM)
 
 
 def mini_race_returns(transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int) -> Returns:

@@ -22,7 +22,7 @@ from rulka.agents.ranks import ALONE, Ranks, seed_of_rank
 from rulka.agents.spec import AgentError, AgentSpec, SettingsT
 from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
-from rulka.schedule import Moment
+from rulka.schedule import Moment, Schedule
 
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
@@ -55,8 +55,6 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
         parts: Mapping[str, tuple[str, ...]],
         seed: int = 0,
         device: torch.device = CPU,
-        *,
-        racer_tau: float,
     ) -> None:
         """Prepares all but the optimizer and the precision.
 
@@ -66,7 +64,6 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
             parts: how the names of its tensors begin, for each part that can have a learning rate of its own.
             seed: of the order in which it learns.
             device: where it learns.
-            racer_tau: by which share of the way the weights that race follow those that learn, once an update.
         """
         self.network = network
         self.version = 0
@@ -75,7 +72,7 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
         self._budget_share, self._env_steps_elsewhere = 0.0, 0
         self._ranks: Ranks = ALONE
         self._generators = Generators(device, seed)
-        self._average = RunningAverage(network, racer_tau)
+        self._average = RunningAverage(network, spec.settings.racer_tau)
         self._rates = PartRates(network, parts, spec.settings.rate_of)
 
     @property
@@ -220,7 +217,7 @@ class PartRates:
             parts: how the names of its tensors begin, for each part; see `rulka.agents.algorithms`.
             factors: of the learning rate, by part.
         """
-        self._factors = factors.by_part()
+        self._factors: dict[str, Schedule] = dict(factors)
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.groups: list[dict[str, Any]] = [
             {"part": part, "params": [parameter for name, parameter in named if name.startswith(beginnings)]}

@@ -14,6 +14,7 @@ from torch import nn
 
 from models.actor_critic import ActorCritic, ClonePolicy
 from models.encoders.config import EncoderConfig
+from models.fusion_config import FusionConfig
 from models.iqn import ClonedIqn, Guide, IqnNetwork, IqnSizes
 from models.torso import InputShape
 from rulka.actions import ActionParams, ActionTable, action_table
@@ -35,8 +36,9 @@ POLICY_PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)
 ACTOR_CRITIC_PARTS = {**POLICY_PARTS, "heads": ("policy_head.", "value_head.")}
 """The same of a policy with a value."""
 
-BuildNetwork = Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], NetworkT]
-"""Makes a network of what is seen, the encoder, sizes behind it, normalisation of the floats and number of outputs."""
+Plan = tuple[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int]
+"""What a network is made of: what is seen, encoder, sizes behind it, normalisation of the floats, number of outputs."""
+BuildNetwork = Callable[[*Plan], NetworkT]
 Cloned = ClonePolicy | ClonedIqn
 """A cloned policy of either shape."""
 
@@ -81,59 +83,40 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def build_clone_policy(
-    observation: ObservationParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    normalisation: Normalisation,
-    num_outputs: int,
-) -> ClonePolicy:
+def build_clone_policy(*plan: *Plan) -> ClonePolicy:
     """Returns a policy as Level 1 clones it."""
-    inputs = input_shape(observation, normalisation)
-    return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)
+    return ClonePolicy(*_policy_arguments(*plan))
 
 
-def build_cloned_iqn(
-    observation: ObservationParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    normalisation: Normalisation,
-    num_outputs: int,
-) -> ClonedIqn:
-    """Returns IQN's network as Level 1 clones it."""
-    return ClonedIqn(input_shape(observation, normalisation), encoder, _iqn_sizes(network), num_outputs)
-
-
-def build_actor_critic(
-    observation: ObservationParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    normalisation: Normalisation,
-    num_outputs: int,
-) -> ActorCritic:
+def build_actor_critic(*plan: *Plan) -> ActorCritic:
     """Returns a policy with a value."""
-    inputs = input_shape(observation, normalisation)
-    return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)
+    return ActorCritic(*_policy_arguments(*plan))
 
 
-def build_iqn(
-    observation: ObservationParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    normalisation: Normalisation,
-    num_outputs: int,
-) -> IqnNetwork:
+def build_cloned_iqn(*plan: *Plan) -> ClonedIqn:
+    """Returns IQN's network as Level 1 clones it."""
+    return ClonedIqn(*_iqn_arguments(*plan))
+
+
+def build_iqn(*plan: *Plan) -> IqnNetwork:
     """Returns IQN's network, with its guide where there is one."""
-    iqn = IqnNetwork(input_shape(observation, normalisation), encoder, _iqn_sizes(network), num_outputs)
+    iqn, network = IqnNetwork(*_iqn_arguments(*plan)), plan[2]
     if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
-        policy = build_clone_policy(observation, encoder, network, normalisation, num_outputs)
-        iqn.guide = Guide(policy, network.actions_per_decision)
+        iqn.guide = Guide(build_clone_policy(*plan), network.actions_per_decision)
     return iqn
 
 
-def _iqn_sizes(network: NetworkParams) -> IqnSizes:
+def _policy_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, int, int, int, FusionConfig]:
+    observation, encoder, sizes, normalisation, num_outputs = plan
+    inputs = input_shape(observation, normalisation)
+    return inputs, encoder, sizes.float_hidden, sizes.dense_hidden, num_outputs, sizes.fusion
+
+
+def _iqn_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, IqnSizes, int]:
+    observation, encoder, network, normalisation, num_outputs = plan
     own = network.iqn.model_dump(exclude={"guided"})
-    return IqnSizes(network.float_hidden, network.dense_hidden, fusion=network.fusion, **own)
+    sizes = IqnSizes(network.float_hidden, network.dense_hidden, fusion=network.fusion, **own)
+    return input_shape(observation, normalisation), encoder, sizes, num_outputs
 
 
 def by_place(outputs: torch.Tensor, decision_shape: tuple[int, ...]) -> torch.Tensor:

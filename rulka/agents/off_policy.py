@@ -12,10 +12,9 @@ from models.torso import Torso
 from rulka.agents.learner import Learner, NetworkT, PartRates
 from rulka.agents.params import IqnParams, PqlParams
 from rulka.agents.precision import Precision, autocast
-from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import Experience
 from rulka.buffers.replay import FEATURES, Replay
-from rulka.device import CPU, device_of
+from rulka.device import device_of
 from rulka.schedule import Moment
 
 SettingsT = TypeVar("SettingsT", IqnParams, PqlParams)
@@ -32,18 +31,9 @@ class OffPolicyLearner(Learner[SettingsT, NetworkT]):
 
     replay: Replay
 
-    def __init__(
-        self,
-        spec: AgentSpec[SettingsT],
-        network: NetworkT,
-        parts: Mapping[str, tuple[str, ...]],
-        seed: int = 0,
-        device: torch.device = CPU,
-    ) -> None:
-        super().__init__(spec, network, parts, seed, device, racer_tau=spec.settings.racer_tau)
-        self._is_encoder_as_given = True
-        # Decisions that fill an empty ring: they do not count for how much is to be learned.
-        self._num_start_steps: int = spec.settings.start_steps
+    _is_encoder_as_given = True
+    _num_start_steps: int
+    """Decisions that fill an empty ring: they do not count for how much is to be learned."""
 
     @property
     def allowed_lag(self) -> None:

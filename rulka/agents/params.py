@@ -30,6 +30,8 @@ from rulka.section import (
     wrong_order,
 )
 
+constant, over_budget = Schedule.constant, Schedule.over_budget
+
 Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
 ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 Source = Literal["fresh", "cloned", "agent"]
@@ -56,7 +58,7 @@ class PartsParams(Section):
         if shape == "policy":
             return
         for part in ("trunk", "heads"):
-            if self.by_part()[part] == "cloned":
+            if getattr(self, part) == "cloned":
                 yield (
                     f"transfer.{algorithm}.{part} is cloned, but the cloned policy has that of its clone.shape "
                     f"{shape}, not that of {algorithm}: set it to fresh, or clone.shape to policy"
@@ -66,10 +68,6 @@ class PartsParams(Section):
                 f"transfer.{algorithm}.float_head is cloned, but that of clone.shape {shape} has "
                 "network.iqn.layer_norm: set it to fresh"
             )
-
-    def by_part(self) -> dict[str, str]:
-        """Returns the source of every part, by the name of the part."""
-        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
 
 
 class IqnPartsParams(PartsParams):
@@ -88,7 +86,7 @@ class IqnPartsParams(PartsParams):
                 )
             return
         for part in ("trunk", "heads"):
-            if self.by_part()[part] == "cloned":
+            if getattr(self, part) == "cloned":
                 yield (
                     f"transfer.{algorithm}.{part} is cloned, but the logits of the cloned policy, whose clone.shape is "
                     f"{shape}, and what leads to them, are no values of actions: set it to fresh, or clone.shape to iqn"
@@ -114,7 +112,7 @@ class TransferParams(Section):
     seed: Seed = key(1, "of the weights that start fresh")
 
     def _impossible(self) -> Iterator[str]:
-        wishes = {name: self.of(name).by_part() for name in ALGORITHM_NAMES}
+        wishes = {name: dict(self.of(name)) for name in ALGORITHM_NAMES}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
             yield f"{asking[0]} is agent: name the folder of one in transfer.agent"
@@ -124,7 +122,7 @@ class TransferParams(Section):
     def of(self, algorithm: Algorithm) -> PartsParams:
         """Returns what one algorithm takes over."""
         parts: PartsParams = getattr(self, algorithm)
-        return parts.model_copy(update=dict.fromkeys(parts.by_part(), "fresh")) if self.from_scratch else parts
+        return parts.model_copy(update=dict.fromkeys(dict(parts), "fresh")) if self.from_scratch else parts
 
 
 ActionRepeat = Annotated[
@@ -135,20 +133,16 @@ ActionRepeat = Annotated[
 class ByPartParams(Section):
     """A number for each part of a network, by schedule."""
 
-    encoder: NotNegativeSchedule = key(Schedule.constant(1.0), "of images")
-    float_head: NotNegativeSchedule = key(Schedule.constant(1.0), "of the floats")
-    trunk: NotNegativeSchedule = key(Schedule.constant(1.0), "between both and the heads")
-    heads: NotNegativeSchedule = key(Schedule.constant(1.0), "that end in logits or values")
-
-    def by_part(self) -> dict[str, Schedule]:
-        """Returns the number of every part, by the name of the part."""
-        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
+    encoder: NotNegativeSchedule = key(constant(1.0), "of images")
+    float_head: NotNegativeSchedule = key(constant(1.0), "of the floats")
+    trunk: NotNegativeSchedule = key(constant(1.0), "between both and the heads")
+    heads: NotNegativeSchedule = key(constant(1.0), "that end in logits or values")
 
 
 class StillEncoderParams(ByPartParams):
     """The same with an encoder that stays as it was cloned, so that the features of replayed frames can be kept."""
 
-    encoder: NotNegativeSchedule = key(Schedule.constant(0.0), "of images")
+    encoder: NotNegativeSchedule = key(constant(0.0), "of images")
 
 
 class Beside(NamedTuple):
@@ -169,11 +163,18 @@ class Beside(NamedTuple):
     num_learners: int
 
 
+RacerTau = Annotated[
+    float,
+    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
+]
+
+
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
     action_repeat: ActionRepeat = 1
     rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
+    racer_tau: RacerTau = 1.0
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
     """Counts of which each of several learners has its share; nothing where only one can learn."""
@@ -187,12 +188,9 @@ class AlgorithmParams(Section):
         if beside.num_learners > 1 and not self.SPLIT:
             yield f"train.learners is {beside.num_learners}, and {beside.name} learns with one: set it to 1"
         for count in self.SPLIT:
-            yield from self._indivisible(count, getattr(self, count), beside)
-
-    @staticmethod
-    def _indivisible(key: str, count: int, beside: Beside) -> Iterator[str]:
-        if count % beside.num_learners:
-            yield f"{beside.name}.{key} {count} cannot be split over {beside.num_learners} train.learners"
+            if getattr(self, count) % beside.num_learners:
+                value = f"{beside.name}.{count} {getattr(self, count)}"
+                yield f"{value} cannot be split over {beside.num_learners} train.learners"
 
     @property
     def races_per_start(self) -> int:
@@ -213,10 +211,6 @@ class AlgorithmParams(Section):
 # Fields of which algorithms have defaults of their own.
 StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions of experience for one update")]
 PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
-RacerTau = Annotated[
-    float,
-    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
-]
 VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
 Gamma = Annotated[ShareSchedule, Field(description="discount of one decision")]
 CloneWeight = Annotated[
@@ -231,8 +225,8 @@ class PolicyParams(AlgorithmParams):
 
     steps_per_update: StepsPerUpdate = 8192
     batch_size: BatchSize = key(512, "decisions of one gradient step")
-    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
-    max_grad_norm: PositiveSchedule = key(Schedule.constant(0.5), "gradients are scaled down to this norm")
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
+    max_grad_norm: PositiveSchedule = key(constant(0.5), "gradients are scaled down to this norm")
     # What races greedily and becomes the agent is an average of about ten updates.
     racer_tau: RacerTau = 0.1
     max_versions_behind: VersionsBehind = 1
@@ -251,11 +245,11 @@ class PolicyParams(AlgorithmParams):
 class PolicyGradientParams(PolicyParams):
     """Base of the sections of algorithms whose policy learns from what its own actions were worth."""
 
-    gamma: Gamma = Schedule.constant(0.985)  # 3.3 s
+    gamma: Gamma = constant(0.985)  # 3.3 s
     entropy_weight: NotNegativeSchedule = key(
-        Schedule.over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
+        over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
     )
-    clone_weight: CloneWeight = Schedule.constant(0.0)
+    clone_weight: CloneWeight = constant(0.0)
 
     @property
     def holds_on(self) -> bool:
@@ -268,7 +262,7 @@ class CriticParams(PolicyGradientParams):
 
     SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
 
-    value_weight: NotNegativeSchedule = key(Schedule.constant(0.5), "of the value loss, beside the policy loss")
+    value_weight: NotNegativeSchedule = key(constant(0.5), "of the value loss, beside the policy loss")
     value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
 
     def impossible(self, beside: Beside) -> Iterator[str]:
@@ -294,24 +288,25 @@ class EpochsParams(Section):
             yield f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
 
 
-class PpoParams(CriticParams, EpochsParams):
+class ClippedParams(EpochsParams):
+    """What those say that learn by a clipped ratio of probabilities."""
+
+    clip: PositiveSchedule = key(constant(0.2), "how far the probability ratio of an action may leave 1 and still gain")
+    max_kl: PositiveSchedule = key(constant(0.05), "an update ends when it has moved the policy this far, in nats")
+
+
+class PpoParams(CriticParams, ClippedParams):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
     action_repeat: ActionRepeat = 2
     steps_per_update: StepsPerUpdate = 4096
-    gamma: Gamma = Schedule.constant(0.970225)  # 3.3 s
+    gamma: Gamma = constant(0.970225)  # 3.3 s
     gae_lambda: ShareSchedule = key(
-        Schedule.constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
-    )
-    clip: PositiveSchedule = key(
-        Schedule.constant(0.2), "how far the probability ratio of an action may leave 1 and still gain"
+        constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
     )
     value_clip: PositiveSchedule | None = key(
-        Schedule.constant(0.2),
+        constant(0.2),
         "how far a value may move and still gain, in units of the root mean square return; null: any way",
-    )
-    max_kl: PositiveSchedule = key(
-        Schedule.constant(0.05), "an update ends when it has moved the policy this far, in nats"
     )
 
 
@@ -356,7 +351,7 @@ class ImpalaParams(CriticParams):
     """Actors that run ahead of the learner, and V-trace, Espeholt et al. 2018, arXiv:1802.01561."""
 
     steps_per_update: StepsPerUpdate = 2048  # a block of one collector
-    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
     racer_tau: RacerTau = 0.05  # an average of about twenty updates
     max_versions_behind: VersionsBehind = 4
     correction: CorrectionParams = key(VtraceParams(), "of experience that an older policy made")
@@ -369,9 +364,7 @@ class PrioritisedParams(Section):
     """Prioritised replay; see `rulka.buffers.priorities`."""
 
     alpha: Share = key(0.2, "exponent of the priorities; 0 draws all transitions alike")
-    beta: ShareSchedule = key(
-        Schedule.constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly"
-    )
+    beta: ShareSchedule = key(constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly")
     epsilon: Positive = key(0.002, "added to every error, so that no transition is forgotten")
     min_actions_left: Whole = key(40, "errors of transitions nearer to the end of their mini-race do not count")
 
@@ -391,17 +384,29 @@ class MarginParams(Section):
     weight: Positive = key(1.0, "of that loss, beside the one of quantiles")
 
 
-class IqnParams(AlgorithmParams):
+class OffPolicyParams(AlgorithmParams):
+    """Base of the sections of algorithms that learn from replay."""
+
+    # Sections are frozen, so that a narrower type is safe.
+    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
+        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
+    )
+    buffer_steps: Count = key(100_000, "decisions kept")
+    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+
+    def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
+        if self.start_steps > self.buffer_steps:
+            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+
+
+class IqnParams(OffPolicyParams):
     """IQN; see `rulka.agents.iqn`."""
 
     SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
 
     # Over 50 ms actions are worth too nearly the same for values to tell them apart.
     action_repeat: ActionRepeat = 2
-    # Sections are frozen, so that a narrower type is safe.
-    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
-        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
-    )
     num_quantiles: Several = key(8, "fractions for each state while training; even")
     num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
     kappa: Positive = key(0.005, "errors beyond this count linearly, smaller ones squared; in units of returns")
@@ -411,41 +416,30 @@ class IqnParams(AlgorithmParams):
     munchausen: MunchausenParams | None = key(None, "null: plain Q-learning targets")
     batch_size: BatchSize = key(256, "transitions of one gradient step")
     learning_rate: LearningRateSchedule = key(
-        Schedule.over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
+        over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
     )
     # 3.3 s: over 7 s actions are worth too nearly the same.
-    gamma: ShareSchedule = key(Schedule.constant(0.970225), "discount of one decision, over environment steps")
-    epsilon: ShareSchedule = key(
-        Schedule.over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions"
-    )
+    gamma: ShareSchedule = key(constant(0.970225), "discount of one decision, over environment steps")
+    epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions")
     epsilon_spread: NotNegative = key(
         0.0, "a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
     )
-    boltzmann_epsilon: ShareSchedule = key(
-        Schedule.constant(0.0), "further share of actions, the best after adding noise"
-    )
+    boltzmann_epsilon: ShareSchedule = key(constant(0.0), "further share of actions, the best after adding noise")
     boltzmann_noise: Positive = key(0.01, "standard deviation of that noise, in units of returns")
     target_tau: float = key(0.02, "step of the target network toward the online one; 1 copies it", gt=0, le=1)
-    # An average of about 100 updates, a sixteenth of the run.
-    racer_tau: float = key(
-        0.01, "how far raced weights follow those that learn, once an update; 1 races these", gt=0, le=1
-    )
+    racer_tau: RacerTau = 0.01  # an average of about 100 updates, a sixteenth of the run
     target_every: Count = key(1, "gradient steps between two such steps")
-    buffer_steps: Count = key(100_000, "decisions kept")
-    start_steps: Count = key(8192, "decisions in the buffer before the first update")
     prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
     held_out_share: float = key(0.0, "share of races never learned from, and of batches that test", ge=0, lt=1)
     samples_per_insert: Positive = key(8.0, "how often each decision is learned from on average")
-    demonstration_share: ShareSchedule = key(Schedule.constant(0.25), "share of every batch drawn from demonstrations")
+    demonstration_share: ShareSchedule = key(constant(0.25), "share of every batch drawn from demonstrations")
     demonstration_margin: MarginParams | None = key(None, "null: demonstrations teach by their returns alone")
     warmup_steps: Whole = key(16_384, "first environment steps driven by the cloned policy")
     guide_floor: ShareSchedule = key(
-        Schedule.over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
+        over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
         "least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any",
     )
     gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
-    oversample_long_term: Whole = key(40, "draws of the mini-race clock, see rulka.agents.iqn.ClockRule")
-    oversample_max_term: Whole = key(5, "the same; 40 and 5 in the reference")
     self_loss_clamp_ratio: Positive = key(4.0, "how much narrower than typical a target may count")
     weight_decay: NotNegative = key(0.1, "share of the learning rate by which weights shrink")
     max_grad_norm: Positive = key(30.0, "gradients are scaled down to this norm")
@@ -464,7 +458,6 @@ class IqnParams(AlgorithmParams):
         """Yields what cannot be together; see `AlgorithmParams`."""
         yield from super().impossible(beside)
         horizon = self.mini_race_decisions(beside.decision_ms)
-        first_clock = self.oversample_max_term - self.oversample_long_term
         race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {beside.decision_ms} ms"
         if beside.network.analog:
             yield (
@@ -477,11 +470,6 @@ class IqnParams(AlgorithmParams):
             yield f"{race}, fewer than iqn.n_steps {self.n_steps}"
         if self.prioritised is not None and self.prioritised.min_actions_left >= horizon:
             yield f"{race}, of which iqn.prioritised.min_actions_left leaves none"
-        if first_clock > 0 or -first_clock - self.oversample_max_term >= horizon:
-            yield (
-                f"iqn.oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
-                f"{self.oversample_max_term}, and less than {horizon} above twice of it, as {race}"
-            )
         if (self.warmup_steps > 0 or self.has_limits) and not beside.network.iqn.guided:
             yield (
                 "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
@@ -503,13 +491,12 @@ class IqnParams(AlgorithmParams):
         return any(value > 0.0 for value in self.guide_floor.values)
 
     def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
         most_shown = max(self.demonstration_share.values)
         if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
             yield "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
         if self.batch_size > self.start_steps:
             yield f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
-        if self.start_steps > self.buffer_steps:
-            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
         if round(self.batch_size * most_shown) == self.batch_size:
             yield f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}"
         if self.demonstration_margin is not None and not self.has_demonstrations:
@@ -520,20 +507,14 @@ class IqnParams(AlgorithmParams):
             yield "guide_floor limits which next action is chosen: set use_double_dqn to true"
 
 
-class GrpoParams(PolicyGradientParams, EpochsParams):
+class GrpoParams(PolicyGradientParams, ClippedParams):
     """Group relative policy optimisation, Shao et al. 2024, arXiv:2402.03300."""
 
     # Of a race the beginning counts most; gamma 1 is for agents that finish.
-    clone_weight: CloneWeight = Schedule.constant(0.01)
+    clone_weight: CloneWeight = constant(0.01)
     group_size: GroupSize = key(8, "races that begin alike and are compared with each other")
     # As rewards.off_track: standing still must not be better than trying.
     cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut; there is no value to ask")
-    clip: PositiveSchedule = key(
-        Schedule.constant(0.2), "how far the probability ratio of an action may leave 1 and still gain"
-    )
-    max_kl: PositiveSchedule = key(
-        Schedule.constant(0.05), "an update ends when it has moved the policy this far, in nats"
-    )
 
     @property
     def races_per_start(self) -> int:
@@ -583,7 +564,7 @@ class DpoParams(PolicyParams, EpochsParams):
     pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
     epochs: Epochs = 2
     # Ratios are of whole races: 100 nats apart are a margin of 1.
-    beta: PositiveSchedule = key(Schedule.constant(0.01), "how dear it is to leave the policy that it began as")
+    beta: PositiveSchedule = key(constant(0.01), "how dear it is to leave the policy that it began as")
     pairs_per_step: Count = key(2, "pairs of one gradient step")
 
     @property
@@ -627,13 +608,9 @@ class C51Params(Section):
             yield f"least {self.least:g} must be smaller than most {self.most:g}"
 
 
-class PqlParams(AlgorithmParams):
+class PqlParams(OffPolicyParams):
     """Parallel Q-learning, Li et al. 2023, arXiv:2307.12983."""
 
-    # Sections are frozen, so that a narrower type is safe.
-    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
-        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
-    )
     critic: MeanReturnParams | C51Params = key(
         MeanReturnParams(), "what the critics say of a return", discriminator="kind"
     )
@@ -647,28 +624,18 @@ class PqlParams(AlgorithmParams):
     max_steps_ahead: Whole = key(4096, "decisions that collectors may be ahead of those that are due")
     batch_size: BatchSize = key(512, "transitions of an update of the critics, and states of one of the policy")
     n_steps: Count = key(3, "most decisions in a transition")
-    gamma: ShareSchedule = key(Schedule.constant(0.985), "discount of one decision")
-    learning_rate: LearningRateSchedule = key(Schedule.constant(0.0005), "of Adam, for critics and what they see by")
-    policy_learning_rate: LearningRateSchedule = key(
-        Schedule.constant(0.0001), "of Adam, for trunk and heads of the policy"
-    )
-    max_grad_norm: PositiveSchedule = key(Schedule.constant(1.0), "gradients are scaled down to this norm")
+    gamma: ShareSchedule = key(constant(0.985), "discount of one decision")
+    learning_rate: LearningRateSchedule = key(constant(0.0005), "of Adam, for critics and what they see by")
+    policy_learning_rate: LearningRateSchedule = key(constant(0.0001), "of Adam, for trunk and heads of the policy")
+    max_grad_norm: PositiveSchedule = key(constant(1.0), "gradients are scaled down to this norm")
     target_tau: float = key(0.05, "step of the slow critics toward those that learn, an update", gt=0, le=1)
-    noise_least: ShareSchedule = key(
-        Schedule.constant(0.02), "noise of a first car: half intervals, or share of random actions"
-    )
-    noise_most: ShareSchedule = key(
-        Schedule.constant(0.3), "the same of the last car of a collector; others lie between"
-    )
+    noise_least: ShareSchedule = key(constant(0.02), "noise of a first car: half intervals, or share of random actions")
+    noise_most: ShareSchedule = key(constant(0.3), "the same of the last car of a collector; others lie between")
     entropy_weight: NotNegativeSchedule = key(
-        Schedule.over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
+        over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
         "of the policy's entropy, where decisions are choices",
     )
-    racer_tau: float = key(
-        0.02, "how far raced weights follow those that learn, once a version; 1 races these", gt=0, le=1
-    )
-    buffer_steps: Count = key(100_000, "decisions kept")
-    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+    racer_tau: RacerTau = 0.02
 
     @property
     def acts_quantised(self) -> bool:
@@ -690,9 +657,8 @@ class PqlParams(AlgorithmParams):
             )
 
     def _impossible(self) -> Iterator[str]:
+        yield from super()._impossible()
         least, most = max(self.noise_least.values), max(self.noise_most.values)
-        if self.start_steps > self.buffer_steps:
-            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
         if least > most:
             yield f"noise_least {least} is larger than noise_most {most}"
 

@@ -83,8 +83,8 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
     """Learns a policy from what its own actions led to, each experience in one update alone."""
 
     def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
-        network, racer_tau = spec.fresh_network(build_actor_critic, seed).to(device), spec.settings.racer_tau
-        super().__init__(spec, network, ACTOR_CRITIC_PARTS, seed, device, racer_tau=racer_tau)
+        network = spec.fresh_network(build_actor_critic, seed).to(device)
+        super().__init__(spec, network, ACTOR_CRITIC_PARTS, seed, device)
         self._distribution = distribution_of(spec.actions)
         self._first = self._as_it_is()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)

@@ -93,7 +93,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         critics = {"part": "critics", "params": [*self.critics.parameters()]}
         self._optimizer = torch.optim.Adam([*torso, critics], lr=0.0, eps=ADAM_EPSILON, foreach=True)
         self.precision = self._chosen_precision(params.batch_size)
-        self.num_critic_updates = 0
+        self.num_critic_updates, self._num_start_steps = 0, params.start_steps
         self.policy = PolicyHalf(parts, params, self.precision)
         self._other: OtherHalf | None = None
         self._taught: Mapping[str, float] = {}

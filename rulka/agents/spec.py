@@ -122,7 +122,6 @@ class Actor(Protocol):
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes weights to act with from the next decision on, all of the network's, as published; copies them."""
-        ...
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
@@ -137,7 +136,6 @@ class Actor(Protocol):
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but weights that its next decisions depend on."""
@@ -145,7 +143,6 @@ class Actor(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`."""
-        ...
 
 
 class Half(Protocol):
@@ -158,11 +155,9 @@ class Half(Protocol):
 
     def insert(self, block: ExperienceBlock) -> None:
         """Takes in what was seen, and which decisions were resets; copies it. The rest of the block is empty."""
-        ...
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Installs the tensors of the other half (copied)."""
-        ...
 
     @property
     def can_learn(self) -> bool:
@@ -193,15 +188,12 @@ class OtherHalf(Protocol):
             numbers: of all that there are; it is shown those that it has not seen.
             copy: writes what was seen in the block of a number into another block.
         """
-        ...
 
     def permit(self, num_updates: int, moment: Moment) -> None:
         """Gives it what this half owns now, and lets it learn until it has made so many updates altogether."""
-        ...
 
     def hear(self, timeout_s: float) -> None:
         """Waits until it says something, and has `LearnsInHalves.take_half` know what it has learned."""
-        ...
 
 
 @runtime_checkable
@@ -222,8 +214,6 @@ class LearnsInHalves(Protocol):
 
     def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
         """Installs the other half's tensors after `num_updates` updates (copied)."""
-        ...
 
     def part_with(self, other: OtherHalf) -> None:
         """Leaves that half to another process from now on."""
-        ...

@@ -90,8 +90,7 @@ class WaitingBlocks:
 
     def forget(self) -> None:
         """Forgets them."""
-        self._segments: dict[int, Segment] = {}  # by the number of the block
-        self._versions: dict[int, int] = {}
+        self._blocks: dict[int, tuple[Segment, int]] = {}  # and their versions, by the number of the block
         self.num_decisions = 0
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
@@ -106,27 +105,24 @@ class WaitingBlocks:
         Returns:
             These side by side, and the mean version of the weights that made them.
         """
-        taken: list[Segment] = []
-        versions: list[int] = []
-        num_taken = 0
-        while num_taken < num_decisions:
-            number = next(iter(self._segments))
-            taken.append(self._segments.pop(number))
-            versions.append(self._versions.pop(number))
-            num_taken += taken[-1].is_reset.numel()
-        self.num_decisions -= num_taken
-        return join_segments(taken), float(np.mean(versions))
+        taken: list[tuple[Segment, int]] = []
+        num_left = self.num_decisions - num_decisions
+        while self.num_decisions > num_left:
+            taken.append(self._blocks.pop(next(iter(self._blocks))))
+            self.num_decisions -= taken[-1][0].is_reset.numel()
+        segments, versions = zip(*taken, strict=True)
+        return join_segments(segments), float(np.mean(versions))
 
     def experience(self) -> Experience:
         """Returns all of it for a checkpoint; see `rulka.agents.learner.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
             "num_decisions": self.num_decisions,
-            "versions": dict(self._versions),
+            "versions": {number: version for number, (_, version) in self._blocks.items()},
         }
         pieces = {
             number: dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))
-            for number, segment in self._segments.items()
+            for number, (segment, _) in self._blocks.items()
         }
         return Experience(state, pieces)
 
@@ -134,35 +130,44 @@ class WaitingBlocks:
         """Resumes from an `experience`; copies it."""
         state = experience.state
         self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
-        self._versions = {int(number): int(version) for number, version in state["versions"].items()}
-        self._segments = {
-            number: upload(Segment(**{name: torch.from_numpy(array) for name, array in piece.items()}), self._device)
-            for number, piece in sorted(experience.pieces.items())
-        }
+        self._blocks = {}
+        for number, piece in sorted(experience.pieces.items()):
+            segment = Segment(**{name: torch.from_numpy(array) for name, array in piece.items()})
+            self._blocks[number] = upload(segment, self._device), int(state["versions"][number])
 
     def _add(self, block: ExperienceBlock, version: int) -> int:
         """Copies a block, and returns its number."""
         number, self._num_inserted = self._num_inserted, self._num_inserted + 1
-        self._segments[number], self._versions[number] = keep_block(block, self._device), version
+        self._blocks[number] = keep_block(block, self._device), version
         return number
 
 
 class PassedDecisions(WaitingBlocks):
     """Counts decisions until an update uses them up; they set the pace of learning from given pairs."""
 
+    _version = 0
+
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Counts the decisions of a block."""
         del collector
         self.num_decisions += block.is_reset.size
-        self._versions = {0: version}
+        self._version = version
 
     def versions_behind(self, version: int) -> float:
         """Returns how much older than a version the weights were that acted last."""
-        return float(version - self._versions[0])
+        return float(version - self._version)
 
     def drop(self) -> None:
         """Counts anew."""
         self.num_decisions = 0
+
+    def experience(self) -> Experience:
+        """Returns the count; see `rulka.agents.learner.Learner`."""
+        return Experience({"num_decisions": self.num_decisions, "version": self._version}, {})
+
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`."""
+        self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 
 
 class RaceRows(NamedTuple):
@@ -294,7 +299,7 @@ class WaitingRaces(WaitingBlocks):
     def versions_behind(self, version: int) -> float:
         """Returns how much older than a version the weights were that acted, on average over all whole groups."""
         pieces = [piece for races in self.groups() for race in races for piece in race.pieces]
-        total = sum((version - self._versions[number]) * (end - first) for number, _, first, end in pieces)
+        total = sum((version - self._blocks[number][1]) * (end - first) for number, _, first, end in pieces)
         return total / self.num_decisions
 
     def drop(self) -> None:
@@ -391,11 +396,10 @@ class WaitingRaces(WaitingBlocks):
     def _let_go(self) -> None:
         """Drops blocks that no race needs any more."""
         needed = {piece[0] for group in self._groups.values() for race in group.races for piece in race.pieces}
-        self._segments = {number: segment for number, segment in self._segments.items() if number in needed}
-        self._versions = {number: version for number, version in self._versions.items() if number in needed}
+        self._blocks = {number: block for number, block in self._blocks.items() if number in needed}
 
     def _column(self, name: str, number: int, car: int, first: int, end: int) -> Tensor:
-        return getattr(self._segments[number], name)[first:end, car]
+        return getattr(self._blocks[number][0], name)[first:end, car]
 
 
 def num_decisions_of(race: Race) -> int:

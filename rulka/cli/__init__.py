@@ -8,11 +8,12 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib.metadata import version
 from inspect import isfunction
-from typing import NoReturn
+from itertools import takewhile
 
-import tyro
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
+from tyro.extras import SubcommandApp
 
-from rulka.cli import agents, environments, game, pipeline, races, recordings
+from rulka.cli import agents, env, frames, game, parameters, pipeline, races, recordings, track
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -21,20 +22,43 @@ ABOUT = "Teach a car to race. `rulka --version` says which version this is."
 EXIT_USAGE = 2
 """What the parser exits with where it does not understand the command line."""
 
+NOUNS = {
+    "params": parameters,
+    "recordings": recordings,
+    "frames": frames,
+    "agents": agents,
+    "track": track,
+    "game": game,
+    "env": env,
+}
+"""Modules whose commands are called by a noun and a verb."""
 COMMANDS = {
-    name.replace("_", "-"): function
-    for module in (pipeline, recordings, agents, races, game, environments)
+    f"{noun} {name.removesuffix('_')}".strip(): function
+    for noun, module in (("", pipeline), ("", races), *NOUNS.items())
     for name, function in vars(module).items()
     if getattr(function, "__module__", "") == module.__name__ and isfunction(function) and not name.startswith("_")
 }
-"""Every public function of these modules, by its name."""
+"""Every public function of these modules, by its name, without the `_` that keeps it apart from a word of Python."""
 GONE = {
+    "agent": "they are `rulka agents export` and `rulka agents import`",
+    "agents": "it is `rulka agents list`",
+    "compare": "it is `rulka agents compare`",
+    "promote": "it is `rulka agents promote`",
+    "inspect": "it is `rulka recordings inspect`",
+    "quarantine": "it is `rulka recordings quarantine`",
+    "fetch": "it is `rulka recordings fetch`",
+    "export": "it is `rulka recordings export`",
+    "reference": "it is `rulka track reference`",
+    "serve-game": "it is `rulka game serve`",
+    "game-check": "it is `rulka game check`",
+    "train-env": "it is `rulka env train`",
+    "evaluate-env": "it is `rulka env evaluate`",
     "run": "`dvc repro` runs stages, and `prefect deployment run rulka/full-pipeline` does in the worker of `rulka up`",
     "down": "Ctrl-C, or `systemctl --user stop rulka`, ends `rulka up`",
     "status": "`prefect flow-run ls` lists runs, `dvc status` says what has changed",
     "cluster": "`ray start`, `ray status` and `ray stop` make, show and end a cluster",
-    "bench": "`python -m benchmarks.iqn` and the like run a benchmark",
-    "recordings": "`dvc add data/recordings` puts recordings under DVC",
+    "bench": "`python -m benchmarks.agents` and the like run a benchmark",
+    "recordings add": "`dvc add data/recordings` puts recordings under DVC",
     "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
     "push": "`dvc push` sends data to the remote",
     "pull": "`dvc pull` brings data from the remote",
@@ -51,7 +75,7 @@ def main() -> None:
             sys.stdout.write(f"rulka {version('rulka')}\n")
             return
         _check_command(sys.argv[1:])
-        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="rulka", description=ABOUT)
+        _parser(sys.argv[1:]).cli(prog="rulka", description=ABOUT, config=(FlagCreatePairsOff, OmitArgPrefixes))
     except UserError as error:
         sys.stderr.write(f"error: {error.for_people()}\n")
         sys.exit(EXIT_USER_ERROR)
@@ -78,16 +102,32 @@ def _drop_output() -> None:
 
 
 def _check_command(arguments: list[str]) -> None:
-    """Ends the process where the first argument is no command: the parser would call it an unknown option."""
-    if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
+    """Ends the process where the arguments begin with no command: the parser would call it an unknown option."""
+    words = list(takewhile(lambda word: not word.startswith("-"), arguments[:2]))
+    depth = 2 if words and words[0] in NOUNS else 1
+    name = " ".join(words[:depth])
+    if not name or name in COMMANDS or (depth == 2 and {"-h", "--help"} & set(arguments)):
         return
-    if arguments[0] in GONE:
-        _end(UserError(f"there is no command {arguments[0]!r} any more: {GONE[arguments[0]]}, see docs/operations.md"))
-    near = get_close_matches(arguments[0], COMMANDS, n=1)
-    message = f"there is no command {arguments[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-    _end(UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do."))
-
-
-def _end(error: UserError) -> NoReturn:
+    if name in GONE:
+        error = UserError(f"there is no command {name!r} any more: {GONE[name]}")
+    else:
+        split = [each.split() for each in COMMANDS]
+        known = dict.fromkeys(" ".join(each[:depth]) for each in split if each[: depth - 1] == words[: depth - 1])
+        near = get_close_matches(name, known, n=1)
+        message = f"there is no command {name!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+        error = UserError(message, hint=f"The commands are {', '.join(known)}; `--help` of each says more.")
     sys.stderr.write(f"error: {error.for_people()}\n")
     sys.exit(EXIT_USAGE)
+
+
+def _parser(arguments: list[str]) -> SubcommandApp:
+    """Makes the parser. In lists a command is one sentence; where it is called itself, its help is all of it."""
+    app, groups = SubcommandApp(), {noun: SubcommandApp() for noun in NOUNS}
+    for name, command in COMMANDS.items():
+        *noun, verb = words = name.split()
+        sentence = (command.__doc__ or "").partition("\n\n")[0]
+        place = groups[noun[0]] if noun else app
+        place.command(name=verb, help=None if words == arguments[: len(words)] else sentence)(command)
+    for noun, group in groups.items():
+        app.command(group, name=noun, help=NOUNS[noun].__doc__)
+    return app

@@ -1,34 +1,45 @@
-"""Commands about agents by name: which there are, how two compare, which is promoted."""
+"""Agents by name: which there are, how two compare, which is promoted; and in the layout of Hugging Face."""
 
 from __future__ import annotations
 
-import datetime
-import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulka.cli.options import AsJson, DeviceName, OneName, TrackNames, report, say
-from rulka.errors import UserError
-from rulka.folders import KEPT_AGENTS, NIGHTS
+from rulka.cli.options import AsJson, DeviceName, TrackNames, report
+from rulka.folders import AGENT, KEPT_AGENTS
 from rulka.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
+    from rulka.artifacts import Artifact
     from rulka.registry.pairs import Comparison
 
-
-class NotVersionedError(UserError):
-    """An agent was promoted or a night noted, but DVC could not take it in."""
-
-
-DVC_FOLDER = Path(".dvc")
 PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
 
 
-def agents(as_json: AsJson = False) -> None:
+@dataclass(frozen=True)
+class HowToRace:
+    """How two agents race.
+
+    Attributes:
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
+            nothing is trained on; main and evaluate.tracks when left out.
+        races: pairs on each track; evaluate.num_races when left out.
+        seed: of the first start on each track; evaluate.seed when left out.
+        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+    """
+
+    tracks: TrackNames = ()
+    races: int | None = None
+    seed: int | None = None
+    device: DeviceName = None
+
+
+def list_(as_json: AsJson = False) -> None:
     """List the agents there are, with what they were trained on and from, and which one is promoted.
+
+    Example: `rulka agents list --json`
 
     Args:
         as_json: print a JSON list.
@@ -39,28 +50,16 @@ def agents(as_json: AsJson = False) -> None:
     report([asdict(entry) for entry in found], lambda: format_agents(found), as_json)
 
 
-def compare(
-    first: OneName,
-    second: OneName,
-    /,
-    tracks: TrackNames = (),
-    races: int | None = None,
-    seed: int | None = None,
-    out: Path | None = None,
-    device: DeviceName = None,
-    as_json: AsJson = False,
-) -> None:
+def compare(first: str, second: str, /, how: HowToRace, out: Path | None = None, as_json: AsJson = False) -> None:
     """Let two agents race in pairs from the same starts, and say which one wins.
 
+    Example: `rulka agents compare promoted latest --tracks main campaign --out pair`
+
     Args:
-        first: name of an agent (`rulka agents`), "latest", "promoted", or a folder.
+        first: name of an agent (`rulka agents list`), "latest", "promoted", or a folder.
         second: the same.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
-            nothing is trained on; main and evaluate.tracks when left out.
-        races: pairs on each track; evaluate.num_races when left out.
-        seed: of the first start on each track; evaluate.seed when left out.
+        how: pairs of races.
         out: folder to write leads.png and side_by_side.mp4 into.
-        device: where their networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.params import read_params
@@ -69,103 +68,82 @@ def compare(
 
     if out is not None:
         check_folder(out)
-    comparison = _compared(first, second, tracks, races, seed, device)
+    comparison = _compared(first, second, how)
     found = comparison.to_json()
-    shown = ""
+    beside = ""
     if out is not None:
         with filled_folder(out) as folder:
             (folder / PLOT_FILE).write_bytes(leads_png(comparison))
             shown = write_side_by_side(folder / VIDEO_FILE, comparison, read_params(), sys.stderr)
-    report(found, lambda: format_comparison(found), as_json)
-    if out is not None and not as_json:
-        say(f"plot   {(out / PLOT_FILE).as_posix()}\nvideo  {(out / VIDEO_FILE).as_posix()}: {shown}")
+        beside = f"\nplot   {(out / PLOT_FILE).as_posix()}\nvideo  {(out / VIDEO_FILE).as_posix()}: {shown}"
+    report(found, lambda: format_comparison(found) + beside, as_json)
 
 
-def promote(
-    name: OneName,
-    /,
-    tracks: TrackNames = (),
-    races: int | None = None,
-    seed: int | None = None,
-    device: DeviceName = None,
-    as_json: AsJson = False,
-) -> None:
+def promote(name: str, /, how: HowToRace, as_json: AsJson = False) -> None:
     """Promote an agent that wins against the promoted one, and keep it in data/agents; the first one without a race.
 
+    Example: `rulka agents promote latest --races 50`
+
     Args:
-        name: of the agent (`rulka agents`), "latest", or a folder.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
-            nothing is trained on; main and evaluate.tracks when left out.
-        races: pairs on each track; evaluate.num_races when left out.
-        seed: of the first start on each track; evaluate.seed when left out.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        name: of the agent (`rulka agents list`), "latest", or a folder.
+        how: pairs of races against the promoted agent.
         as_json: print one JSON object.
     """
+    from rulka.registry import promotion
     from rulka.registry.kept import find_agent
-    from rulka.registry.promotion import describe
-    from rulka.registry.promotion import promote as promote_winner
+    from rulka.registry.versions import keep_by_dvc
 
     folder = find_agent(name)
-    promotion = promote_winner(folder, lambda before: _compared(folder.as_posix(), before, tracks, races, seed, device))
-    report(asdict(promotion), lambda: describe(promotion), as_json)
-    _keep_by_dvc([KEPT_AGENTS], f"{promotion.name} is promoted")
+    promoted = promotion.promote(folder, lambda before: _compared(folder.as_posix(), before, how))
+    report(asdict(promoted), lambda: promotion.describe(promoted), as_json)
+    keep_by_dvc([KEPT_AGENTS], f"{promoted.name} is promoted")
 
 
-def _keep_by_dvc(folders: Sequence[Path], done: str) -> None:
-    """Puts folders that are no outputs under DVC; `done` is what has been done in any case."""
-    names = [folder.as_posix() for folder in folders]
-    named = " and ".join(names)
-    if not DVC_FOLDER.is_dir():
-        sys.stderr.write(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions\n")
-        return
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "add", "--quiet", *names]
-    answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        message = f"{done}, but DVC has not taken in {named}: {answer.stderr.strip()}"
-        raise NotVersionedError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
-    files = " ".join(sorted(f"{name}.dvc" for name in names))
-    sys.stderr.write(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version\n")
+def export(folder: Path, /, agent: str = "latest", as_json: AsJson = False) -> None:
+    """Write an agent or a cloned policy in the layout of Hugging Face.
 
-
-def night(
-    date: datetime.date | None = None,
-    tracks: TrackNames = ("main", "campaign", "held-out"),
-    races: int | None = None,
-    device: DeviceName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Let the promoted agent and the latest race from the starts of a night, and note it in data/nights.
-
-    The latest agent is promoted where it wins, or where none is promoted yet. Nights and promoted agents are put under
-    DVC.
+    Example: `rulka agents export hub --agent promoted`
 
     Args:
-        date: of the night, such as 2026-11-23; today in UTC when left out.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
-            nothing is trained on.
-        races: of each agent on each track; evaluate.num_races when left out.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        folder: to write config.json and model.safetensors into, empty or missing.
+        agent: name of an agent (`rulka agents list`), "latest", "promoted", or a folder of an agent or a cloned policy.
         as_json: print one JSON object.
     """
-    from rulka.device import use_device
-    from rulka.params import read_params
-    from rulka.registry.nights import race_night
+    from rulka.agents.hugging_face import export_agent
+    from rulka.registry.kept import find_agent
 
-    which = date or datetime.datetime.now(datetime.UTC).date()
-    found = race_night(which, read_params(), tracks, num_races=races, device=use_device(device), stream=sys.stderr)
-    report(found.to_json(), found.describe, as_json)
-    _keep_by_dvc([NIGHTS, KEPT_AGENTS], f"the night of {which} is noted")
+    check_folder(folder)
+    _report(folder, export_agent(find_agent(agent), folder), as_json)
 
 
-def _compared(
-    first: str,
-    second: str,
-    tracks: tuple[str, ...],
-    races: int | None,
-    seed: int | None,
-    device: str | None,
-) -> Comparison:
-    """Lets two agents race on the tracks that the arguments of a command ask for."""
+def import_(folder: Path, /, agent: Path = AGENT, as_json: AsJson = False) -> None:
+    """Read a folder in the layout of Hugging Face as an agent or a cloned policy.
+
+    Example: `rulka agents import hub --agent mine`
+
+    Args:
+        folder: with config.json and model.safetensors.
+        agent: folder to write, which must not exist yet.
+        as_json: print one JSON object.
+    """
+    from rulka.agents.hugging_face import import_agent
+
+    check_folder(agent)
+    _report(agent, import_agent(folder, agent), as_json)
+
+
+def _report(written: Path, artifact: Artifact, as_json: bool) -> None:
+    """Tells what was written."""
+    from rulka.agents.load import CLONING, label_of
+
+    algorithm, num_tensors = artifact.config.get("algorithm", CLONING), len(artifact.tensors)
+    facts = {"folder": written.as_posix(), "kind": artifact.kind, "algorithm": algorithm, "num_tensors": num_tensors}
+    text = f"{written.as_posix()}: {artifact.kind} ({label_of(algorithm)}), {num_tensors} tensors"
+    report(facts, lambda: text, as_json)
+
+
+def _compared(first: str, second: str, how: HowToRace) -> Comparison:
+    """Lets two agents race as the arguments of a command ask for."""
     from rulka.device import use_device
     from rulka.params import read_params
     from rulka.registry.kept import find_agent, name_of
@@ -174,7 +152,7 @@ def _compared(
 
     params = read_params()
     folders = [find_agent(name) for name in (first, second)]
-    where = tracks_to_race_on(tracks, params)
-    networks = use_device(device)
+    where = tracks_to_race_on(how.tracks, params)
+    networks = use_device(how.device)
     racers = [load_racer(name_of(folder), folder, params, networks) for folder in folders]
-    return race_pairs(racers[0], racers[1], params, where, num_races=races, seed=seed, stream=sys.stderr)
+    return race_pairs(racers[0], racers[1], params, where, num_races=how.races, seed=how.seed, stream=sys.stderr)

@@ -1,20 +1,22 @@
-"""Commands for the game's socket protocol."""
+"""The game's socket protocol: serve it without the game, or check whoever speaks it."""
 
 from __future__ import annotations
 
 import sys
 
-from rulka.cli.options import AsJson, Flag, TrackName, report, say
+from rulka.cli.options import AsJson, TrackName, report, say
 from rulka.stage import EXIT_USER_ERROR
 
 
-def serve_game(
+def serve(
     port: int = 8478,
     track: TrackName = None,
     speed: float = 1.0,
-    in_menus: Flag = False,
+    in_menus: bool = False,
 ) -> None:
     """Serve a simulated race to programs that speak the game's socket protocol; see docs/game.md.
+
+    Example: `rulka game serve --port 0 --track copper-oval --speed 100`
 
     Args:
         port: where to listen on this machine; 0 takes a free port.
@@ -36,7 +38,7 @@ def serve_game(
     serve_until_stopped(server, say)
 
 
-def game_check(
+def check(
     port: int = 8478,
     host: str = "127.0.0.1",
     decisions: int = 50,
@@ -46,6 +48,8 @@ def game_check(
     as_json: AsJson = False,
 ) -> None:
     """Drive a game, or anything that speaks its protocol, and report every deviation; exit code 0 when there is none.
+
+    Example: `rulka game check --port 8478 --speed 1`
 
     Args:
         port: where it listens.

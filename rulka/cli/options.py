@@ -6,26 +6,21 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 
-Names = Annotated[tuple[str, ...], tyro.conf.Positional]
-OneName = Annotated[str, tyro.conf.Positional]
-OnePath = Annotated[Path, tyro.conf.Positional]
-Paths = Annotated[tuple[Path, ...], tyro.conf.Positional]
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(name="json")]
+AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 
-_SLUGS = tyro.conf.arg(help_behavior_hint=f"(slugs: {', '.join(CAMPAIGN_SLUGS)})")
-TrackName = Annotated[str | None, _SLUGS]
+_SLUGS = f"(slugs: {', '.join(CAMPAIGN_SLUGS)})"
+_HINT = tyro.conf.arg(help_behavior_hint=_SLUGS)
+TrackName = Annotated[str | None, _HINT]
 """Says beside its help what the campaign's tracks are called."""
-TrackNames = Annotated[tuple[str, ...], _SLUGS]
+TrackNames = Annotated[tuple[str, ...], _HINT]
+OneTrack = Annotated[str, tyro.conf.arg(help=f"a slug, a track file, or the uid of a track in data/races {_SLUGS}")]
 DeviceName = Annotated[str | None, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
-OneTrack = Annotated[str | None, tyro.conf.Positional, _SLUGS]
 
 
 def say(line: str) -> None:

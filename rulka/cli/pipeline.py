@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
-
-from rulka.cli.options import AsJson, Flag, Names, OneName, OnePath, lines_aside, report, say
+from rulka.cli.options import AsJson, lines_aside, report, say
 from rulka.errors import UserError
-from rulka.outputs import check_file, new_file
+from rulka.outputs import check_folder
 from rulka.ports import DASHBOARD_PORT
 from rulka.stage import EXIT_USER_ERROR
 
 
-def new(folder: OnePath, /, as_json: AsJson = False) -> None:
+def new(folder: Path, /, as_json: AsJson = False) -> None:
     """Make a project folder outside a checkout, with parameters, presets and links to the installed code.
+
+    Example: `rulka new race && cd race && dvc repro`
 
     Args:
         folder: new or empty; in a project, what is missing is added and links to another place are made anew.
@@ -31,7 +29,10 @@ def new(folder: OnePath, /, as_json: AsJson = False) -> None:
 
 
 def up() -> None:
-    """Start Prefect's server and worker on this machine, with the deployments of prefect.yaml; Ctrl-C stops them."""
+    """Start Prefect's server and worker on this machine, with the deployments of prefect.yaml; Ctrl-C stops them.
+
+    Example: `rulka up`
+    """
     from rulka.disk import unwritable_paths
     from rulka.graph import read_graph
 
@@ -51,6 +52,8 @@ def up() -> None:
 def dashboard(port: int = DASHBOARD_PORT) -> None:
     """Serve pages to this machine's browser: learning curves, cars of a running training, best laps, nights.
 
+    Example: `rulka dashboard --port 8481`
+
     Args:
         port: to listen on; 0 takes any free one.
     """
@@ -61,8 +64,10 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
     serve(port, "", say)
 
 
-def preset(name: OneName, /, as_json: AsJson = False) -> None:
+def preset(name: str, /, as_json: AsJson = False) -> None:
     """Lay a preset of presets/ over params.yaml, list them, or undo the last one; comments in params.yaml are kept.
+
+    Example: `rulka preset chunks`
 
     Args:
         name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, reference, scratch, or that of
@@ -82,46 +87,12 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
     report(done._asdict(), lambda: "\n".join(lines) or unchanged, as_json)
 
 
-def params(
-    action: Annotated[Literal["list", "schema"], tyro.conf.Positional],
-    key: OneName = "",
-    /,
-    changed: Flag = False,
-    out: Path | None = None,
-    as_json: AsJson = False,
-) -> None:
-    """List all parameters with value, default, type, range and meaning, or write their JSON schema for editors.
-
-    Args:
-        action: list the parameters, or write the schema.
-        key: with list: one parameter, or a section; all when left out.
-        changed: with list: those alone that differ from their default.
-        out: with schema: JSON file to write; params.schema.json when left out.
-        as_json: with list: print one JSON list.
-    """
-    from rulka.params import PARAMS_FILE, read_sections
-    from rulka.params.schema import SCHEMA_FILE, parameters_below, schema_text
-
-    if (action == "schema" and (key or as_json or changed)) or (action == "list" and out is not None):
-        message = "KEY, --changed and --json are for `rulka params list`, --out is for `rulka params schema`"
-        raise UserError(message)
-    if action == "schema":
-        written = check_file(out or SCHEMA_FILE, ".json")
-        with new_file(written) as beside:
-            beside.write_text(schema_text(), encoding="utf-8")
-        line = f"# yaml-language-server: $schema={written}"
-        say(f"{written}: with the line `{line}` in {PARAMS_FILE}, editors check and explain it")
-        return
-    found = parameters_below(key, read_sections(PARAMS_FILE))
-    if changed:
-        found = [parameter for parameter in found if parameter.value not in (None, parameter.default)]
-    report([parameter._asdict() for parameter in found], lambda: "\n".join(map(str, found)), as_json)
-
-
 def experiment(
-    file: Path, cells: Names = (), /, processes: int = 1, page: Path | None = None, as_json: AsJson = False
+    file: Path, cells: tuple[str, ...] = (), /, processes: int = 1, page: Path | None = None, as_json: AsJson = False
 ) -> None:
     """Run an experiment: variants of the parameters times seeds, through the stages; what is done is not done again.
+
+    Example: `rulka experiment experiments/lag.yaml --processes 2 --page lag.md`
 
     Args:
         file: of the experiment, from experiments/.
@@ -137,11 +108,13 @@ def experiment(
     report(table.rows, lambda: table.text, as_json)
 
 
-def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False, as_json: AsJson = False) -> None:
+def population(file: Path, /, page: Path | None = None, cluster: bool = False, as_json: AsJson = False) -> None:
     """Train a population: runs that learn side by side, copy the best of each other and search their parameters.
 
     Any number of processes may be started on the same file, here or on machines that share the folder. After Ctrl-C or
     a kill the same command goes on.
+
+    Example: `rulka population populations/demo.yaml --page population.md`
 
     Args:
         file: of the population, from populations/.
@@ -162,6 +135,8 @@ def doctor(as_json: AsJson = False) -> None:
 
     What cannot be looked at is said and ends nothing.
 
+    Example: `rulka doctor --json`
+
     Args:
         as_json: print one JSON object.
     """
@@ -174,10 +149,22 @@ def doctor(as_json: AsJson = False) -> None:
         sys.exit(EXIT_USER_ERROR)
 
 
-def _pass_on(device: str | None) -> None:
-    """Names the device for the processes that this one starts, once it has been seen to work."""
-    if device is not None:
-        from rulka.device import DEVICE_VARIABLE, choose_device
+def calibrate(
+    folder: Path, /, *, out: Path, holdout: float = 0.34, write: bool = False, as_json: AsJson = False
+) -> None:
+    """Fit the simulator's physics to real recordings and report how well they agree.
 
-        choose_device(device)
-        os.environ[DEVICE_VARIABLE] = device
+    Example: `rulka calibrate data/recordings --out report`
+
+    Args:
+        folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
+        out: folder to write the report into; docs/calibration holds that of the values in params.yaml.
+        holdout: share of the recordings that is used for the report only.
+        write: also put the fitted values into params.yaml.
+        as_json: print one JSON object.
+    """
+    from rulka.calibration.command import calibrate as run_calibration
+    from rulka.calibration.command import describe
+
+    found = run_calibration(folder, holdout=holdout, out=check_folder(out), write=write)
+    report(found, lambda: describe(found), as_json)

@@ -1,34 +1,19 @@
-"""Commands that race: agents, tracks, the best possible laps."""
+"""Commands that race: agents alone, every night, and in pictures."""
 
 from __future__ import annotations
 
+import datetime
+import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
-
-from rulka.cli.options import (
-    AsJson,
-    DeviceName,
-    Flag,
-    OnePath,
-    OneTrack,
-    Paths,
-    TrackName,
-    lines_aside,
-    report,
-    say,
-    say_json,
-)
-from rulka.errors import UserError
-from rulka.folders import AGENT, RACES, TRAINING_RUNS
-from rulka.outputs import check_file, check_folder
-
-LATEST = AGENT.as_posix()
+from rulka.cli.options import AsJson, DeviceName, TrackName, TrackNames, report, say
+from rulka.folders import KEPT_AGENTS, NIGHTS, TRAINING_RUNS
+from rulka.outputs import check_file
 
 
 def evaluate(
-    agent: str = LATEST,
+    agent: str = "latest",
     track: TrackName = None,
     races: int | None = None,
     seed: int | None = None,
@@ -37,16 +22,18 @@ def evaluate(
 ) -> None:
     """Let an agent race greedily from fixed seeds.
 
+    Example: `rulka evaluate --agent promoted --track copper-oval --races 5`
+
     Args:
-        agent: name of an agent (`rulka agents`), "latest", "promoted", or a folder of an agent or a cloned policy.
+        agent: name of an agent (`rulka agents list`), "latest", "promoted", or a folder of an agent or a cloned policy.
         track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
         seed: of the first start, the next race takes the next; the one of params.yaml when left out.
         device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.cli.evaluation import evaluate_agent, format_evaluation
     from rulka.device import use_device
+    from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
     from rulka.params import read_params
     from rulka.registry.kept import find_agent
 
@@ -55,36 +42,41 @@ def evaluate(
     report(result, lambda: format_evaluation(result), as_json)
 
 
-def agent(
-    action: Annotated[Literal["export", "import"], tyro.conf.Positional],
-    folder: OnePath,
-    /,
-    agent: str = LATEST,
+def night(
+    date: datetime.date | None = None,
+    tracks: TrackNames = ("main", "campaign", "held-out"),
+    races: int | None = None,
+    device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write an agent or a cloned policy in the layout of Hugging Face, or read such a folder again.
+    """Let the promoted agent and the latest race from the starts of a night, and note it in data/nights.
+
+    The latest agent is promoted where it wins, or where none is promoted yet. Nights and promoted agents are put under
+    DVC.
+
+    Example: `rulka night --date 2026-11-23 --tracks main`
 
     Args:
-        action: export an agent into the folder, or import one from it.
-        folder: with config.json and model.safetensors.
-        agent: with export: name of an agent (`rulka agents`), "latest", "promoted", or a folder of an agent or a cloned
-            policy; with import: folder to write, which must not exist yet.
+        date: of the night, such as 2026-11-23; today in UTC when left out.
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
+            nothing is trained on.
+        races: of each agent on each track; evaluate.num_races when left out.
+        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.agents.hugging_face import export_agent, import_agent
-    from rulka.agents.load import CLONING, label_of
-    from rulka.registry.kept import find_agent
+    from rulka.device import use_device
+    from rulka.params import read_params
+    from rulka.registry.nights import race_night
+    from rulka.registry.versions import keep_by_dvc
 
-    written = check_folder(folder if action == "export" else Path(agent))
-    artifact = export_agent(find_agent(agent), folder) if action == "export" else import_agent(folder, written)
-    algorithm, num_tensors = artifact.config.get("algorithm", CLONING), len(artifact.tensors)
-    facts = {"folder": written.as_posix(), "kind": artifact.kind, "algorithm": algorithm, "num_tensors": num_tensors}
-    text = f"{written.as_posix()}: {artifact.kind} ({label_of(algorithm)}), {num_tensors} tensors"
-    report(facts, lambda: text, as_json)
+    which = date or datetime.datetime.now(datetime.UTC).date()
+    found = race_night(which, read_params(), tracks, num_races=races, device=use_device(device), stream=sys.stderr)
+    report(found.to_json(), found.describe, as_json)
+    keep_by_dvc([NIGHTS, KEPT_AGENTS], f"the night of {which} is noted")
 
 
 def watch(
-    sources: Paths,
+    sources: tuple[Path, ...],
     /,
     track: TrackName = None,
     races: int = 1,
@@ -96,9 +88,11 @@ def watch(
 
     The first recording or agent is followed, the others are ghosts.
 
+    Example: `rulka watch latest copper-oval --out race.mp4`
+
     Args:
-        sources: Gbx files or folders of them, agents by name (`rulka agents`) or folder, data/races, reference laps or
-            slugs of the campaign; or the folder of a training. The training in runs/train when left out.
+        sources: Gbx files or folders of them, agents by name (`rulka agents list`) or folder, data/races, reference
+            laps or slugs of the campaign; or the folder of a training. The training in runs/train when left out.
         track: slug, uid or file of the track on which agents race; that of the recordings when left out.
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.
@@ -111,8 +105,8 @@ def watch(
 
         serve(port, "live", say, named[0])
         return
-    from rulka.cli.watching import show_races
     from rulka.params import read_params
+    from rulka.video.show import show_races
 
     if out is not None:
         check_file(out, ".mp4")
@@ -124,89 +118,6 @@ def _named_source(source: Path) -> Path:
     """Returns the folder of an agent that is called by its name; every other source as it is."""
     from rulka.registry.kept import UnknownAgentError, find_agent
 
-    if source.exists():
-        return source
-    try:
-        return find_agent(source.as_posix())
-    except UnknownAgentError:
-        return source
-
-
-def track(
-    action: Annotated[Literal["show", "list"], tyro.conf.Positional],
-    name: OneTrack = None,
-    /,
-    out: Path | None = None,
-    as_json: AsJson = False,
-) -> None:
-    """Draw a track and tell its facts, or list the tracks of the campaign.
-
-    Args:
-        action: show one track, or list the campaign.
-        name: with show: a slug of the campaign, or a track file.
-        out: draw it, or the whole campaign, into this PNG file.
-        as_json: print JSON: one object, or a list of them for the campaign.
-    """
-    from rulka.cli.tracks import list_campaign, show_track
-
-    if (name is None) != (action == "list"):
-        message = "`rulka track show` needs a track, `rulka track list` tells all of the campaign"
-        raise UserError(message)
-    if out is not None:
-        check_file(out, ".png")
-    facts, text = list_campaign(out) if name is None else show_track(name, out)
-    report(facts, lambda: text, as_json)
-
-
-def reference(
-    track: OneTrack = None,
-    /,
-    seed: int | None = None,
-    searches: int | None = None,
-    budget: int | None = None,
-    agent: str | None = None,
-    out: Path | None = None,
-    campaign: Flag = False,
-    as_json: AsJson = False,
-) -> None:
-    """Search a lap near the fastest possible, or take over an agent's faster one; write it as an input script.
-
-    Args:
-        track: campaign slug or file of the track.
-        seed: of the first search; 1 when left out.
-        searches: how many, each with the next seed; one when left out. The fastest lap is taken, and the times of all
-            are kept with it.
-        budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
-            whatever it costs.
-        agent: name (`rulka agents`) or folder of one, which drives instead, twice; its lap is taken over if it is
-            faster than the one there is.
-        out: file to write; <uid>.reference.txt here when left out, or the package's for an agent on the campaign.
-        campaign: all tracks of the campaign that have no valid lap yet, into the package.
-        as_json: print a list of JSON objects, one for each track.
-    """
-    from rulka.params import read_params
-    from rulka.reference.command import Searches, find_for_campaign, find_for_track
-
-    if (track is None) != campaign or (campaign and (out is not None or agent is not None)):
-        message = "`rulka reference` needs a track or --campaign, not both; --out and --agent go with a track"
-        raise UserError(message)
-    if agent is not None and (seed, searches, budget) != (None, None, None):
-        message = (
-            "an agent drives the lap and nothing is searched: --seed, --searches and --budget do not go with --agent"
-        )
-        raise UserError(message)
-    if out is not None:
-        check_file(out)
-    how = Searches(1 if seed is None else seed, 1 if searches is None else searches, budget)
-    with lines_aside(as_json):
-        if track is None:
-            laps = find_for_campaign(read_params(), how, say)
-        elif agent is not None:
-            from rulka.evaluation.faster_lap import take_over
-            from rulka.registry.kept import find_agent
-
-            laps = [take_over(track, find_agent(agent), read_params(), RACES, out, say)]
-        else:
-            laps = [find_for_track(track, read_params(), how, out, say)]
-    if as_json:
-        say_json([lap.to_json() for lap in laps])
+    with suppress(UnknownAgentError):
+        return source if source.exists() else find_agent(source.as_posix())
+    return source

@@ -1,30 +1,29 @@
-"""Commands that read and write recordings and datasets made of them."""
+"""Recordings: what is in them, where they come from, which are not used; races as input scripts."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from rulka.cli.options import AsJson, Flag, OnePath, Paths, lines_aside, report, say, say_json
+from rulka.cli.options import AsJson, lines_aside, report, say, say_json
 from rulka.errors import UserError
-from rulka.folders import FRAMES, RACES, RECORDINGS
+from rulka.folders import RACES, RECORDINGS
 from rulka.outputs import check_file, check_folder
 from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
     from rulka.datasets.races import QuarantinedFile
-    from rulka.exchange.site import MapEntry
 
 
-def inspect(paths: Paths, /, as_json: AsJson = False) -> None:
+def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
     """Show what is in recordings, or in every Gbx file of folders; exit code 1 where none can be read.
+
+    Example: `rulka recordings inspect data/recordings --json`
 
     Args:
         paths: Gbx files, and folders of them.
@@ -39,16 +38,16 @@ def inspect(paths: Paths, /, as_json: AsJson = False) -> None:
         raise UserError(message)
     summaries = [inspect_file(file) for file in files]
     is_one_file = tuple(files) == paths and len(files) == 1
-    if is_one_file:
-        report(summaries[0], lambda: _lines(summaries[0]), as_json)
-    else:
-        report(summaries, lambda: "\n".join(map(_line, summaries)), as_json)
+    shown = summaries[0] if is_one_file else summaries
+    report(shown, lambda: _lines(summaries[0]) if is_one_file else "\n".join(map(_line, summaries)), as_json)
     if all(summary["error"] for summary in summaries):
         sys.exit(EXIT_USER_ERROR)
 
 
 def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
     """Show which recordings the stage `races` did not use, by reason, and what can be done about it.
+
+    Example: `rulka recordings quarantine --json`
 
     Args:
         races: folder of the race dataset.
@@ -57,17 +56,21 @@ def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
     from rulka.datasets.races import load_quarantine
 
     found = load_quarantine(races)
-    if as_json:
-        say_json([asdict(item) for item in found])
-        return
-    by_reason: dict[str, list[QuarantinedFile]] = defaultdict(list)
-    for item in found:
-        by_reason[item.error.split(":")[0]].append(item)
-    for reason, items in sorted(by_reason.items()):
-        say(f"{reason}: {len(items)}")
-        for item in items:
-            say(f"  {item.file}: {item.error.removeprefix(f'{reason}: ')}{f'. {item.hint}' if item.hint else ''}")
-    say(f"{len(found)} not used" if found else "every recording is used")
+    report([asdict(item) for item in found], lambda: _by_reason(found), as_json)
+
+
+def _by_reason(found: Sequence[QuarantinedFile]) -> str:
+    """Returns a line for each file, below the reason that it shares with others."""
+
+    def reason_of(item: QuarantinedFile) -> str:
+        return item.error.split(":")[0]
+
+    lines: list[str] = []
+    for reason, items in groupby(sorted(found, key=reason_of), reason_of):
+        told = [(item.file, item.error.removeprefix(f"{reason}: "), item.hint) for item in items]
+        lines.append(f"{reason}: {len(told)}")
+        lines += [f"  {file}: {error}{f'. {hint}' if hint else ''}" for file, error, hint in told]
+    return "\n".join([*lines, f"{len(found)} not used" if found else "every recording is used"])
 
 
 def fetch(  # noqa: PLR0913
@@ -83,12 +86,14 @@ def fetch(  # noqa: PLR0913
     maps: int | None = None,
     replays: int = 20,
     with_maps: bool = True,
-    only_list: Flag = False,
+    only_list: bool = False,
     requests_per_s: float = 1.0,
     url: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Fetch maps and their best recordings from an exchange site; run again to go on after an interruption.
+
+    Example: `rulka recordings fetch --author Nadeo --max-length-s 60 --maps 10 --environment Stadium`
 
     Args:
         out: folder to fetch into.
@@ -117,28 +122,26 @@ def fetch(  # noqa: PLR0913
     site = Site(url or os.environ.get("RULKA_EXCHANGE_URL") or "https://tmnf.exchange", requests_per_s)
     with lines_aside(as_json):
         if only_list:
-            found = [entry.model_dump() for entry in _listed(site.maps(query))]
+            found = []
+            for entry in site.maps(query):
+                length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
+                say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
+                found.append(entry.model_dump())
         else:
             say(f"fetching from {site.url} into {out}; Ctrl-C stops, run again goes on")
             wanted = {"num_replays": replays, "with_maps": with_maps, "environment": environment}
-            report = fetch(site, query, out, **wanted, say=say)
-            counts = f"{report.num_new} files fetched, {report.num_known} known before"
-            say(f"{report.num_maps} maps: {counts}, {report.num_rejected} not taken (see {out / REJECTED})")
-            found = asdict(report)
+            fetched = fetch(site, query, out, **wanted, say=say)
+            counts = f"{fetched.num_new} files fetched, {fetched.num_known} known before"
+            say(f"{fetched.num_maps} maps: {counts}, {fetched.num_rejected} not taken (see {out / REJECTED})")
+            found = asdict(fetched)
     if as_json:
         say_json(found)
 
 
-def _listed(entries: Iterator[MapEntry]) -> Iterator[MapEntry]:
-    """Says a line about every map that passes."""
-    for entry in entries:
-        length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
-        say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
-        yield entry
-
-
 def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False) -> None:
     """Write the inputs of a race of data/races as a script that TMInterface plays; an existing file is left alone.
+
+    Example: `rulka recordings export driver-1-0003 out.txt`
 
     Args:
         race: race_id of the race, or its beginning.
@@ -153,65 +156,6 @@ def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False
     facts = {"file": out.as_posix(), "race_id": written.race_id, "map_uid": written.map_uid}
     text = f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}"
     report(facts | {"duration_ms": written.duration_ms}, lambda: text, as_json)
-
-
-def frames(
-    action: Annotated[Literal["export", "import"], tyro.conf.Positional],
-    folder: OnePath,
-    /,
-    frames: Path = FRAMES,
-    licence: str = "other",
-    players: Flag = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write captured frames in the layout of the Hugging Face Hub, or read such a folder again.
-
-    Args:
-        action: export frames into the folder, or import them from it.
-        folder: in the layout of the Hub.
-        frames: the frame dataset; with import it must not exist yet. Stages read data/frames; frames imported there are
-            used until the stage that captures frames runs again, which `dvc freeze capture` prevents.
-        licence: with export: the Hub's name of the licence, for example cc-by-4.0.
-        players: with export: name who drove each race, as data/races does.
-        as_json: print one JSON object.
-    """
-    from rulka.datasets.hugging_face import export_frames, import_frames, stage_writing
-    from rulka.datasets.races import load_races
-
-    written = check_folder(folder if action == "export" else frames)
-    if action == "export":
-        names = {race.race_id: race.player for race in load_races(RACES).races} if players else None
-        index = export_frames(frames, folder, licence=licence, players=names)
-    else:
-        index = import_frames(folder, frames)
-    stage = stage_writing(written)
-    num_frames, num_races = sum(race.num_frames for race in index.races), len(index.races)
-    if as_json:
-        facts = {"folder": written.as_posix(), "num_frames": num_frames, "num_races": num_races}
-        say_json(facts | {"written_by_stage": stage})
-        return
-    say(f"{num_frames:,} frames of {num_races} races: {written.as_posix()}")
-    if stage:
-        say(f"stage {stage} writes there too: `dvc freeze {stage}` keeps these, `dvc unfreeze {stage}` ends that")
-
-
-def calibrate(
-    folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Flag = False, as_json: AsJson = False
-) -> None:
-    """Fit the simulator's physics to real recordings and report how well they agree.
-
-    Args:
-        folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
-        out: folder to write the report into; docs/calibration holds that of the values in params.yaml.
-        holdout: share of the recordings that is used for the report only.
-        write: also put the fitted values into params.yaml.
-        as_json: print one JSON object.
-    """
-    from rulka.calibration.command import calibrate as run_calibration
-    from rulka.calibration.command import describe
-
-    found = run_calibration(folder, holdout=holdout, out=check_folder(out), write=write)
-    report(found, lambda: describe(found), as_json)
 
 
 def _line(summary: dict[str, Any]) -> str:

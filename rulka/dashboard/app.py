@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,6 @@ class PortError(UserError):
     """The port for the pages is taken."""
 
 
-class MissingScriptError(UserError):
-    """The script that draws charts is not installed."""
-
-
 def open_port(port: int) -> socket.socket:
     """Returns a socket of this machine for the server.
 
@@ -90,7 +85,7 @@ def serve(port: int, address: str, say: Callable[[str], None], runs: Path | None
         runs: folder of the trainings to show; those of this project when left out.
 
     Raises:
-        UserError: if the port is taken, or a package is missing.
+        UserError: if the port is taken.
     """
     with open_port(port) as door:
         server = make_server(None if runs is None else Runs(runs, with_agents=False))
@@ -103,13 +98,7 @@ def make_app(runs: Runs | None = None) -> Starlette:
 
     Args:
         runs: trainings to show; those of this project when left out.
-
-    Raises:
-        MissingScriptError: if plotly is not installed.
     """
-    if find_spec("plotly") is None:
-        message = "plotly, whose script draws the charts, is not installed"
-        raise MissingScriptError(message, hint="`make setup` in a new .venv installs everything.")
     # Plotly's script comes out of its wheel, and the look of the report out of `rulka.report`.
     static = StaticFiles(directory=HERE / "static", packages=[("plotly", "package_data"), ("rulka.report", "template")])
     pages = Pages(runs or Runs())

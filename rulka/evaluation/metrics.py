@@ -24,14 +24,7 @@ FIXED = ("agent", "cloned", "random")
 SCORES = ("finish_rate", "median_time_s", "times_reference")
 TRACK_KEYS = ("races", "finished", "finish_rate", "median_time_s", "best_time_s", "times_reference", "lap_share")
 TRACK_HEAD = ("track", "length", "trained on", "finished", "median", "x reference", "medal")
-NO_RACES: Json = {
-    "races": 0,
-    "finished": 0,
-    "finish_rate": None,
-    "best_time_s": None,
-    "median_time_s": None,
-    "mean_progress_m": None,
-}
+NO_RACES: Json = {"races": 0, "finished": 0, "best_time_s": None, "median_time_s": None}
 NUM_RESAMPLES = 4000
 """Resampled data sets of a bootstrap interval; more changes the interval's ends by less than a tenth of its width."""
 
@@ -64,7 +57,6 @@ def summarise(races: Sequence[RaceResult], seed: int) -> Json:
         "best_time_s": estimate(np.min),
         "median_time_s": estimate(median),
         "median_time_interval_s": interval(median),
-        "mean_time_s": estimate(np.mean),
         "iqm_time_s": estimate(interquartile_mean),
         "iqm_time_interval_s": interval(interquartile_mean),
         "mean_progress_m": _rounded(np.mean([race.progress_m for race in races])),
@@ -76,10 +68,9 @@ def compare(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult]) -
 
     Returns:
         The entry `versus_demonstrations` of `metrics.json`: `faster_than_median`, races finished faster than the median
-        demonstration, with the interval of their share of all races, finished or not; `faster_than_best` likewise;
-        `gain_on_median_s`, median demonstration minus median race, positive where that is faster, and
-        `gain_on_best_s`; `share_faster` and `rank_sum_p_value` of all races against all demonstrations, unfinished
-        ones last.
+        demonstration, with the interval of their share of all races, finished or not; `gain_on_median_s`, median
+        demonstration minus median race, positive where that is faster, and `gain_on_best_s`; `rank_sum_p_value` of all
+        races against all demonstrations, unfinished ones last.
     """
     demonstrated_s, times_s = finish_times_s(demonstrations), finish_times_s(races)
     if not demonstrated_s:
@@ -90,10 +81,8 @@ def compare(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult]) -
     return {
         "faster_than_median": num_faster,
         "faster_than_median_interval": _rounded_pair(wilson_interval(num_faster, len(races))),
-        "faster_than_best": sum(time_s < best_s for time_s in times_s),
         "gain_on_median_s": _rounded(middle_s - np.median(times_s)) if times_s else None,
         "gain_on_best_s": _rounded(best_s - min(times_s)) if times_s else None,
-        "share_faster": _rounded(ranks.share_faster) if ranks else None,
         "rank_sum_p_value": ranks.p_value if ranks else None,
     }
 
@@ -246,7 +235,7 @@ def _cells(entry: Json) -> tuple[str, ...]:
     interval = entry.get("median_time_interval_s")
     return (
         f"{entry['finished']}/{entry['races']}",
-        "-" if entry["finish_rate"] is None else f"{100 * entry['finish_rate']:.0f} %",
+        f"{100 * entry['finish_rate']:.0f} %",
         _number(entry["best_time_s"], 2),
         _number(entry["median_time_s"], 2),
         f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "-",

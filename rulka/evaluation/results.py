@@ -170,13 +170,6 @@ def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> N
     return times_s
 
 
-def speed_at_distance_mps(result: RaceResult, distance_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the speed at the first passing of each distance [D] along the track; NaN where the car never was."""
-    times_s = time_at_distance_s(result, distance_m)
-    speeds = np.interp(np.nan_to_num(times_s), result.sample_ms / 1000.0, result.speed_mps)
-    return np.where(np.isnan(times_s), np.nan, speeds)
-
-
 @dataclass(frozen=True)
 class Contestant:
     """One way of driving, with its races.
@@ -222,7 +215,3 @@ class Evaluation:
     def median_demonstration(self) -> RaceResult | None:
         """The finished demonstration in the middle of the times."""
         return median_race(self.demonstrations)
-
-    def contestant(self, key: str) -> Contestant | None:
-        """Returns a contestant by its key, None where it did not take part."""
-        return next((contestant for contestant in self.contestants if contestant.key == key), None)

@@ -1,4 +1,4 @@
-"""Drives any server that speaks the plugin's protocol, and says where it breaks it: `rulka game-check`.
+"""Drives any server that speaks the plugin's protocol, and says where it breaks it: `rulka game check`.
 
 The race that is under way is given up and driven anew, decision by decision as in training. On the way the server is
 tried: with the wrong echo, an unknown message, silence, a rewind. It never hangs: every wait and the whole have limits.

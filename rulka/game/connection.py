@@ -36,7 +36,7 @@ def connect(host: str, port: int, timeout_s: float, patience_s: float) -> Connec
         except ConnectionRefusedError as error:
             if time.monotonic() >= end_s:
                 message = f"no game listens on {host}:{port}"
-                hint = "start the game with its plugin, or `rulka serve-game`, and compare the ports"
+                hint = "start the game with its plugin, or `rulka game serve`, and compare the ports"
                 raise GameClosedError(message, hint=hint) from error
         except TimeoutError as error:
             message = f"{host}:{port} did not answer within {timeout_s:g} s"

@@ -1,4 +1,4 @@
-"""What `rulka serve-game` does: finds the track, serves, and stops cleanly at Ctrl-C or SIGTERM."""
+"""What `rulka game serve` does: finds the track, serves, and stops cleanly at Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Sync:
         self._gather(pack(MessageId.SHOW_INTERFACE, int(is_shown)))
 
     def send_unknown(self, number: int) -> None:
-        """Sends an id of no known message, of which the game takes four bytes; for `game-check` alone."""
+        """Sends an id of no known message, of which the game takes four bytes; for `game check` alone."""
         self._gather(protocol.INT.pack(number))
 
     # Requests that are answered at once ----------------------------------------------------------------------------

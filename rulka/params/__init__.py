@@ -15,6 +15,7 @@ from rulka.params.reader import (
     read_sections,
     reference_params,
     resolved,
+    sections_of,
     that_comes_with_the_package,
 )
 from rulka.params.sections import Params, keys_of

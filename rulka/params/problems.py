@@ -12,23 +12,6 @@ from pydantic_core import ErrorDetails
 
 _WORDS = {"missing": "is missing", "union_tag_not_found": ".kind is missing", "too_short": "is empty"}
 """What pydantic says less plainly, by its type of error."""
-REMOVED = frozenset(
-    {
-        "analog_weight",
-        "by_deviation",
-        "car_groups",
-        "clip_around",
-        "fastest_share",
-        "focal",
-        "length_normalisation",
-        "policy_workers",
-        "pull_of",
-        "rare_actions",
-        "shard_frames",
-        "value_warmup_ridge",
-    }
-)
-"""Keys of earlier versions, by their last name, which did nothing at the values that were shipped."""
 _MANY = 3
 """Sections with a key of the same name, from which on none of them is worth naming."""
 
@@ -46,11 +29,6 @@ def problems_of(error: ValidationError, root: type[BaseModel]) -> list[str]:
     return [
         _problem(problem, root) for problem in found if problem["type"] != "too_short" or problem["loc"] not in inner
     ]
-
-
-def names_removed(error: ValidationError) -> bool:
-    """Whether any key that is not known was one in an earlier version."""
-    return any(problem["type"] == "extra_forbidden" and problem["loc"][-1] in REMOVED for problem in error.errors())
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -79,8 +57,6 @@ def _problem(problem: ErrorDetails, root: type[BaseModel]) -> str:
 def _unknown(keys: list[str], sections: list[type[BaseModel]], root: type[BaseModel]) -> str:
     """Says of a key that is not known what may have been meant: one of another section, or what resembles it here."""
     key, name = ".".join(keys), keys[-1]
-    if name in REMOVED:
-        return f"{key} was removed"
     known = list(dict.fromkeys(field for section in sections for field in section.model_fields))
     places = [place for place in dict.fromkeys(_places(root)) if place.rpartition(".")[2] == name]
     outermost = min((place.count(".") for place in places), default=0)

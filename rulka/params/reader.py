@@ -10,9 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from rulka.errors import UserError
-from rulka.graph import PARAMS_FILE
-from rulka.params.problems import names_removed, problems_of
+from rulka.graph import PARAMS_FILE, read_graph, sections_of_stage
+from rulka.params.problems import problems_of
 from rulka.params.sections import Params
+from rulka.section import Section
 
 
 class ParamsError(UserError):
@@ -98,13 +99,16 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
     try:
         return Params.model_validate(data)
     except ValidationError as error:
-        message, hint = what_is_wrong + ":" + "".join(f"\n  {line}" for line in problems_of(error, Params)), ""
-        if names_removed(error):
-            hint = (
-                "It is of an earlier version. Delete the lines of keys that were removed: as shipped they did nothing. "
-            )
-            hint += "`rulka params list` tells all that there is now."
+        message = what_is_wrong + ":" + "".join(f"\n  {line}" for line in problems_of(error, Params))
+        is_unknown = any(problem["type"] == "extra_forbidden" for problem in error.errors())
+        hint = "`rulka params list` shows all keys; delete one that an earlier version had." if is_unknown else ""
         raise ParamsError(message, hint=hint) from error
+
+
+def sections_of(stage: str, params: Params) -> dict[str, Section]:
+    """Returns the sections that `dvc.yaml` names for a stage, by name."""
+    names = sections_of_stage(read_graph()[stage], {"train": {"algorithm": params.train.algorithm}})
+    return {name: getattr(params, name) for name in names}
 
 
 def reference_params() -> Params:

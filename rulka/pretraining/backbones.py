@@ -1,7 +1,7 @@
-"""Where a backbone's architecture and first weights come from: params.yaml, a folder, the Hugging Face Hub.
+"""Where a backbone's architecture and first weights come from: params.yaml, or a folder.
 
-Stage `pretrain` reads them, once. What it finds goes into its artifact whole, so that every later stage builds the same
-network with no folder, no network and no hub.
+Stage `pretrain` reads them once and stores all of it in its artifact, so that later stages need no folder. Nothing is
+downloaded here: `hf download NAME --local-dir FOLDER` fetches a model of the Hugging Face Hub.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +24,6 @@ from models.encoders.config import (
     ArchitectureSource,
     BackboneConfig,
     EncoderConfig,
-    FolderSource,
-    HubSource,
     ImageConfig,
     ResolvedBackboneConfig,
 )
@@ -43,8 +42,6 @@ _NOT_OF_ARCHITECTURE = frozenset(
     ("_name_or_path", "architectures", "auto_map", "dtype", "id2label", "label2id", "transformers_version")
 )
 """Of a configuration: names, labels of a head, and a precision, which is ours to choose."""
-_NUM_NAMED = 4
-"""Of tensors that do not fit."""
 
 
 class BackboneError(UserError):
@@ -90,54 +87,13 @@ def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> Fir
         resolved = _resolved(encoder, config, None, observation)
         _build(resolved)
         return FirstEncoder(resolved)
-    folder, origin = _folder_of(source)
+    folder = Path(source.path)
     config = _read_config(folder)
     resolved = _resolved(encoder, config, _read_processor(folder), observation)
     network = _build(resolved)
     network.backbone.load_state_dict(_read_weights(folder, config))
-    return FirstEncoder(resolved, network.state_dict(), origin | {"weights_sha256": _hash_weights(folder)})
-
-
-def _folder_of(source: FolderSource | HubSource) -> tuple[Path, dict[str, Any]]:
-    """Returns the folder where the files lie, and where they come from."""
-    if isinstance(source, HubSource):
-        folder = _download(source)
-        # The cache of huggingface_hub has a folder for each commit.
-        return folder, {"hub": source.name, "revision": source.revision, "commit": folder.name}
-    folder = Path(source.path)
-    if not (folder / CONFIG_FILE).is_file():
-        message = f"encoder.source.path: {folder.as_posix()} holds no {CONFIG_FILE}"
-        hint = f"Name a folder that `save_pretrained` of transformers wrote, with {CONFIG_FILE} and {WEIGHTS_FILES[0]}."
-        raise BackboneError(message, hint=hint)
-    return folder, {"folder": folder.as_posix()}
-
-
-def _download(source: HubSource) -> Path:
-    """Returns the folder of a revision in the cache of huggingface_hub, after downloading what is not there yet."""
-    import httpx2
-    from huggingface_hub import errors, snapshot_download
-
-    called = f"{source.name} (revision {source.revision})"
-    try:
-        folder = snapshot_download(
-            source.name, revision=source.revision, allow_patterns=[CONFIG_FILE, PROCESSOR_FILE, *WEIGHTS_FILES]
-        )
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        message = f"encoder.source: the hub does not give out {called}"
-        hint = "Check name and revision; for a private or gated one, sign in with `hf auth login`."
-        raise BackboneError(message, hint=hint) from error
-    except (httpx2.HTTPError, OSError) as error:
-        reason = next(iter(str(error).splitlines()), "")
-        message = f"encoder.source: {called} is not on this machine and cannot be downloaded: {reason}"
-        hint = (
-            "Try again with a network and without HF_HUB_OFFLINE, or copy its files from a machine that has it and set"
-            " encoder.source to {kind: folder, path: ...}."
-        )
-        raise BackboneError(message, hint=hint) from error
-    if not (Path(folder) / CONFIG_FILE).is_file():
-        message = f"encoder.source: {called} holds no {CONFIG_FILE}, so it is no model of transformers"
-        raise BackboneError(message, hint="Name another one in encoder.source.name.")
-    return Path(folder)
+    origin = {"folder": folder.as_posix(), "weights_sha256": _hash_weights(folder)}
+    return FirstEncoder(resolved, network.state_dict(), origin)
 
 
 def _written_config(source: ArchitectureSource) -> Any:
@@ -156,14 +112,16 @@ def _written_config(source: ArchitectureSource) -> Any:
 
 
 def _read_config(folder: Path) -> Any:
-    """Returns the configuration of transformers that lies in a folder."""
+    """Returns the configuration of transformers in a folder."""
     file = folder / CONFIG_FILE
+    if not file.is_file():
+        message = f"encoder.source.path: {folder.as_posix()} holds no {CONFIG_FILE}"
+        hint = "Name a folder that `hf download NAME --local-dir FOLDER` or `save_pretrained` of transformers wrote."
+        raise BackboneError(message, hint=hint)
     try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        written = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
         raise _unreadable(file, error) from error
-    if not isinstance(written, dict):
-        raise _unreadable(file, "it is no object")
     return _checked_config(written, file.as_posix())
 
 
@@ -298,23 +256,13 @@ def _check_fit(folder: Path, backbone: nn.Module, info: Mapping[str, Any]) -> No
         "unexpected": [name for name in info["unexpected_keys"] if name.split(".")[0] in own],
         "of another shape": [name for name, *_ in info["mismatched_keys"]],
     }
-    found = [
-        f"{_shortened(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in wrong.items() if names
-    ]
+    found = [f"{what}: {shorten(', '.join(sorted(names)), 120)}" for what, names in wrong.items() if names]
     if found:
         message = f"the weights in {folder.as_posix()} do not fit its {CONFIG_FILE}: {'; '.join(found)}"
         raise BackboneError(message, hint="Take both files from the same place.")
 
 
-def _shortened(names: list[str]) -> str:
-    rest = len(names) - _NUM_NAMED
-    return ", ".join(sorted(names)[:_NUM_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _hash_weights(folder: Path) -> dict[str, str]:
     """Returns the SHA-256 of every file of weights, by its name."""
-    digests = {}
-    for file in sorted(path for pattern in WEIGHTS_FILES for path in folder.glob(pattern)):
-        with file.open("rb") as stream:
-            digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return digests
+    files = sorted(path for pattern in WEIGHTS_FILES for path in folder.glob(pattern))
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

@@ -356,7 +356,7 @@ def measure(
     Returns:
         Plain JSON: loss, accuracy (both with the recorded previous actions), the same with_own_actions,
         accuracy_without_previous_actions, accuracies of the majority action and of the action before, label_entropy,
-        where_action_changes (the same on these frames, and their share), per_action, by_offset, confusion.
+        where_action_changes (the same on these frames, and their share), by_offset, confusion.
     """
     frames, races = measured
     numbers = frames_of(races)
@@ -383,7 +383,6 @@ def measure(
         **_means(columns, np.ones(len(action), bool)),
         "label_entropy": None if table.is_analog else label_entropy(share.numpy()),
         "where_action_changes": {"share": float(has_changed.mean()), **_means(columns, has_changed)},
-        "per_action": [_of_action(k, action, columns, has_changed) for k in range(count)],
         "by_offset": by_offset({0: policy.read_out(hidden)} | heads.ahead(hidden), frames, numbers, table),
         "confusion": confusion_matrix(action, seen.predicted, count).tolist(),
     }
@@ -392,20 +391,6 @@ def measure(
 def _means(columns: dict[str, NDArray], is_chosen: NDArray[np.bool_]) -> dict[str, float | None]:
     """Returns the mean of every column over some frames, None where there are none."""
     return {name: float(column[is_chosen].mean()) if is_chosen.any() else None for name, column in columns.items()}
-
-
-def _of_action(
-    number: int, action: NDArray[np.int64], columns: dict[str, NDArray], has_changed: NDArray[np.bool_]
-) -> dict[str, float | int | None]:
-    is_done = action == number
-    wanted = ("loss", "accuracy", "accuracy_with_own_actions")
-    return {
-        "action": number,
-        "num_frames": int(is_done.sum()),
-        **_means({name: columns[name] for name in wanted}, is_done),
-        "num_changes": int((is_done & has_changed).sum()),
-        "accuracy_where_action_changes": _means(columns, is_done & has_changed)["accuracy"],
-    }
 
 
 def by_offset(

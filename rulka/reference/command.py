@@ -1,4 +1,4 @@
-"""What `rulka reference` does."""
+"""What `rulka track reference` does."""
 
 from __future__ import annotations
 

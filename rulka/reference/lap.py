@@ -124,7 +124,7 @@ def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: 
         "other physics": (reference.physics, physics_hash(simulator)),
         "another decision rate": (reference.ticks_per_action, table.ticks_per_action),
     }
-    hint = f"`rulka reference TRACK --out {path}` finds a new one."
+    hint = f"`rulka track reference TRACK --out {path}` finds a new one."
     for what, (found, wanted) in stated.items():
         if found != wanted:
             message = f"the reference lap {path} is stale: it was driven on {what} ({found}, here {wanted})"

@@ -84,7 +84,7 @@ class Promotion:
         name: the agent.
         promoted_at: when, in UTC.
         over: the agent that was promoted until then; None where there was none.
-        compared: what `rulka compare --json` says of the two; None where nothing was compared.
+        compared: what `rulka agents compare --json` says of the two; None where nothing was compared.
     """
 
     name: str
@@ -167,7 +167,8 @@ def find_agent(name: str) -> Path:
         promoted = promoted_name()
         if promoted is None:
             message = "no agent is promoted yet"
-            raise NoPromotedAgentError(message, hint="`rulka promote latest` promotes the first one without a race.")
+            hint = "`rulka agents promote latest` promotes the first one without a race."
+            raise NoPromotedAgentError(message, hint=hint)
         name = promoted
     known = {entry.name: Path(entry.folder) for entry in known_agents()}
     folder = known.get(name, Path(name))
@@ -179,7 +180,7 @@ def find_agent(name: str) -> Path:
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     message = f"there is no agent {name!r}{meant}"
     raise UnknownAgentError(
-        message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents`."
+        message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents list`."
     )
 
 

@@ -58,7 +58,7 @@ class Night:
 
     Attributes:
         rows: what was added to the history.
-        compared: the latest agent against the promoted one, as `rulka compare --json` has it.
+        compared: the latest agent against the promoted one, as `rulka agents compare --json` has it.
         promoted: who was promoted, in words; empty where nobody was.
         records: names of the tracks with a new record.
         below: roles that are below the nights before, whether worse or not.

@@ -40,7 +40,6 @@ from rulka.tracks.track import Track
 
 FEWEST_PAIRS = 10
 """With fewer, over all tracks, nobody wins: the interval of so few is narrower than it should be."""
-FIRST_SEED, LAST_SEED = 0, 2**32 - 1
 
 
 class PairError(UserError):
@@ -240,11 +239,10 @@ def race_pairs(
         stream: where progress is shown; standard output when None.
 
     Raises:
-        PairError: if races, seed or tracks are impossible.
+        UserError: if there are no such races, or a track is named twice.
     """
-    chosen = {"num_races": num_races, "seed": seed}
-    evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
-    _check(evaluate.num_races, evaluate.seed, tracks)
+    evaluate = params.evaluate.asked_for(num_races, seed)
+    _check_once(tracks)
     racers = [first] if first.name == second.name else [first, second]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that sums, and with them races, are the same on every run
@@ -274,13 +272,7 @@ def _as_seen_by(racer: Racer, races: EvaluationRaces) -> EvaluationRaces:
     return replace(races, settings=races.settings.model_copy(update={"observation": seen}))
 
 
-def _check(num_races: int, seed: int, tracks: Sequence[Track]) -> None:
-    if num_races < 1:
-        message = f"{num_races} races are too few: at least 1 is needed"
-        raise PairError(message)
-    if not FIRST_SEED <= seed <= LAST_SEED:
-        message = f"{seed} is no seed: it is a whole number from {FIRST_SEED} to {LAST_SEED}"
-        raise PairError(message)
+def _check_once(tracks: Sequence[Track]) -> None:
     uids = [track.uid for track in tracks]
     if twice := sorted({uid for uid in uids if uids.count(uid) > 1}):
         message = f"the track {twice[0]} is named twice"

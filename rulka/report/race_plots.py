@@ -1,4 +1,4 @@
-"""Plots of races: driven lines, time gained along the track, speed over distance, times of all races.
+"""Plots of races: driven lines, and time gained along the track.
 
 Every function draws one figure in the style that `theme.to_png` applies, or returns None when there is nothing to show.
 """
@@ -18,9 +18,7 @@ from rulka.evaluation.results import (
     Evaluation,
     RaceResult,
     best_race,
-    finish_times_s,
     median_race,
-    speed_at_distance_mps,
     time_at_distance_s,
 )
 from rulka.report.road import draw_top
@@ -164,55 +162,6 @@ def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
     if at_finish_s:
         high = min(high, max(1.0, FAR_BEHIND * max(at_finish_s)))
     axes.set_ylim(low, high)
-
-
-def speed_plot(evaluation: Evaluation) -> Figure | None:
-    """Draws speed over distance of the best races."""
-    distance_m = _distances(evaluation.track)
-    colours = colours_of(evaluation)
-    races = [(c.label, best_race(c.races), colours[c.key], "-") for c in evaluation.contestants if c.key != "random"]
-    races.append(("best demonstration", evaluation.best_demonstration, INK, "--"))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.1), layout="constrained")
-    _mark_gates(axes, evaluation.track)
-    for label, race, colour, dash in reversed(races):
-        if race is not None:
-            speed_kmh = speed_at_distance_mps(race, distance_m) * MPS_TO_KMH
-            axes.plot(distance_m, speed_kmh, color=colour, linestyle=dash, label=label)
-    axes.set(xlabel="distance along the track (m)", ylabel="speed (km/h)", xlim=(0, distance_m[-1]), ylim=(0, None))
-    figure.legend(loc="outside lower center", ncols=5, reverse=True)
-    return figure
-
-
-def time_plot(evaluation: Evaluation) -> Figure | None:
-    """Draws the time of every finished race as a dot, medians as bars; counts the races that did not finish."""
-    colours = colours_of(evaluation)
-    rows = [(c.label, c.races, colours[c.key]) for c in evaluation.contestants]
-    rows.append(("demonstrations", evaluation.demonstrations, INK))
-    rows.append(("reference lap", [evaluation.reference] if evaluation.reference else [], INK))
-    rows = [row for row in rows if row[1]]
-    if not any(finish_times_s(races) for _, races, _ in rows):
-        return None
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + 0.62 * len(rows)), layout="constrained")
-    for height, (_, races, colour) in enumerate(rows):
-        _draw_times(axes, height, races, colour)
-    if evaluation.reference and evaluation.reference.time_s is not None:
-        axes.axvline(evaluation.reference.time_s, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=0)
-    labels = [f"{label}\n{len(finish_times_s(races))} of {len(races)} finished" for label, races, _ in rows]
-    axes.set_yticks(range(len(rows)), labels)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set(xlabel="race time (s), finished races")
-    return figure
-
-
-def _draw_times(axes: Axes, height: int, races: list[RaceResult], colour: str) -> None:
-    times_s = np.array(finish_times_s(races))
-    if not len(times_s):
-        return  # the label of the row says so
-    spread = np.random.default_rng(0).uniform(-0.17, 0.17, len(times_s))
-    axes.plot(times_s, height + spread, "o", color=colour, alpha=0.55, markersize=5, markeredgewidth=0)
-    axes.plot([np.median(times_s)] * 2, [height - 0.3, height + 0.3], color=colour, linewidth=3)
 
 
 def _distances(track: Track) -> NDArray[np.float64]:

@@ -196,7 +196,7 @@ def load_environment_agent(folder: Path) -> Artifact:
     Raises:
         EnvironmentRunError: if there is none, or it is damaged, or races.
     """
-    hint = "`rulka train-env` makes one, and says where."
+    hint = "`rulka env train` makes one, and says where."
     try:
         agent = load_artifact(folder, "agent", environment=None)
     except ArtifactError as error:

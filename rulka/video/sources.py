@@ -184,7 +184,8 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
     uids = sorted({recording.map_uid for recording in recordings})
     if len(uids) != 1:
         message = f"the recordings are of {len(uids)} maps: {', '.join(uids)}"
-        raise OtherMapError(message, hint="Watch recordings of one map at a time; `rulka inspect FOLDER` lists them.")
+        hint = "Watch recordings of one map at a time; `rulka recordings inspect FOLDER` lists them."
+        raise OtherMapError(message, hint=hint)
     ghosts = [ghost for recording in recordings for ghost in recording.ghosts]
     rows = [car_rows(ghost) for ghost in ghosts]
     paths = [path_from_rows(*row, ghost.checkpoint_times_ms) for row, ghost in zip(rows, ghosts, strict=True)]

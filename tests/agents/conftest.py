@@ -95,6 +95,13 @@ OWN: dict[Algorithm, dict[str, Any]] = {
     },
 }
 """What differs for one algorithm. A further one needs nothing here to be driven through all probes."""
+PRIORITISED: dict[str, Any] = {
+    "alpha": 0.6,
+    "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
+    "epsilon": 0.002,
+    "min_actions_left": 40,
+}
+MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
     tau_embedding=16,
@@ -126,11 +133,11 @@ class Races:
         self.rng = np.random.default_rng(0)
         self.state = self.rng.choice(starts, num_cars)
         self.is_over = np.zeros(num_cars, np.bool_)
-        self._equal: EqualStarts | None = None
+        self.dealt: EqualStarts | None = None
 
     def deal(self, races_per_start: int) -> None:
         """Lets so many races begin alike, as an environment does; begins all of them anew."""
-        self._equal = EqualStarts(self.spec.num_cars, races_per_start, 1)
+        self.dealt = EqualStarts(self.spec.num_cars, races_per_start, 1)
         self._begin(np.ones(self.spec.num_cars, np.bool_))
 
     def drive(self, actor: Actor, *, explore: bool = True) -> ExperienceBlock:
@@ -149,11 +156,11 @@ class Races:
         return block
 
     def _begin(self, which: np.ndarray) -> None:
-        if self._equal is None:
+        if self.dealt is None:
             for car in np.flatnonzero(which):
                 self.state[car] = self.rng.choice(self.starts)
         else:
-            chance = self._equal.draw(which, [self.rng] * len(which))[which, 0]
+            chance = self.dealt.draw(which, [self.rng] * len(which))[which, 0]
             self.state[which] = np.asarray(self.starts)[(chance * len(self.starts)).astype(int)]
 
     def _step(self, block: ExperienceBlock, t: int, car: int) -> None:
@@ -197,7 +204,7 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})
     encoder, fusion = ENCODER_CONFIG.validate_python(extras.pop("encoder")), extras.pop("fusion")
-    places = extras.pop("actions_per_decision", 1)
+    places: Any = extras.pop("actions_per_decision", 1)
     sizes = {"float_hidden": 32, "dense_hidden": 64, "actions_per_decision": places, "analog": False}
     network = NetworkParams.model_validate(sizes | {"fusion": fusion, "iqn": PLAIN.model_dump() | extras})
     observation = sees(SIZE, SIZE)
@@ -241,14 +248,53 @@ def learner_and_actor(spec: AgentSpec) -> tuple[Any, Any]:
     return learner, actor
 
 
-def weights(learner: Learner) -> dict[str, torch.Tensor]:
-    """Returns a copy of what it has learned."""
-    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
+def filled(spec: AgentSpec, races: Races, num_blocks: int = 2) -> Any:
+    """Returns a learner that was given blocks."""
+    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
+    for _ in range(num_blocks):
+        learner.insert(races.drive(actor), 0, 0)
+    return learner
+
+
+def weights(of: Any) -> dict[str, torch.Tensor]:
+    """Returns a copy of the weights of a network, or of what a learner has learned."""
+    return {name: tensor.clone() for name, tensor in getattr(of, "network", of).state_dict().items()}
 
 
 def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
     """Returns the parts of a network in which any weight differs."""
     return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+
+
+def update(learner: Any, actor: Any, races: Races, log_prob: float = 0.0) -> dict[str, float]:
+    """Drives until there is an update; groups of four races begin alike. Adds `log_prob` to what actions had."""
+    if races.dealt is None:
+        races.deal(4)
+    while (metrics := learner.update()) is None:
+        block = races.drive(actor)
+        block.log_prob[...] += log_prob
+        learner.insert(block, 0, learner.version)
+    return metrics
+
+
+def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns random images and floats of so many cars, or nothing but zeros without a seed."""
+    if seed is None:
+        return torch.zeros(num_cars, 1, SIZE, SIZE, dtype=torch.uint8), torch.zeros(num_cars, NUM_FLOATS)
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.randint(0, 256, (num_cars, 1, SIZE, SIZE), generator=generator, dtype=torch.uint8)
+    return image, torch.randn(num_cars, NUM_FLOATS, generator=generator)
+
+
+def random_ends(num_steps: int, num_cars: int, seed: int = 3) -> Endings:
+    """Returns races that end or are cut by chance, with a reset behind every end."""
+    kind = torch.rand(num_steps, num_cars, generator=torch.Generator().manual_seed(seed))
+    terminated, truncated, is_reset = kind < 0.1, (kind >= 0.1) & (kind < 0.2), torch.zeros_like(kind, dtype=torch.bool)
+    for step in range(1, num_steps):
+        is_reset[step] = (terminated | truncated)[step - 1]
+        terminated[step] &= ~is_reset[step]
+        truncated[step] &= ~is_reset[step]
+    return Endings(terminated, truncated, is_reset)
 
 
 def endings(num_steps: int, **at: list[int]) -> Endings:

@@ -12,14 +12,9 @@ import torch
 from models.iqn import fixed_fractions
 from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.agents.precision import faster_precision, raise_malloc_thresholds
+from rulka.agents.precision import faster_precision
 from rulka.device import CPU
-
-
-def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randint(0, 256, (num_cars, 1, 34, 34), generator=generator, dtype=torch.uint8)
-    return image, torch.randn(num_cars, 4, generator=generator)
+from tests.agents.conftest import views
 
 
 def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -64,15 +59,6 @@ def test_published_weights_are_copied(lab):
     assert np.ptp(actor.action_values(image, floats).value, axis=1).all(), "weights of 0 would tell no action apart"
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
-def test_precisions_prefer_the_same_actions(lab, algorithm):
-    spec = lab.spec(algorithm)
-    exact, rounded = (make_actor(replace(spec, precision=p), seed=0) for p in ("float32", "bfloat16"))
-    image, floats = views(400)
-    same = exact.act(image, floats, explore=False).action == rounded.act(image, floats, explore=False).action
-    assert float(same.mean()) > 0.97, "untrained: differences between actions are as small as they get"
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn", "pql"])
 def test_measured_precision_works_from_the_first_batch(lab, algorithm):
     actor, exact = (make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("measured", "float32"))
@@ -114,11 +100,6 @@ def test_faster_precision_is_the_faster_one_by_a_tenth(monkeypatch, float32_s, b
 def test_on_processors_without_bfloat16_it_is_not_tried(monkeypatch):
     monkeypatch.setattr(precision, "has_instructions", lambda _name: False)
     assert faster_precision(lambda name: pytest.fail(name), CPU) == "float32"
-
-
-def test_keeping_freed_memory_is_offered_on_linux():
-    assert raise_malloc_thresholds() is True
-    assert torch.ones(10_000_000).sum() == 10_000_000
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

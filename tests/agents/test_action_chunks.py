@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -13,8 +12,8 @@ import torch
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
 from rulka.agents.iqn import Networks, chunk_values, target_quantiles
-from rulka.buffers.experience import new_block
 from rulka.buffers.replay import Batch
+from tests.agents.conftest import views
 
 K, A, ALL = 2, 3, list(product(range(3), repeat=2))
 
@@ -23,33 +22,11 @@ def spec(lab, **changes):
     return lab.spec("iqn", {"actions_per_decision": K}, **changes)
 
 
-def views(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.zeros(count, 1, 34, 34, dtype=torch.uint8), torch.randn(count, 4, generator=generator)
-
-
 def naive(value: torch.Tensor) -> torch.Tensor:
     """Values [B, T, A ** K] of all chunks, in the order of `ALL`: the state's, and each place's centred advantage."""
     state, places = value.mean(dim=2), value.unflatten(2, (K, A))
     centred = [places[:, :, i] - places[:, :, i].mean(dim=2, keepdim=True) for i in range(K)]
     return torch.stack([state + sum(centred[i][:, :, chunk[i]] for i in range(K)) for chunk in ALL], dim=2)
-
-
-def test_values_by_hand() -> None:
-    """V = 2; places (0, 3, 0) and (4, 2, 3) less their means 1 and 3: chunk (1, 0) is worth 2 + 2 + 1."""
-    value = torch.tensor([[[0.0, 3.0, 0.0, 4.0, 2.0, 3.0]]])
-    values = chunk_values(value, K)
-    assert values.state.item() == 2.0
-    assert values.of(torch.tensor([[1, 0]])).item() == 5.0
-    assert values.of(torch.tensor([[0, 1]])).item() == 0.0
-    assert values.best().item() == 5.0
-
-
-def test_one_action_is_worth_what_the_network_says() -> None:
-    value = torch.randn(5, 4, A)
-    action = torch.tensor([0, 1, 2, 0, 1])
-    expected = value[torch.arange(5), :, action]
-    torch.testing.assert_close(chunk_values(value, 1).of(action[:, None]), expected)
 
 
 def test_values_are_those_of_all_chunks() -> None:
@@ -146,45 +123,3 @@ def test_every_action_of_a_chunk_explores_by_itself(lab, boltzmann: float) -> No
     np.testing.assert_array_equal(decision.is_greedy, same.all(axis=1))
     assert same.mean() == pytest.approx(0.8, abs=0.02)
     assert decision.is_greedy.mean() == pytest.approx(0.8**2, abs=0.025)
-
-
-@pytest.mark.slow
-def test_the_right_action_of_every_place_is_learned(lab, step) -> None:
-    """In state s only the chunk (s, 2 - s) pays 1; each action that is right pays 0.3. Sums over places suffice."""
-
-    def probe(state: int, chunk: np.ndarray):
-        return step(0.3 * float(chunk[0] == state) + 0.3 * float(chunk[1] == 2 - state), 0, "terminated")
-
-    trained = lab.train(spec(lab, epsilon=lab.constant(0.4)), block_races(lab, probe, (0, 1, 2)), 60)
-    assert trained.actions(0, 1, 2) == [[0, 2], [1, 1], [2, 0]]
-    found = make_values(trained, (0, 1, 2))
-    assert found == pytest.approx([0.6, 0.6, 0.6], abs=0.12)
-
-
-def test_the_order_within_a_block_matters_and_travels_back(lab, step) -> None:
-    """Only first 1, then 2 leads from state 0 to state 1, where everything pays 1; gamma is a half."""
-
-    def probe(state: int, chunk: np.ndarray):
-        if state == 1:
-            return step(1.0, 0, "terminated")
-        right = float(chunk[0] == 1) + float(chunk[1] == 2)
-        return step(0.1 * right, 1) if right == 2 else step(0.1 * right, 0, "terminated")
-
-    trained = lab.train(spec(lab, epsilon=lab.constant(0.5), n_steps=3), block_races(lab, probe, (0,)), 35)
-    assert trained.actions(0) == [[1, 2]]
-    assert make_values(trained, (1,)) == pytest.approx([1.0], abs=0.15)
-
-
-def make_values(trained, states: tuple[int, ...]) -> list[float]:
-    """The best chunk's value in each state."""
-    image, floats = torch.zeros(len(states), 1, 34, 34, dtype=torch.uint8), torch.zeros(len(states), 4)
-    floats[:, 1] = torch.tensor(states)
-    return trained.actor.action_values(image, floats).value.max(axis=(1, 2)).tolist()
-
-
-def block_races(lab, probe, starts):
-    """Races of a probe whose decisions are chunks."""
-    races = lab.races(probe, starts=starts)
-    races.spec = replace(races.spec, decision_shape=(K,))
-    assert new_block(races.spec).action.shape[2:] == (K,)
-    return races

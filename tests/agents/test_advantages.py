@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rulka.agents.advantages import Endings, estimate_advantages, solve_linear_value
-from tests.agents.conftest import endings
+from tests.agents.conftest import endings, random_ends
 
 
 def column(*values: float) -> torch.Tensor:
@@ -22,27 +22,6 @@ def test_by_hand():
     torch.testing.assert_close(result.returns, column(2.75, 5))
 
 
-def test_termination_has_no_future():
-    """The second decision ends the race: its error is 3 - 2 = 1, whatever the next value."""
-    result = estimate_advantages(column(1, 3), column(1, 2, 400), endings(2, terminated=[1]), 0.5, 0.5)
-    torch.testing.assert_close(result.advantage, column(1.25, 1))
-
-
-def test_time_limit_has_a_value_but_no_trace():
-    """The first decision is cut: error 1 + 0.5 * 2 - 1 = 1 with the value of its last observation, nothing more."""
-    result = estimate_advantages(column(1, 0, 3), column(1, 2, 5, 4), endings(3, truncated=[0], is_reset=[1]), 0.5, 0.5)
-    torch.testing.assert_close(result.advantage, column(1, 0, 0))  # the last: 3 + 0.5 * 4 - 5 = 0
-
-
-def test_a_reset_is_no_transition():
-    """Reward and value error of the reset row, however large, touch nothing."""
-    flags = endings(3, terminated=[0], is_reset=[1])
-    plain = estimate_advantages(column(1, 0, 3), column(1, 0, 5, 4), flags, 0.9, 0.9)
-    wild = estimate_advantages(column(1, 99, 3), column(1, 77, 5, 4), flags, 0.9, 0.9)
-    torch.testing.assert_close(plain.advantage, wild.advantage)
-    assert float(plain.advantage[1]) == 0.0
-
-
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
 def test_equals_the_sum_over_the_future(gae_lambda: float):
     """A slow twin: sum of (gamma lambda)^k times the errors until the race ends or the rows do."""
@@ -50,41 +29,20 @@ def test_equals_the_sum_over_the_future(gae_lambda: float):
     num_steps, num_cars, gamma = 20, 3, 0.9
     reward = torch.randn(num_steps, num_cars, generator=generator)
     value = torch.randn(num_steps + 1, num_cars, generator=generator)
-    kind = torch.rand(num_steps, num_cars, generator=generator)
-    terminated, truncated = kind < 0.1, (kind >= 0.1) & (kind < 0.2)
-    is_reset = torch.zeros_like(terminated)
-    is_reset[1:] = (terminated | truncated)[:-1]
-    terminated &= ~is_reset
-    truncated &= ~is_reset
-    result = estimate_advantages(reward, value, Endings(terminated, truncated, is_reset), gamma, gae_lambda)
+    ends = random_ends(num_steps, num_cars)
+    result = estimate_advantages(reward, value, ends, gamma, gae_lambda)
     for car in range(num_cars):
         for start in range(num_steps):
             total, factor = 0.0, 1.0
             for step in range(start, num_steps):
-                if is_reset[step, car]:
+                if ends.is_reset[step, car]:
                     break
-                follows = 0.0 if terminated[step, car] else float(value[step + 1, car])
+                follows = 0.0 if ends.terminated[step, car] else float(value[step + 1, car])
                 total += factor * (float(reward[step, car]) + gamma * follows - float(value[step, car]))
                 factor *= gamma * gae_lambda
-                if terminated[step, car] or truncated[step, car]:
+                if ends.terminated[step, car] or ends.truncated[step, car]:
                     break
             assert float(result.advantage[start, car]) == pytest.approx(total, abs=1e-4)
-
-
-def test_agrees_with_torchrl():
-    """An independent implementation as oracle: 50 steps of 6 cars, with ends of both kinds and no resets."""
-    from torchrl.objectives.value.functional import generalized_advantage_estimate
-
-    generator = torch.Generator().manual_seed(4)
-    reward, value = torch.randn(50, 6, generator=generator), torch.randn(51, 6, generator=generator)
-    kind = torch.randint(0, 12, (50, 6), generator=generator)
-    terminated, truncated = kind == 0, kind == 1
-    ours = estimate_advantages(reward, value, Endings(terminated, truncated, torch.zeros_like(terminated)), 0.97, 0.9)
-    theirs, _target = generalized_advantage_estimate(
-        0.97, 0.9, *(x.unsqueeze(-1) for x in (value[:-1], value[1:], reward, terminated | truncated, terminated)),
-        time_dim=0,
-    )  # fmt: skip
-    torch.testing.assert_close(ours.advantage, theirs.squeeze(-1))
 
 
 def chain(states: list[list[int]], **ends: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, Endings]:
@@ -128,29 +86,18 @@ def test_a_race_without_an_end(gae_lambda: float) -> None:
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_cut_race_is_worth_its_last_observation() -> None:
-    """State 2 pays 3 and leads to itself, where the race is cut: V(2) = 3 / (1 - 0.5); the reset row counts nothing."""
-    parts = chain([[2, 2, 1, 2], [1, 2, 2, 2]], truncated=[[0, 0]], is_reset=[[1, 0]])
-    found = values(*parts, 0.5, 0.9, 0.0)
-    assert found[2] == pytest.approx(6.0, abs=1e-9)
-
-
 def test_is_where_refitting_leads() -> None:
     """The slow twin: returns of the last fit, a least-squares fit to them, 400 times over."""
     generator = torch.Generator().manual_seed(0)
     feature = torch.randn(21, 40, 5, generator=generator)
     reward = feature[:-1].sum(dim=2) + torch.randn(20, 40, generator=generator)
-    kind = torch.rand(20, 40, generator=generator)
-    terminated, truncated = kind < 0.05, (kind >= 0.05) & (kind < 0.1)
-    is_reset = torch.zeros_like(terminated)
-    is_reset[1:] = (terminated | truncated)[:-1]
-    endings = Endings(terminated & ~is_reset, truncated & ~is_reset, is_reset)
+    endings = random_ends(20, 40)
     found = solve_linear_value(feature, reward, endings, 0.9, 0.8, 0.0)
     column = torch.cat([feature, torch.ones(21, 40, 1)], dim=2).double()
     fitted = torch.zeros(6, dtype=torch.float64)
     for _ in range(400):
         returns = estimate_advantages(reward.double(), column @ fitted, endings, 0.9, 0.8).returns
-        fitted = torch.linalg.lstsq(column[:-1][~is_reset], returns[~is_reset][:, None]).solution[:, 0]
+        fitted = torch.linalg.lstsq(column[:-1][~endings.is_reset], returns[~endings.is_reset][:, None]).solution[:, 0]
     torch.testing.assert_close(torch.cat([found.weight, found.bias[None]]), fitted, rtol=1e-6, atol=1e-6)
 
 
@@ -163,14 +110,6 @@ def test_ridge_shrinks_the_weights_and_leaves_the_mean() -> None:
     found = solve_linear_value(feature, reward, endings, 0.9, 0.9, 1.0)
     assert float(found.weight[0]) == pytest.approx(1.0)
     assert float(3.0 * found.weight[0] + found.bias) == pytest.approx(7.0)
-
-
-def test_features_that_are_always_the_same_do_no_harm() -> None:
-    parts = chain([[0, 1, 2], [1, 2, 0]], terminated=[[1, 1]])
-    feature = torch.cat([parts[0], torch.zeros(3, 2, 2), torch.ones(3, 2, 1)], dim=2)
-    found = solve_linear_value(feature, *parts[1:], 0.5, 0.9, 0.0)
-    value = feature[:-1].double() @ found.weight + found.bias
-    torch.testing.assert_close(value, torch.tensor([[2.75, 3.5], [3.5, 3.0]], dtype=torch.float64))
 
 
 def test_more_cars_than_are_taken_at_once() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.algorithms import make_learner
 from rulka.agents.preferences import preference_loss
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import PreferencePairs
-from tests.agents.conftest import changed, learner_and_actor, weights
+from tests.agents.conftest import changed, learner_and_actor, update, weights
 
 GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
 
@@ -23,12 +22,6 @@ def pay_of_two(step):
     return lambda _state, action: step(float(action == 2), 0, "terminated")
 
 
-def update(learner, actor, races) -> dict[str, float]:
-    while (metrics := learner.update()) is None:
-        learner.insert(races.drive(actor), 0, learner.version)
-    return metrics
-
-
 def test_the_loss_falls_below_ln_2(lab, step):
     """The reference stays the policy that it began as. With the policy of each gradient step it would be ln 2 for ever,
     as the peer's is. The first step's loss is ln 2 to the bit.
@@ -36,28 +29,11 @@ def test_the_loss_falls_below_ln_2(lab, step):
     spec = lab.spec("dpo", epochs=1, pairs_per_step=10_000, beta=lab.constant(1.0), learning_rate=lab.constant(0.003))
     learner, actor = learner_and_actor(spec)
     races = lab.races(pay_of_two(step))
-    races.deal(4)
     losses = [update(learner, actor, races)["loss"] for _ in range(12)]
     assert losses[0] == pytest.approx(math.log(2.0), abs=1e-7)
     assert losses[-1] < 0.5 * math.log(2.0)
     first = make_learner(spec, seed=0).network.state_dict()
     assert all(torch.equal(first[name], tensor) for name, tensor in learner._first.state_dict().items())
-
-
-def test_metrics_of_own_pairs(lab, step):
-    """Groups of four races, by chance paid 0 or 1: pairs are those groups with both, chosen ones are paid 1."""
-    learner, actor = learner_and_actor(lab.spec("dpo"))
-    races = lab.races(pay_of_two(step))
-    races.deal(4)
-    metrics = update(learner, actor, races)
-    assert 0 < metrics["num_pairs"] <= metrics["num_samples"] / 2
-    assert metrics["num_decisions"] == 2 * metrics["num_pairs"], "races of one decision"
-    share = metrics["num_pairs"] / metrics["num_groups"]
-    assert metrics["chosen_return"] - metrics["rejected_return"] == pytest.approx(share, rel=1e-5)
-    assert metrics["num_samples"] == 4 * metrics["num_decisions"]
-    assert 0.5 < metrics["accuracy"] <= 1.0
-    assert metrics["margin"] > 0.0
-    assert metrics["chosen_log_ratio"] > 0.0 > metrics["rejected_log_ratio"]
 
 
 @pytest.mark.parametrize(("gamma", "best", "worst"), [(1.0, 1.2, 1.0), (0.5, 1.0, 0.6)])
@@ -72,7 +48,6 @@ def test_what_is_paid_late_counts_by_the_discount(lab, step, gamma, best, worst)
     pairs = {"kind": "online", "group_size": 4, "gamma": gamma, "cut_worth": 0.0, "min_gap": 0.1}
     learner, actor = learner_and_actor(lab.spec("dpo", pairs=pairs))
     races = lab.races(probe)
-    races.deal(4)
     metrics = update(learner, actor, races)
     share = metrics["num_pairs"] / metrics["num_groups"]
     assert 0.5 < share < 1.0
@@ -86,7 +61,6 @@ def test_races_that_are_as_good_are_no_pair(lab, step, reward, min_gap):
     pairs = {"kind": "online", "group_size": 4, "gamma": 1.0, "cut_worth": 0.0, "min_gap": min_gap}
     learner, actor = learner_and_actor(lab.spec("dpo", pairs=pairs))
     races = lab.races(lambda _state, action: step(reward * float(action == 2), 0, "terminated"))
-    races.deal(4)
     before = weights(learner)
     metrics = update(learner, actor, races)
     assert (metrics["num_pairs"], metrics["gradient_steps"], learner.version) == (0.0, 0.0, 1)
@@ -147,21 +121,6 @@ def test_gradient_is_that_of_whole_stretches_of_any_length(lab, step, batch_size
     assert metrics["grad_norm"] == pytest.approx(float(expected.norm()), rel=1e-4)
 
 
-@pytest.mark.parametrize("beta", [0.5, 2.0])
-def test_beta_decides_how_far_preferences_lead(lab, step, beta):
-    """Three of four pairs prefer action 0 to 1: the log-ratios end ln 3 / beta apart, not at what a step size makes."""
-    pairs = given(*[([0], [1])] * 3, ([1], [0]))
-    changes = {"beta": lab.constant(beta), "learning_rate": lab.constant(0.01), "pairs_per_step": 4, "epochs": 40}
-    learner, actor = of_given(lab, pairs, **changes, encoder_epochs=0, steps_per_update=64)
-    first = learner.network(torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)).outputs[0].detach()
-    races = lab.races(pay_of_two(step))
-    metrics = [update(learner, actor, races) for _ in range(4)][-1]
-    now = learner.network(torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)).outputs[0].detach()
-    ratio = now - first
-    assert float(ratio[0] - ratio[1]) == pytest.approx(math.log(3.0) / beta, rel=0.05)
-    assert metrics["loss"] == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4.0), abs=0.01)
-
-
 def test_given_pairs_are_drawn_as_many_as_an_update_takes(lab, step):
     pairs = given(*[([0, 1, 2], [1])] * 9)
     learner, actor = of_given(lab, pairs, epochs=2)
@@ -177,38 +136,3 @@ def test_pairs_are_given_where_they_are_asked_for(lab, step):
         learner.update()
     with pytest.raises(AgentError, match=r"2 pairs are given, and dpo\.pairs\.kind online makes them"):
         learner_and_actor(lab.spec("dpo"))[0].insert_pairs(given(*UNEQUAL))
-
-
-@pytest.mark.parametrize("kind", ["online", "given"])
-def test_resume_is_exact_and_needs_no_pickle(lab, step, kind):
-    pairs, changes = given(*UNEQUAL), {} if kind == "online" else {"pairs": GIVEN}
-    races = lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 10 else ""))
-    races.deal(4)
-
-    def new(seed: int):
-        learner = make_learner(lab.spec("dpo", **changes), seed)
-        if kind == "given":
-            learner.insert_pairs(pairs)
-        return learner
-
-    learner, actor = new(0), make_actor(lab.spec("dpo"), seed=1)
-    actor.load_network(learner.network.state_dict())
-    blocks = [races.drive(actor) for _ in range(6)]
-    for block in blocks[:2]:
-        learner.insert(block, 0, 0)
-    learner.update()
-    learner.insert(blocks[2], 0, 0)
-    file = io.BytesIO()
-    torch.save({"learner": learner.state_dict(), "experience": learner.experience().state}, file)
-    file.seek(0)
-    saved, resumed = torch.load(file, weights_only=True), new(99)
-    resumed.load_state_dict(saved["learner"])
-    resumed.load_experience(learner.experience()._replace(state=saved["experience"]))
-    before = weights(learner)
-    for one in (learner, resumed):
-        for block in blocks[3:]:
-            one.insert(block, 0, 1)
-        assert one.update()["num_pairs"] > 0
-    assert changed(before, weights(learner))
-    assert changed(weights(learner), weights(resumed)) == set()
-    assert changed(learner._first.state_dict(), resumed._first.state_dict()) == set()

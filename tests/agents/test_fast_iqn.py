@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import _naive_iqn as naive_iqn
-from benchmarks._naive_iqn import NaiveIqn, values
 from rulka.agents.algorithms import make_learner
 from rulka.agents.iqn import Sample
 from rulka.agents.learner import MetricMeans
 from rulka.buffers.replay import Batch
+from tests.agents.naive_iqn import NaiveIqn
 
 BATCH, SIZE, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
 
@@ -61,48 +59,6 @@ def test_float32_steps_are_those_of_the_twin(lab):
     for (name, fast), naive in pairs:
         scale = float(naive.grad.abs().max())
         torch.testing.assert_close(fast.grad, naive.grad, rtol=1e-4, atol=1e-5 * scale, msg=name)
-
-
-def test_bfloat16_steps_are_as_near_to_the_twin_as_torchs_own(lab, monkeypatch: pytest.MonkeyPatch):
-    """The twin under autocast rounds as much: no gradient may turn further from float32 than by torch's layers."""
-    learner, twin, loss, expected = step_both(lab, "bfloat16")
-    assert loss == pytest.approx(expected, rel=0.01)
-
-    def rounded_values(*observed: Any) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return values(*observed).float()
-
-    monkeypatch.setattr(naive_iqn, "values", rounded_values)
-    _, rounded, _, _ = step_both(lab, "bfloat16")
-    networks = (learner.network.named_parameters(), twin.network.parameters(), rounded.network.parameters())
-    for (name, fast), naive, autocast in zip(*networks, strict=True):
-        ours, theirs = turned(fast.grad, naive.grad), turned(autocast.grad, naive.grad)
-        assert ours < 1.2 * theirs + 2e-4, (name, ours, theirs)
-        assert float(fast.grad.norm()) == pytest.approx(float(autocast.grad.norm()), rel=0.01), name
-
-
-def turned(gradient: torch.Tensor, expected: torch.Tensor) -> float:
-    """Returns one minus the cosine between two gradients."""
-    return 1.0 - float(torch.cosine_similarity(gradient.flatten(), expected.flatten(), dim=0))
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_steps_repeat_to_the_bit(lab, precision):
-    first, second = (step_both(lab, precision)[0] for _ in range(2))
-    for a, b in zip(first.network.parameters(), second.network.parameters(), strict=True):
-        assert torch.equal(a.grad, b.grad)
-
-
-def test_quantiles_of_an_action_are_those_of_the_whole_network(lab):
-    network = make_learner(lab.spec("iqn"), seed=0).network
-    batch, tau = random_batch(), torch.rand(BATCH, 8, generator=torch.Generator().manual_seed(2))
-    of_action = network.of_action(batch.image, batch.floats, tau, batch.action)
-    expected = values(network, batch.image, batch.floats, tau)[torch.arange(BATCH), :, batch.action]
-    torch.testing.assert_close(of_action, expected, rtol=1e-5, atol=1e-5)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = network.of_action(batch.image, batch.floats, tau, batch.action)
-    assert rounded.dtype == torch.float32
-    torch.testing.assert_close(rounded, expected, rtol=0.02, atol=0.02 * float(expected.detach().abs().max()))
 
 
 def test_precision_is_measured_where_fractions_are_those_of_the_whole_batch(lab):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
-from rulka.actions import Choices, Intervals
 from rulka.agents.advantages import Endings
-from rulka.agents.impala import TraceWeights, corrected, log_prob_in_loss, trace_values
-from rulka.agents.params import EpsilonParams, ImpalaParams, NoCorrectionParams, OneStepParams, VtraceParams
-from tests.agents.conftest import changed, learner_and_actor, weights
+from rulka.agents.impala import corrected, log_prob_in_loss
+from rulka.agents.params import EpsilonParams, NoCorrectionParams, OneStepParams, VtraceParams
+from tests.agents.conftest import learner_and_actor
 
 NONE = NoCorrectionParams(kind="none")
 EPSILON = EpsilonParams(kind="epsilon", epsilon=0.01)
@@ -36,15 +34,6 @@ def test_corrections_by_hand():
     assert found["none"] == found["epsilon"] == [[3.5, 5.0], [2.5, 3.0]]
     assert found["one_step"] == [[3.5, 5.0], pytest.approx([3.75, 1.5])]
     assert found["vtrace"] == [pytest.approx([3.25, 3.5]), pytest.approx([2.625, 1.5])]
-
-
-@CORRECTIONS
-def test_on_policy_every_correction_is_none(correction):
-    generator = torch.Generator().manual_seed(0)
-    reward, value = torch.randn(9, 4, generator=generator), torch.randn(10, 4, generator=generator)
-    ends = Endings(*(torch.rand(9, 4, generator=generator) < share for share in (0.2, 0.0, 0.0)))
-    expected = trace_values(reward, value, TraceWeights(torch.ones_like(reward), torch.ones_like(reward)), ends, 0.9)
-    torch.testing.assert_close(corrected(correction, torch.zeros(9, 4), reward, value, ends, 0.9), expected)
 
 
 @CORRECTIONS
@@ -123,98 +112,3 @@ def test_forced_lag_is_exact_after_as_many_updates(lab, races, lag):
             behind.append(metrics["versions_behind"])
             assert learner.num_env_steps == (learner.version + lag) * 256
     assert behind == [min(version, lag) for version in range(lag + 4)]
-
-
-def test_lag_shows_in_the_overlap_with_the_policy_that_acted(lab, races):
-    """Weights of the policy that acted over those of the one that learns: 1 without lag, less with it."""
-    found = {}
-    for lag in (0, 4):
-        learner, actor = learner_and_actor(lab.spec("impala", forced_lag=lag, batch_size=256))
-        while learner.version < 12:
-            learner.insert(races.drive(actor), 0, learner.version)
-            metrics = learner.update()
-            actor.load_network(learner.network.state_dict())
-        found[lag] = metrics["overlap"]
-    assert found[0] == pytest.approx(1.0, abs=1e-5)
-    assert found[4] < 0.98
-
-
-def test_collectors_may_run_ahead(lab, races):
-    """Two updates ahead: 3 * 256 decisions at first. Late blocks are learned from in their order, one an update."""
-    learner, actor = learner_and_actor(lab.spec("impala", max_versions_behind=2))
-    assert learner.num_allowed_env_steps() == 3 * 256
-    for _ in range(3):
-        learner.insert(races.drive(actor), 0, 0)
-    assert [learner.update()["versions_behind"] for _ in range(3)] == [0, 1, 2]
-    assert learner.update() is None
-
-
-@pytest.mark.parametrize("block_steps", [3, 50])
-def test_blocks_that_do_not_fit_evenly_never_stall(lab, step, block_steps):
-    """Blocks of 48 and 800 decisions for updates of 256, with lag."""
-    races = lab.races(lambda _state, _action: step(0.0, 0), num_steps=block_steps)
-    trained = lab.train(lab.spec("impala", forced_lag=2), races, 4)  # `train` fails if neither side may go on
-    assert trained.learner.version == 4
-
-
-def test_warm_up_solves_for_the_value_alone(lab, step):
-    """States 0, 1, 2 pay 1, 2, 3; then the race ends. With gamma 0.5: V(2) = 3, V(1) = 3.5, V(0) = 2.75."""
-    races = lab.races(lambda state, _action: step(state + 1.0, state + 1, "terminated" if state == 2 else ""))
-    learner, actor = learner_and_actor(lab.spec("impala", value_warmup_steps=512, forced_lag=1))
-    assert learner.num_allowed_env_steps() == 512
-    before = weights(learner)
-    for _ in range(2):
-        learner.insert(races.drive(actor), 0, 0)
-    metrics = learner.update()
-    assert changed(before, weights(learner)) == {"value_head"}
-    floats = torch.zeros(3, 4)
-    floats[:, 1] = torch.arange(3)
-    with torch.no_grad():
-        value = learner.network(torch.zeros(3, 1, 34, 34, dtype=torch.uint8), floats).value
-    assert value.tolist() == pytest.approx([2.75, 3.5, 3.0], rel=0.01)
-    assert metrics["explained_variance"] > 0.99
-    assert metrics["gradient_steps"] == 0
-    assert learner.num_allowed_env_steps() == 512 + 2 * 256, "and only then lets experience wait"
-
-
-@CORRECTIONS
-def test_every_correction_learns_what_pays(lab, step, correction):
-    """One action of three pays; experience is two updates old."""
-    races = lab.races(lambda _state, action: step(float(action == 1), 0, "terminated"))
-    spec = lab.spec("impala", correction=correction.model_dump(), forced_lag=2)
-    assert isinstance(spec.settings, ImpalaParams)
-    assert lab.train(spec, races, 12).actions(0) == [1]
-
-
-def test_the_loss_holds_on_to_the_policy_that_it_began_as(lab, races):
-    moved = {}
-    for weight in (0.0, 100.0):
-        schedule = {"interpolation": "linear", "points": [[0, weight]]}
-        learner, actor = learner_and_actor(lab.spec("impala", clone_weight=schedule))
-        learner.load_network(learner.network.state_dict())
-        metrics = {}
-        for _ in range(3):
-            learner.insert(races.drive(actor), 0, 0)
-            metrics = learner.update()
-        image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
-        with torch.no_grad():
-            here, first = (net(image, floats).outputs.log_softmax(dim=1) for net in (learner.network, actor.network))
-        moved[weight] = float((first.exp() * (first - here)).sum())
-        assert ("clone_kl" in metrics) == (weight > 0.0)
-    assert 0.0 <= moved[100.0] < 0.2 * moved[0.0]
-
-
-def test_chunks_are_learned(lab, step):
-    """Each place of a chunk pays for an action of its own; weights are those of whole decisions."""
-    races = lab.races(lambda _state, chunk: step(float((chunk == [1, 2]).mean()), 0, "terminated"))
-    races.spec = replace(races.spec, decision_shape=(2,))
-    spec = replace(lab.spec("impala", forced_lag=1), actions=Choices(3, 2))
-    assert lab.train(spec, races, 25).actions(0) == [[1, 2]]
-
-
-def test_numbers_are_learned(lab, step):
-    """Of an interval from -1 to 1, what is near 0.5 pays; a narrow policy moves far with every step, hence the rate."""
-    races = lab.races(lambda _state, number: step(-abs(float(number[0]) - 0.5), 0, "terminated"))
-    races.spec = replace(races.spec, decision_shape=(1,), continuous=True)
-    spec = replace(lab.spec("impala", learning_rate=lab.constant(0.0003)), actions=Intervals((-1.0,), (1.0,)))
-    assert lab.train(spec, races, 30).actions(0) == [[pytest.approx(0.5, abs=0.1)]]

@@ -33,20 +33,6 @@ def test_norms_of_one_step_worked_by_hand() -> None:
     assert found["Network/optimizer/weight/adaptive_lr_L2"] == 0.0
 
 
-def test_values_of_a_network_whose_heads_are_known() -> None:
-    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), CONV, IqnSizes(8, 16, 4), 3)
-    with torch.no_grad():
-        for layer in network.output_layers():
-            layer.weight.zero_()
-            layer.bias.zero_()
-        network.output_layers()[0].bias.copy_(torch.tensor([1.0, 5.0, 3.0]))
-    image, floats = torch.zeros(5, 1, 34, 34, dtype=torch.uint8), torch.zeros(5, 3)
-    found = inspect_values(network, image, floats, fixed_fractions(4), ())
-    assert found["RL/action_gap"] == pytest.approx(2.0)
-    assert found["IQN/quantile_std_action_2"] == pytest.approx(0.0, abs=1e-6)
-    assert network.training
-
-
 def test_lead_of_a_block_over_the_second_best_block() -> None:
     """Places (1, 5, 3) and (9, 9.5, 2): the best block leads the next best, which differs in the second place, by 0.5.
 

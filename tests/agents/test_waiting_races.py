@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from rulka.agents.spec import AgentError
 from rulka.agents.waiting import WaitingRaces, num_decisions_of
-from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.envs.starts import EqualStarts
 
 NUM_CARS, SIZE, NUM_STEPS = 4, 2, 5
@@ -141,30 +140,6 @@ def test_memory_is_bounded_by_the_longest_race() -> None:
         waiting.drop()
         most = max(most, len(waiting.experience().pieces))
     assert most <= 2 * 41 / NUM_STEPS + 1
-
-
-def resumed(waiting: WaitingRaces) -> WaitingRaces:
-    """What a checkpoint makes of it, without pickle."""
-    file = io.BytesIO()
-    torch.save(waiting.experience().state, file)
-    file.seek(0)
-    other = WaitingRaces(SIZE)
-    other.load_experience(Experience(torch.load(file, weights_only=True), waiting.experience().pieces))
-    return other
-
-
-@pytest.mark.parametrize("num_before", [1, 4, 9])
-def test_a_resumed_one_goes_on_alike(num_before: int) -> None:
-    cars = Cars(lambda car, race: int(np.random.default_rng([car, race]).integers(1, 13)))
-    waiting = gather(cars, num_before)
-    other = resumed(waiting)
-    for number in range(num_before, 20):
-        block = cars.block()
-        waiting.insert(block, 0, number)
-        other.insert(block, 0, number)
-    assert rewards(waiting) == rewards(other)
-    assert waiting.num_decisions == other.num_decisions > 0
-    assert waiting.versions_behind(20) == other.versions_behind(20)
 
 
 def test_a_collector_that_begins_anew_breaks_off_its_races() -> None:

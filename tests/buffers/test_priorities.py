@@ -50,28 +50,6 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     assert drawn.weight.max() == 1.0
 
 
-def test_alpha_0_draws_all_alike(make_stream: MakeStream):
-    ring, priorities = filled(make_stream, alpha=0.0)
-    rows = np.flatnonzero(~is_reset(ring))
-    priorities.update(rows, np.arange(len(rows), dtype=np.float32))
-    drawn = priorities.draw(100 * len(rows), beta=1.0, generator=seeded())
-    assert np.abs(np.bincount(drawn.row)[rows] - 100).max() < 2
-    assert (drawn.weight == 1.0).all()
-
-
-def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: MakeStream):
-    """The ring is written over: what stands in a slot afterwards is new, whatever was there before."""
-    ring, priorities = filled(make_stream)
-    priorities.update(np.flatnonzero(~is_reset(ring))[:5], np.array([8.9, 0, 0, 0, 0], np.float32))
-    assert priorities.largest == pytest.approx(9.0)
-    (block,) = make_stream(SPEC, 1, stream=7)
-    slot = ring.insert(block, 1)
-    priorities.enter(slot)
-    weights = priorities.weights[slot * 15 : (slot + 1) * 15]
-    expected = np.where(block.is_reset.reshape(-1), 0.0, 9.0**0.5)
-    np.testing.assert_allclose(weights, expected, rtol=1e-6)
-
-
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
     """Errors around 0.01: what waits to be measured has the largest of them, not 1, which no error ever reaches."""
     ring, priorities = filled(make_stream, alpha=1.0)
@@ -102,20 +80,6 @@ def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
     assert priorities.weights[:15].max() == pytest.approx(0.5**0.5)
 
 
-def test_state_brings_everything_back(make_stream: MakeStream):
-    ring, priorities = filled(make_stream)
-    priorities.update(np.flatnonzero(~is_reset(ring))[:5], np.array([8.9, 0, 1, 2, 0], np.float32))
-    other = Priorities(ring, 0.5, 0.1)
-    other.load_state_dict(priorities.state_dict())
-    np.testing.assert_array_equal(other.weights, priorities.weights)
-    np.testing.assert_array_equal(other.measured, priorities.measured)
-
-
-def test_priorities_of_a_buffer_that_is_not_empty(make_stream: MakeStream):
-    ring, entered = filled(make_stream)
-    np.testing.assert_array_equal(Priorities(ring, 0.5, 0.1).weights, entered.weights)
-
-
 def test_whole_races_are_held_out(make_stream: MakeStream):
     """Each race lies wholly on one side, about the share of them is held out, and chance repeats."""
     blocks = make_stream(SPEC, 400)
@@ -142,14 +106,6 @@ def test_held_out_races_are_never_learned_from(make_stream: MakeStream):
     assert held_out[tested].all()
     assert not is_reset(ring)[tested].any()
     assert set(tested) == set(np.flatnonzero(held_out & ~is_reset(ring)))
-
-
-def test_no_held_out_race_is_refused(make_stream: MakeStream):
-    ring, _ = filled(make_stream)
-    with pytest.raises(ValueError, match="no transition"):
-        draw_rows(ring, 5, seeded(), from_held_out=True)
-    with pytest.raises(ValueError, match="no transition"):
-        draw_rows(BlockRing(SPEC, 2), 5, seeded())
 
 
 def slow_draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:

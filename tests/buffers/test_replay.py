@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rulka.agents.iqn import mini_race_returns
-from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, as_block, new_block
+from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows, make_batch
 from rulka.buffers.ring import BlockRing, find_transitions, shaped_returns
 from rulka.device import CPU
@@ -39,15 +39,6 @@ def test_rows_are_uniform_over_transitions(make_stream: MakeStream):
     assert not counts[is_reset].any()
     expected = 40_000 / (~is_reset).sum()
     assert abs(counts[~is_reset] - expected).max() < 5 * np.sqrt(expected)
-
-
-def test_a_ring_of_resets_is_refused():
-    ring = BlockRing(SPEC, num_slots=2)
-    block = new_block(SPEC)
-    block.is_reset[...] = True
-    ring.insert(block, 0)
-    with pytest.raises(ValueError, match="no transition"):
-        draw_rows(ring, 3, torch.Generator())
 
 
 def test_nothing_is_drawn_before_the_first_block():
@@ -80,12 +71,6 @@ def test_transitions_belong_together(make_stream: MakeStream, priority):
     assert batch.next_guide.shape == (256, 0)
 
 
-def test_same_seed_same_batch(make_stream: MakeStream):
-    drawn = [filled(make_stream(SPEC, 4), seed=5).draw(16) for _ in range(2)]
-    assert torch.equal(drawn[0].row, drawn[1].row)
-    assert all(torch.equal(a, b) for a, b in zip(drawn[0][1:], drawn[1][1:], strict=True))
-
-
 def test_demonstrations_are_drawn_from_by_themselves(make_stream: MakeStream):
     replay = filled(make_stream(SPEC, 4, stream=0))
     assert not replay.has_demonstrations()
@@ -96,21 +81,6 @@ def test_demonstrations_are_drawn_from_by_themselves(make_stream: MakeStream):
     replay.clear()
     assert replay.num_rows == 0
     assert (replay.draw_demonstrations(8).floats[:, 1] >= 5000).all(), "they stay"
-
-
-def test_priorities_through_torchrl(make_stream: MakeStream):
-    """Errors 0.9 and 8.9 and epsilon 0.1: priorities 1 and 9, probabilities 1 to 3, weights 1 and 1 / 3."""
-    replay = filled(make_stream(SPEC, 4), priority=PRIORITY)
-    rows = np.flatnonzero(~replay.ring.arrays.is_reset.reshape(-1))
-    errors = np.resize([0.9, -8.9], len(rows)).astype(np.float32)
-    replay.update_priorities(torch.from_numpy(rows), torch.from_numpy(errors))
-    drawn = replay.draw(6400)
-    is_large = np.isin(drawn.row.numpy(), rows[1::2])
-    num_large = len(rows[1::2])
-    assert is_large.mean() == pytest.approx(3 * num_large / (2 * num_large + len(rows)), abs=0.01)
-    np.testing.assert_allclose(drawn.weight.numpy(), np.where(is_large, 1 / 3, 1.0), rtol=1e-6)
-    row, stored = drawn.row.numpy(), replay.ring.seen["floats"].numpy()
-    np.testing.assert_array_equal(drawn.floats[:, 1].numpy(), stored[row // 15, row // 3 % 5, row % 3, 1])
 
 
 @pytest.mark.parametrize("priority", [None, PRIORITY])
@@ -141,23 +111,6 @@ def test_experience_of_another_shape_is_refused(make_stream: MakeStream):
         Replay(SPEC.num_env_steps, 3, CPU, generator).load_experience(Experience(state, pieces))
 
 
-def test_chunks_of_actions_are_drawn_whole():
-    """Three actions a decision, all of which say in which decision they were taken."""
-    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, decision_shape=(3,))
-    block = new_block(spec)
-    block.action[:] = np.arange(8).reshape(4, 2, 1)
-    drawn = filled([block]).draw(20)
-    assert drawn.found.action.tolist() == [[row] * 3 for row in drawn.row.tolist()]
-
-
-def test_held_out_transitions_are_drawn_by_who_asks_for_them_alone(make_stream: MakeStream):
-    replay = filled(make_stream(SPEC, 4), split=RaceSplit(0.4, seed=0))
-    is_held_out = torch.from_numpy(replay.ring.arrays.is_held_out.reshape(-1))
-    assert replay.has_held_out()
-    assert not is_held_out[replay.draw(64).row].any()
-    assert is_held_out[replay.draw_held_out(64).row].all()
-
-
 def test_features_stand_for_images_as_long_as_they_are_kept(make_stream: MakeStream):
     """In all that is drawn, own, demonstrated and held out alike; and in states."""
     replay = filled(make_stream(SPEC, 4))
@@ -168,14 +121,6 @@ def test_features_stand_for_images_as_long_as_they_are_kept(make_stream: MakeStr
     assert replay.draw_states(8)[0].shape == (8, 1)
     replay.drop(FEATURES)
     assert replay.draw(8).image.shape == replay.draw_states(8)[0].shape == (8, 1, 2, 2)
-
-
-def test_states_are_those_of_decisions(make_stream: MakeStream):
-    replay = filled(make_stream(SPEC, 4))
-    image, floats = replay.draw_states(64)
-    stored = replay.ring.seen["floats"].numpy()[:, :-1, :, 1][~replay.ring.arrays.is_reset]
-    assert np.isin(floats[:, 1].numpy(), stored).all()
-    np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
 
 
 @pytest.mark.parametrize("lengths", [(150,), (64,), (1, 63, 65, 130)])
@@ -203,60 +148,47 @@ def test_demonstrations_of_any_length_keep_all_their_transitions(make_stream: Ma
     )
 
 
-def test_no_demonstrations_are_refused():
-    with pytest.raises(ValueError, match="no demonstrations"):
-        demonstration_ring([])
-
-
-def test_plain_arrays_become_a_block():
-    rng = np.random.default_rng(0)
-    observations = {
-        "image": rng.integers(0, 255, (4, 1, 2, 2)).astype(np.uint8),
-        "floats": rng.normal(size=(4, 5)).astype(np.float32),
-    }
-    decisions = {
-        "action": np.array([3, 1, 2]),
-        "reward": np.array([0.5, 1.0, 2.0], np.float32),
-        "terminated": np.array([False, False, True]),
-    }
-    block = as_block(observations, decisions)
-    np.testing.assert_array_equal(block.image[:, 0], observations["image"])
-    np.testing.assert_array_equal(block.floats[:, 0], observations["floats"])
-    assert block.action[:, 0].tolist() == [3, 1, 2]
-    assert block.terminated[:, 0].tolist() == [False, False, True]
-    assert block.is_greedy.all()
-    assert not block.truncated.any()
-
-
-@pytest.mark.parametrize("max_steps", [1, 3])
-def test_returns_without_mini_races_agree_with_a_naive_loop(make_stream: MakeStream, max_steps: int) -> None:
-    """They go on past decisions that were not greedy, and end with their race."""
+@pytest.mark.parametrize("past_exploring", [False, True])
+@pytest.mark.parametrize("max_steps", [1, 3, 8])
+def test_transitions_and_returns_agree_with_a_naive_loop(
+    make_stream: MakeStream, max_steps: int, past_exploring: bool
+) -> None:
+    """Of two collectors that take turns; they end with their race, or before the next decision that was not greedy."""
     spec, gamma = BlockSpec(6, 2, 2, 2, 4), 0.9
-    ring, blocks = BlockRing(spec, 8), make_stream(spec, 5)
-    for block in blocks:
-        ring.insert(block, 0)
-    joined = {
-        name: np.concatenate([getattr(block, name) for block in blocks])
-        for name in ("reward", "terminated", "truncated", "is_reset", "action")
-    }
-    potential = np.concatenate([block.potential[:-1] for block in blocks] + [blocks[-1].potential[-1:]])
-    rows = np.flatnonzero(~joined["is_reset"].reshape(-1))
-    found = find_transitions(ring.arrays, rows, max_steps, past_exploring=True)
+    ring, streams = BlockRing(spec, 10), [make_stream(spec, 5, stream) for stream in range(2)]
+    for pair in zip(*streams, strict=True):
+        for stream, block in enumerate(pair):
+            ring.insert(block, stream)
+    check_links(ring)
+    names = ("reward", "terminated", "truncated", "is_reset", "is_greedy", "action")
+    joined = [{name: np.concatenate([getattr(each, name) for each in blocks]) for name in names} for blocks in streams]
+    potential = [
+        np.concatenate([block.potential[:-1] for block in blocks] + [blocks[-1].potential[-1:]]) for blocks in streams
+    ]
+    rows = np.flatnonzero(~ring.arrays.is_reset.reshape(-1))
+    found = find_transitions(ring.arrays, rows, max_steps, past_exploring=past_exploring)
     returns = shaped_returns(found, found.num_steps, found.is_terminal, gamma)
     floats, next_floats = (ring.gather("floats", index) for index in (found.observation, found.next_observation))
     for place, row in enumerate(rows):
-        step, car = divmod(int(row), 2)
-        paid, count, has_ended = 0.0, 0, False
-        while count < max_steps and step + count < 30 and not (count and joined["is_reset"][step + count, car]):
-            paid += gamma**count * joined["reward"][step + count, car]
+        number, within = divmod(int(row), spec.num_env_steps)
+        stream, step, car = number % 2, number // 2 * 6 + within // 2, within % 2
+        seen, paid, count, has_ended = joined[stream], 0.0, 0, False
+        while count < max_steps and step + count < 30:
+            at = step + count, car
+            if count and (seen["is_reset"][at] or not (past_exploring or seen["is_greedy"][at])):
+                break
+            paid += gamma**count * seen["reward"][at]
             count += 1
-            has_ended = bool(joined["terminated"][step + count - 1, car])
-            if has_ended or joined["truncated"][step + count - 1, car]:
+            has_ended = bool(seen["terminated"][at])
+            if has_ended or seen["truncated"][at]:
                 break
         discount = 0.0 if has_ended else gamma**count
-        paid += discount * potential[step + count, car] - potential[step, car]
+        paid += discount * potential[stream][step + count, car] - potential[stream][step, car]
+        assert (found.num_steps[place], found.is_terminal[place]) == (count, has_ended)
+        assert not found.reward[place, count:].any()
         assert returns.reward[place] == pytest.approx(paid, abs=1e-5)
         assert returns.discount[place] == pytest.approx(discount, abs=1e-6)
-        assert found.action[place] == joined["action"][step, car]
-        assert floats[place, :2].tolist() == pytest.approx([0.0, step + car / 100])
-        assert next_floats[place, :2].tolist() == pytest.approx([0.0, step + count + car / 100])
+        assert found.action[place] == seen["action"][step, car]
+        assert float(floats[place, 1]) == pytest.approx(1000 * stream + step + car / 100)
+        assert float(next_floats[place, 1]) == pytest.approx(1000 * stream + step + count + car / 100)
+    assert set(found.num_steps) >= {1, min(2, max_steps)}, "the data must hold transitions of several lengths"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.buffers.ring import NO_SLOT, BlockRing, Transitions, find_transitions
+from rulka.buffers.ring import NO_SLOT, BlockRing, find_transitions
 from tests.buffers.valid import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
@@ -22,115 +22,8 @@ def every_row(ring: BlockRing) -> np.ndarray:
     return rows[~ring.arrays.is_reset.reshape(-1)[rows]]
 
 
-class SlowStreams:
-    """The twin: every stream as one long list of decisions, the last observations kept beside."""
-
-    def __init__(self) -> None:
-        self.decisions: dict[tuple[int, int], list[dict]] = {}
-
-    def insert(self, block: ExperienceBlock, stream: int) -> None:
-        for car in range(block.spec.num_cars):
-            decisions = self.decisions.setdefault((stream, car), [])
-            for step in range(block.spec.num_steps):
-                decisions.append(
-                    {
-                        "name": float(block.floats[step, car, 1]),
-                        "next_name": float(block.floats[step + 1, car, 1]),
-                        "potential": float(block.potential[step, car]),
-                        "next_potential": float(block.potential[step + 1, car]),
-                        **{
-                            field: getattr(block, field)[step, car].item()
-                            for field in ("action", "reward", "terminated", "truncated", "is_reset", "is_greedy")
-                        },
-                    }
-                )
-
-    def transition(self, name: float, max_steps: int) -> dict:
-        for decisions in self.decisions.values():
-            for first, decision in enumerate(decisions):
-                if decision["name"] == name and not decision["is_reset"]:
-                    return self._follow(decisions, first, max_steps)
-        message = f"no decision {name}"
-        raise AssertionError(message)
-
-    @staticmethod
-    def _follow(decisions: list[dict], first: int, max_steps: int) -> dict:
-        taken = [decisions[first]]
-        while len(taken) < max_steps and first + len(taken) < len(decisions):
-            before, following = taken[-1], decisions[first + len(taken)]
-            if before["terminated"] or before["truncated"] or not following["is_greedy"]:
-                break
-            taken.append(following)
-        return {
-            "reward": [step["reward"] for step in taken],
-            "is_terminal": taken[-1]["terminated"],
-            "next_name": taken[-1]["next_name"],
-            "potential": taken[0]["potential"],
-            "next_potential": taken[-1]["next_potential"],
-            "action": taken[0]["action"],
-        }
-
-
 def names(ring: BlockRing, index: np.ndarray) -> np.ndarray:
     return ring.seen["floats"].numpy().reshape(-1, SPEC.num_floats)[index, 1]
-
-
-@pytest.mark.parametrize("max_steps", [1, 3, 8])
-def test_transitions_equal_the_slow_twin(make_stream: MakeStream, max_steps: int):
-    ring, twin = BlockRing(SPEC, num_slots=6), SlowStreams()
-    streams = [make_stream(SPEC, 3, stream) for stream in range(2)]
-    for blocks in zip(*streams, strict=True):  # collectors take turns
-        for stream, block in enumerate(blocks):
-            ring.insert(block, stream)
-            twin.insert(block, stream)
-    check_links(ring)
-    rows = every_row(ring)
-    found = find_transitions(ring.arrays, rows, max_steps)
-    lengths = set()
-    for b in range(len(rows)):
-        expected = twin.transition(float(names(ring, found.observation[[b]])[0]), max_steps)
-        count = int(found.num_steps[b])
-        assert count == len(expected["reward"])
-        np.testing.assert_array_equal(found.reward[b, :count], np.float32(expected["reward"]))
-        assert not found.reward[b, count:].any()
-        assert found.is_terminal[b] == expected["is_terminal"]
-        assert names(ring, found.next_observation[[b]])[0] == np.float32(expected["next_name"])
-        assert found.potential[b] == np.float32(expected["potential"])
-        assert found.next_potential[b] == np.float32(expected["next_potential"])
-        assert found.action[b] == expected["action"]
-        lengths.add(count)
-    if max_steps > 1:
-        assert lengths >= {1, 2}, "the data must hold transitions of several lengths"
-
-
-def test_a_race_of_ten_decisions_gives_ten_transitions(make_stream: MakeStream):
-    """The finishing decision is kept, and the rewards add up to those of the race."""
-    spec = BlockSpec(num_steps=12, num_cars=1, height=2, width=2, num_floats=4)
-    (block,) = make_stream(spec, 1, end_share=0.0)
-    block.is_greedy[...] = True
-    block.terminated[9], block.is_reset[10] = True, True
-    ring = BlockRing(spec, 2)
-    ring.insert(block, 0)
-    rows = np.arange(10)
-    found = find_transitions(ring.arrays, rows, 3)
-    assert found.num_steps.tolist() == [3] * 8 + [2, 1]
-    assert found.is_terminal.tolist() == [False] * 7 + [True] * 3
-    single = find_transitions(ring.arrays, rows, 1)
-    assert float(single.reward.sum()) == pytest.approx(float(block.reward[:10].sum()), abs=1e-5)
-    np.testing.assert_array_equal(names_of(ring, single.next_observation), block.floats[1:11, 0, 1])
-
-
-def names_of(ring: BlockRing, index: np.ndarray) -> np.ndarray:
-    return ring.seen["floats"].numpy().reshape(-1, ring.spec.num_floats)[index, 1]
-
-
-def test_exploring_cuts_before_it_but_may_begin_a_transition(make_stream: MakeStream):
-    spec = BlockSpec(num_steps=4, num_cars=1, height=2, width=2, num_floats=4)
-    (block,) = make_stream(spec, 1, end_share=0.0)
-    block.is_greedy[:, 0] = [True, False, True, True]
-    ring = BlockRing(spec, 2)
-    ring.insert(block, 0)
-    assert find_transitions(ring.arrays, np.arange(4), 3).num_steps.tolist() == [1, 3, 2, 1]
 
 
 def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
@@ -173,15 +66,6 @@ def test_streams_that_look_alike_are_not_mixed(make_stream: MakeStream):
     assert ring.arrays.next_slot.tolist() == [NO_SLOT, NO_SLOT]
 
 
-def test_inserting_copies(make_stream: MakeStream):
-    (block,) = make_stream(SPEC, 1)
-    ring = BlockRing(SPEC, num_slots=2)
-    ring.insert(block, 0)
-    before = ring.seen["floats"].numpy()[0].copy()
-    block.floats[...] = -1
-    np.testing.assert_array_equal(ring.seen["floats"].numpy()[0], before)
-
-
 def test_wrong_shapes_are_refused(make_stream: MakeStream):
     ring = BlockRing(SPEC, num_slots=2)
     other = BlockSpec(num_steps=4, num_cars=3, height=2, width=2, num_floats=4)
@@ -189,25 +73,6 @@ def test_wrong_shapes_are_refused(make_stream: MakeStream):
         ring.insert(make_stream(other, 1)[0], 0)
     with pytest.raises(ValueError, match="at least two"):
         BlockRing(SPEC, num_slots=1)
-
-
-def test_gathered_observations_are_those_pointed_at(make_stream: MakeStream):
-    ring = BlockRing(SPEC, num_slots=3)
-    for block in make_stream(SPEC, 3):
-        ring.insert(block, 0)
-    found: Transitions = find_transitions(ring.arrays, every_row(ring), 2)
-    image, floats = (ring.gather(name, found.next_observation) for name in ("image", "floats"))
-    assert image.shape == (len(found.action), 1, 2, 2)
-    np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
-    np.testing.assert_array_equal(floats[:, 1], names(ring, found.next_observation))
-
-
-def test_a_transition_costs_less_than_it_may(make_stream: MakeStream):
-    """At most 5.2 kB at 64 x 64 with 184 floats."""
-    spec = BlockSpec(num_steps=64, num_cars=2, height=64, width=64, num_floats=184)
-    ring = BlockRing(spec, num_slots=2)
-    num_bytes = sum(array.nbytes for array in (*ring.arrays, *ring.seen.values()))
-    assert num_bytes / (2 * 64 * 2) < 5200
 
 
 def test_blocks_of_actions_are_read_as_they_were_written() -> None:

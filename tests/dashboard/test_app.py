@@ -15,25 +15,27 @@ import pytest
 from starlette.testclient import TestClient
 
 from rulka.cli import main
-from rulka.dashboard.app import PAGES, PortError, make_server, moment, open_port
+from rulka.dashboard.app import PAGES, make_server, moment, open_port
 from rulka.runtime.live import METRICS_FILE
-from tests.dashboard.conftest import ROOT
 from tests.waiting import PATIENCE_S
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_of_a_project_in_which_nothing_has_run(client: TestClient, path: str) -> None:
-    answer = client.get(path)
-    assert answer.status_code == 200
-    assert "Traceback" not in answer.text
-    assert f'<a href="{path}" aria-current="page">' in answer.text
-    assert not re.findall(r'(?:src|href)="(?:https?:)?//', answer.text)  # nothing of another server
-    own = re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text)
-    assert {client.get(address).status_code for address in [*own, "/static/plotly.min.js"]} == {200}
-
-
-def test_the_first_page_is_that_of_trainings(client: TestClient) -> None:
+def test_every_page_of_a_project_in_which_nothing_has_run(client: TestClient) -> None:
     assert client.get("/").url.path == "/runs"
+    for path in PAGES:
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "Traceback" not in answer.text
+        assert f'<a href="{path}" aria-current="page">' in answer.text
+        assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+        assert answer.headers["cache-control"] == "no-cache"
+        assert not re.findall(r'(?:src|href)="(?:https?:)?//', answer.text)  # nothing of another server
+        own = re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text)
+        assert {client.get(address).status_code for address in [*own, "/static/plotly.min.js"]} == {200}
+    assert "Nothing was trained yet" in client.get("/live").text
+    assert client.get("/run.json").json()["text"] == "nothing was trained yet"
+    answer = client.get("/nothing")
+    assert (answer.status_code, "there is no page /nothing" in answer.text) == (404, True)
 
 
 def test_the_report_is_served_with_its_own_style(client: TestClient, project: Path) -> None:
@@ -47,11 +49,11 @@ def test_the_report_is_served_with_its_own_style(client: TestClient, project: Pa
     assert "style-src 'unsafe-inline'" in answer.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("name", ["race.mp4", "metrics.json", "..%2F..%2Fparams.yaml", "../../params.yaml"])
-def test_no_other_file_is_served(client: TestClient, project: Path, name: str) -> None:
+def test_no_other_file_is_served(client: TestClient, project: Path) -> None:
     (project / "data/evaluation").mkdir(parents=True)
     (project / "data/evaluation/metrics.json").write_text("{}")
-    assert client.get(f"/evaluation/{name}").status_code == 404
+    for name in ("race.mp4", "metrics.json", "..%2F..%2Fparams.yaml", "../../params.yaml"):
+        assert client.get(f"/evaluation/{name}").status_code == 404
 
 
 def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path) -> None:
@@ -99,27 +101,9 @@ def test_a_training_with_its_track(client: TestClient, run: Path) -> None:
     assert "track.npz is not a readable track file" in damaged.json()["text"]
 
 
-def test_nothing_trained_is_said(client: TestClient) -> None:
-    assert "Nothing was trained yet" in client.get("/live").text
-    assert client.get("/run.json").json()["text"] == "nothing was trained yet"
-
-
 def test_other_names_of_this_machine_are_refused(client: TestClient) -> None:
     assert client.get("/", headers={"host": "evil.example"}).status_code == 400
     assert client.get("/", headers={"host": "localhost:8480"}).status_code == 200
-
-
-def test_nothing_may_come_from_elsewhere(client: TestClient) -> None:
-    for path in ("/runs", "/static/common.js", "/nothing"):
-        headers = client.get(path).headers
-        assert headers["content-security-policy"].startswith("default-src 'self'")
-        assert headers["cache-control"] == "no-cache"
-
-
-def test_a_page_that_there_is_not(client: TestClient) -> None:
-    answer = client.get("/nothing")
-    assert answer.status_code == 404
-    assert "there is no page /nothing" in answer.text
 
 
 def test_the_server_answers_and_ends(run: Path) -> None:
@@ -144,11 +128,6 @@ def test_the_server_answers_and_ends(run: Path) -> None:
         assert not thread.is_alive()
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    with open_port(0) as door, pytest.raises(PortError, match=str(door.getsockname()[1])):
-        open_port(door.getsockname()[1])
-
-
 def test_a_busy_port_is_one_line(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,23 +142,6 @@ def test_a_busy_port_is_one_line(
     assert "--port" in said
 
 
-def test_elsewhere_than_in_a_project_it_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["rulka", "dashboard"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "there is no dvc.yaml" in capsys.readouterr().err
-
-
 def test_moments() -> None:
     assert moment("2026-11-23T22:24:51") == "2026-11-23 22:24"
     assert moment("yesterday") == "yesterday"
-
-
-def test_no_drawing_is_copied_into_the_repository() -> None:
-    """The pages' own scripts are small; what is large comes out of a wheel."""
-    scripts = list((ROOT / "rulka/dashboard/static").glob("*.js"))
-    assert len(scripts) > 3
-    assert max(path.stat().st_size for path in scripts) < 20_000

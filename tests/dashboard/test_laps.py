@@ -64,26 +64,18 @@ def test_paths_are_those_of_the_whole_dataset(project: Path, track: Track) -> No
     write(RACES, track, lap_of(track, "b", 20.0), lap_of(track, "a", 30.0))
     whole = {race.race_id: race for race in load_races(RACES).races}
     assert [row["race_id"] for row in race_rows(RACES)] == sorted(whole)
-    for race_id, path in race_paths(RACES, ["a", "nobody"]).items():
-        np.testing.assert_array_equal(path.time_ms, whole[race_id].state_time_ms)
-        np.testing.assert_array_equal(path.position_m, whole[race_id].state[:, CAR["position"]])
-        assert race_id == "a"
+    ((race_id, path),) = race_paths(RACES, ["a", "nobody"]).items()
+    np.testing.assert_array_equal(path.time_ms, whole[race_id].state_time_ms)
+    np.testing.assert_array_equal(path.position_m, whole[race_id].state[:, CAR["position"]])
 
 
-def test_a_race_that_did_not_finish_is_drawn_to_its_end(project: Path, track: Track) -> None:
-    whole = lap_of(track, "driver-1-0000", 30.0)
-    cut = replace(
-        whole, is_finished=False, race_time_ms=None, state=whole.state[:41], state_time_ms=whole.state_time_ms[:41]
-    )
-    write(RACES, track, cut)
+def test_a_lap_is_drawn_to_its_end_and_thinned(project: Path, track: Track) -> None:
+    dense = lap_of(track, "driver-1-0000", 30.0, sample_ms=10)
+    state, time_ms = dense.state[:201], dense.state_time_ms[:201]
+    write(RACES, track, replace(dense, is_finished=False, race_time_ms=None, state=state, state_time_ms=time_ms))
     lap = replay(track.uid)["laps"][0]
     assert (lap["time_s"], lap["path"]["t"][-1]) == (None, 2.0)
-
-
-def test_dense_samples_are_thinned(project: Path, track: Track) -> None:
-    write(RACES, track, lap_of(track, "driver-1-0000", 30.0, sample_ms=10))
-    steps = np.diff(replay(track.uid)["laps"][0]["path"]["t"])
-    assert steps[:-1] == pytest.approx(laps.SAMPLE_MS / 1000.0)
+    assert np.diff(lap["path"]["t"]) == pytest.approx(laps.SAMPLE_MS / 1000.0)
 
 
 def test_no_lap_and_damage_are_said(client: TestClient, track: Track) -> None:

@@ -19,27 +19,17 @@ from rulka.tracks.track import Track
 from tests.waiting import PATIENCE_S
 
 
-class Reader:
-    """One training, read again and again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._runs, self._key = Runs(folder), folder.as_posix()
-
-    def snapshot(self) -> dict[str, Any]:
-        return self._runs.snapshot(self._key)
+def snapshot(folder: Path) -> dict[str, Any]:
+    return Runs(folder).snapshot(folder.as_posix())
 
 
 def test_snapshot_by_hand(run: Path) -> None:
-    shown = Reader(run).snapshot()
+    shown = snapshot(run)
     assert shown["latest"] == {"env_steps": 128, "minutes": 1.5, "loss": 1.0, "best_time_s": 13.5}
     curves = {"best_time_s": [[128, 13.5]], "loss": [[64, 2.0], [128, 1.0]], "minutes": [[64, 0.5], [128, 1.5]]}
     assert shown["curves"] == curves
     assert shown["is_running"]
-    assert [car[2] for car in shown["cars"]] == [
-        40.0,
-        30.0,
-        5.0,
-    ]  # collector 0 first; the car that is nowhere is not shown
+    assert [car[2] for car in shown["cars"]] == [40.0, 30.0, 5.0]  # collector 0 first; who is nowhere is not shown
     assert shown["num_damaged"] == 0
 
 
@@ -66,18 +56,10 @@ def test_an_outline_goes_from_start_to_finish(track: Track) -> None:
     assert track_outline(None)["left"] == []
 
 
-def test_a_run_without_reports_yet_shows_nothing(tmp_path: Path) -> None:
-    (tmp_path / METRICS_FILE).write_text("")
-    shown = Reader(tmp_path).snapshot()
-    assert (shown["latest"], shown["curves"], shown["cars"], shown["is_running"]) == ({}, {}, [], False)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}']
-)
-def test_a_damaged_file_of_cars_is_no_cars(tmp_path: Path, text: str) -> None:
-    (tmp_path / LIVE_FILE).write_text(text)
-    assert len(read_live(tmp_path).cars) == 0
+def test_a_damaged_file_of_cars_is_no_cars(tmp_path: Path) -> None:
+    for text in ("", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}'):
+        (tmp_path / LIVE_FILE).write_text(text)
+        assert len(read_live(tmp_path).cars) == 0
 
 
 def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,17 +74,18 @@ def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pyt
     assert written == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("ago_s", [2 * PATIENCE_S, -3600.0], ids=["silent", "the clock was set back"])
-def test_a_run_that_says_nothing_is_not_at_work(run: Path, ago_s: float) -> None:
+def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
+    """Nor one of a time to come: the clock was set back."""
     content = json.loads((run / LIVE_FILE).read_text())
-    (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - ago_s}))
-    assert not Reader(run).snapshot()["is_running"]
+    for ago_s in (2 * PATIENCE_S, -3600.0):
+        (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - ago_s}))
+        assert not snapshot(run)["is_running"]
 
 
 def test_long_curves_are_thinned_and_keep_their_newest_point(run: Path) -> None:
     lines = [json.dumps({"env_steps": k, "loss": k}) + "\n" for k in range(1001)]
     (run / METRICS_FILE).write_text("".join(lines))
-    curve = Reader(run).snapshot()["curves"]["loss"]
+    curve = snapshot(run)["curves"]["loss"]
     assert len(curve) <= MAX_POINTS
     assert curve[-1] == [1000, 1000]
 
@@ -111,7 +94,7 @@ def test_damaged_lines_are_left_out_and_counted(run: Path) -> None:
     (run / METRICS_FILE).write_bytes(
         b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
     )
-    shown = Reader(run).snapshot()
+    shown = snapshot(run)
     assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
     assert shown["num_damaged"] == 3
 
@@ -131,23 +114,23 @@ def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(json, "loads", note)
     path.write_text("")
-    reader = Reader(run)
+    runs, key = Runs(run), run.as_posix()
     for number in range(50):
         with path.open("a") as file:
             file.write(lines_of(number)[:9])
-        assert len(reader.snapshot()["curves"].get("loss", [])) == number
+        assert len(runs.snapshot(key)["curves"].get("loss", [])) == number
         with path.open("a") as file:
             file.write(lines_of(number)[9:])
-        assert reader.snapshot()["latest"]["loss"] == number
+        assert runs.snapshot(key)["latest"]["loss"] == number
     assert len(parsed) == 50
 
 
-@pytest.mark.parametrize("after", [(1, 2), (1, 2, 7), (1, 2, 7, 8, 9, 10), ()])
-def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path, after: tuple[int, ...]) -> None:
+def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path) -> None:
     """It cuts its metrics off behind the checkpoint, and may have written more than before until the next look."""
     path = run / METRICS_FILE
-    path.write_text(lines_of(1, 2, 3, 4))
-    reader = Reader(run)
-    assert reader.snapshot()["curves"]["loss"][-1] == [4, 4.0]
-    path.write_text(lines_of(*after))
-    assert [point[0] for point in reader.snapshot()["curves"].get("loss", [])] == list(after)
+    for after in ((1, 2), (1, 2, 7), (1, 2, 7, 8, 9, 10), ()):
+        path.write_text(lines_of(1, 2, 3, 4))
+        runs, key = Runs(run), run.as_posix()
+        assert runs.snapshot(key)["curves"]["loss"][-1] == [4, 4.0]
+        path.write_text(lines_of(*after))
+        assert [point[0] for point in runs.snapshot(key)["curves"].get("loss", [])] == list(after)

@@ -192,16 +192,9 @@ def run_stage(folder: Path, races: list[Race], port: int, monkeypatch: pytest.Mo
     write_races(folder / "races", RaceDataset(tuple(races), TRACK, ()))
     monkeypatch.setenv("RULKA_GAME_PORT", str(port))
     monkeypatch.setenv("RULKA_GAME_SPEED", "100")
-    stage.capture(
-        PARAMS.observation,
-        PARAMS.actions,
-        PARAMS.simulator,
-        PARAMS.capture.model_copy(
-            update={"backend": "game", "maps": "main", "validation_fraction": 0.0, "test_fraction": 0.0}
-        ),
-        races_dir=folder / "races",
-        out_dir=folder / "frames",
-    )
+    changes = {"backend": "game", "maps": "main", "validation_fraction": 0.0, "test_fraction": 0.0}
+    params = PARAMS.model_copy(update={"capture": PARAMS.capture.model_copy(update=changes)})
+    stage.capture(params, races_dir=folder / "races", out_dir=folder / "frames")
     return folder / "frames"
 
 

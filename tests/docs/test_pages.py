@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.cli import COMMANDS, main
+from rulka.cli import COMMANDS, NOUNS, main
 from rulka.presets import preset_names
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def options_of(command: str) -> set[str]:
     said = StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
         patch.setenv("COLUMNS", "200")
-        patch.setattr(sys, "argv", ["rulka", command, "--help"])
+        patch.setattr(sys, "argv", ["rulka", *command.split(), "--help"])
         with pytest.raises(SystemExit):
             main()
     return set(re.findall(r"^\W*(?:-h, )?(--[a-z-]+)", said.getvalue(), re.MULTILINE))
@@ -132,6 +132,13 @@ def wrong_with(program: str, words: list[str]) -> str:
         except OSError:
             return "there is no such module"
         return f"has no option {unknown}" if unknown else ""
+    return wrong_with_ours(words, options)
+
+
+def wrong_with_ours(words: list[str], options: set[str]) -> str:
+    """Returns what is wrong with a `rulka` command, empty for nothing."""
+    noun = words[:1] if words[0] in NOUNS else []
+    name = " ".join(words[: len(noun) + 1])
     if name.startswith("--"):
         return "" if name in ("--version", "--help", "--tyro-print-completion") else f"has no option {name}"
     if name not in COMMANDS:
@@ -185,7 +192,7 @@ def test_commands_that_messages_name_are_there() -> None:
 def test_a_wrong_link_or_command_would_be_found() -> None:
     assert "stages-and-dvc" in anchors_of(ROOT / "docs" / "architecture.md")
     text = "Text `rulka evaluat`.\n\n    rulka evaluate --agnt x   # why\n"
-    text += "\n```\nmake dmo\npython -m benchmarks.iqn --jsn\n```\n"
+    text += "\n```\nmake dmo\npython -m benchmarks.agents --jsn\n```\n"
     found = [wrong_with(program, words) for program, words in commands_in(text)]
     assert found == [
         "there is no such target",

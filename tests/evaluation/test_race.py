@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rulka.actions import FORWARD, action_table
-from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, NUM_FLOATS
@@ -83,41 +82,31 @@ def test_a_race_is_repeatable_and_independent_of_the_batch(track: Track) -> None
 class Repeating:
     """Asked for every decision, or for every second one, which it then takes twice."""
 
-    def __init__(self, num_races: int, repeats: int) -> None:
-        self.actions, self._num_races = action_table(5, repeats=repeats), num_races
-        self._held, self._num_asked = 2 // repeats, 0
+    def __init__(self, repeats: int) -> None:
+        self.actions, self._held, self._num_asked = action_table(5, repeats=repeats), 2 // repeats, 0
 
     def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(self._num_asked // self._held)
         self._num_asked += 1
-        return rng.choice([FORWARD, LEFT], self._num_races, p=[0.9, 0.1])
+        return rng.choice([FORWARD, LEFT], len(floats), p=[0.9, 0.1])
 
 
 def test_a_repeated_decision_is_sampled_as_two(track: Track) -> None:
     races = make_races(track, 3)
-    repeated, single = race(Repeating(3, 2), races), race(Repeating(3, 1), races)
+    repeated, single = race(Repeating(2), races), race(Repeating(1), races)
     assert all(same_race(a, b) for a, b in zip(repeated, single, strict=True))
     assert all((np.diff(result.sample_ms)[:-1] == 50).all() for result in repeated)
     assert any(len(result.sample_ms) % 2 == 0 for result in repeated), "none ended in the middle of a decision"
 
 
-@pytest.mark.parametrize(
-    ("action", "changes", "end"),
-    [
-        (LEFT, {}, OFF_TRACK),
-        (COAST, {}, STUCK),
-        (COAST, {"no_progress_s": 99.0, "max_race_s": 1.0}, TOO_LONG),
-    ],
-)
-def test_races_that_do_not_finish_say_why(track: Track, action: int, changes: dict[str, float], end: str) -> None:
-    for result in race(always(action), make_races(track, **changes)):
-        assert (result.end, result.time_ms, result.is_finished) == (end, None, False)
-        assert result.gate_times_ms[-1] == 0
-
-
-def test_a_stuck_race_ends_after_the_limit(track: Track) -> None:
-    """Nobody moves, so the last progress was at 0 ms and the race is cut at the first decision from 2 s on."""
-    assert {int(result.sample_ms[-1]) for result in race(always(COAST), make_races(track))} == {2000}
+def test_races_that_do_not_finish_say_why(track: Track) -> None:
+    """Who never moves had its last progress at 0 ms: it is cut at the first decision from 2 s on."""
+    slow = {"no_progress_s": 99.0, "max_race_s": 1.0}
+    for action, changes, end in ((LEFT, {}, OFF_TRACK), (COAST, {}, STUCK), (COAST, slow, TOO_LONG)):
+        for result in race(always(action), make_races(track, **changes)):
+            assert (result.end, result.time_ms, result.is_finished) == (end, None, False)
+            assert result.gate_times_ms[-1] == 0
+            assert end != STUCK or int(result.sample_ms[-1]) == 2000
 
 
 def test_gates_passed_after_a_race_was_cut_do_not_count(track: Track) -> None:
@@ -145,16 +134,7 @@ def test_policies_see_images_and_floats_of_the_right_shape(track: Track) -> None
 
     race(look, make_races(track))
     image, floats = seen[0]
-    assert (image.shape, image.dtype, floats.shape, floats.dtype) == (
-        (3, 1, 64, 64),
-        np.uint8,
-        (3, NUM_FLOATS),
-        np.float32,
-    )
+    assert (image.shape, image.dtype) == ((3, 1, 64, 64), np.uint8)
+    assert (floats.shape, floats.dtype) == ((3, NUM_FLOATS), np.float32)
     assert image.std() > 10  # a road and a sky, not an empty buffer
     assert not np.array_equal(seen[0][0], seen[10][0])
-
-
-def test_evaluate_section_of_the_project_is_sound() -> None:
-    evaluate: EvaluateParams = read_params().evaluate
-    assert evaluate.num_races >= 20

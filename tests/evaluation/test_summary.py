@@ -19,7 +19,6 @@ def test_summary_by_hand(make_race: MakeRace) -> None:
     entry = summarise(races, seed=1)
     assert (entry["races"], entry["finished"], entry["finish_rate"]) == (4, 3, 0.75)
     assert (entry["best_time_s"], entry["median_time_s"]) == (4.0, 5.0)
-    assert entry["mean_time_s"] == pytest.approx(19 / 3, abs=1e-4)
     assert entry["mean_progress_m"] == pytest.approx(90.0)
     assert entry["median_time_interval_s"][0] >= 4.0
 
@@ -40,12 +39,6 @@ def test_comparison_by_hand(make_race: MakeRace) -> None:
     versus = compare(races, demonstrations)
     assert versus is not None
     assert versus["faster_than_median"] == 2  # a tie at 10 s is not faster, and the fourth never finished
-    assert versus["faster_than_best"] == 1
     assert versus["gain_on_median_s"] == pytest.approx(2.0)
     assert versus["gain_on_best_s"] == pytest.approx(1.0)
-    # Pairs in which the race is faster, ties half: 4 s beats 3, 8 s beats 2, 10 s beats 1 and ties 1, the last none.
-    assert versus["share_faster"] == pytest.approx(6.5 / 12, abs=1e-4)
-
-
-def test_no_comparison_without_a_finished_demonstration(make_race: MakeRace) -> None:
-    assert compare([make_race(10)], [make_race(10, stop_m=50)]) is None
+    assert compare([make_race(10)], [make_race(10, stop_m=50)]) is None, "nobody finished"

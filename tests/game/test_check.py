@@ -1,4 +1,4 @@
-"""`game-check` against our server, and against servers that break one rule each."""
+"""`game check` against our server, and against servers that break one rule each."""
 
 import json
 import re
@@ -266,7 +266,7 @@ def test_the_command_ends_with_0_only_for_a_game_that_conforms(
 ) -> None:
     def call(port: int) -> int:
         options = ["--port", str(port), "--decisions", "5", "--speed", "100", "--json"]
-        monkeypatch.setattr(sys, "argv", ["rulka", "game-check", *options])
+        monkeypatch.setattr(sys, "argv", ["rulka", "game", "check", *options])
         try:
             cli.main()
         except SystemExit as end:

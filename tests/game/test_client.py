@@ -323,7 +323,7 @@ def test_nobody_listens() -> None:
         port = kept.getsockname()[1]
         with pytest.raises(GameClosedError, match=f"no game listens on 127.0.0.1:{port}") as caught:
             GameClient("127.0.0.1", port, PATIENCE_S)
-    assert "serve-game" in caught.value.hint
+    assert "game serve" in caught.value.hint
 
 
 def test_a_closed_client_says_so() -> None:

@@ -503,7 +503,7 @@ def test_serving_ends_when_told(track: Track, params: Params) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_stops_cleanly_at_a_signal(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "rulka.cli", "serve-game", "--port", "0", "--speed", "100"]
+    command = [sys.executable, "-m", "rulka.cli", "game", "serve", "--port", "0", "--speed", "100"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

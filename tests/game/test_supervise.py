@@ -1,4 +1,4 @@
-"""Games in processes of their own: started, started again, ended. `rulka serve-game` stands in for the game."""
+"""Games in processes of their own: started, started again, ended. `rulka game serve` stands in for the game."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rulka.game.supervise import GameStartError, GameSupervisor, LaunchError, li
 from tests.game.processes import free_ports
 from tests.waiting import PATIENCE_S, wait_for
 
-SERVE = (sys.executable, "-m", "rulka.cli", "serve-game", "--speed", "100", "--port", "{port}")
+SERVE = (sys.executable, "-m", "rulka.cli", "game", "serve", "--speed", "100", "--port", "{port}")
 LISTENS = (
     sys.executable,
     "-c",

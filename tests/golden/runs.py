@@ -230,18 +230,13 @@ def pretrain_with(objective: Mapping[str, Any]) -> dict[str, Any]:
     from tasks.pretrain import pretrain
     from tests.conftest import sees
 
-    params = PretrainParams.model_validate(FIT | {"objective": objective})
+    sections = {"observation": sees(64, 64), "actions": ActionParams(ticks_per_action=5)}
+    sections["pretrain"] = PretrainParams.model_validate(FIT | {"objective": objective})
+    params = reference_params().model_copy(update=sections)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pretrain(
-            sees(64, 64),
-            ActionParams(ticks_per_action=5),
-            reference_params().encoder,
-            params,
-            frames_dir=write_frames(folder),
-            out_dir=folder / "encoder",
-            runs_dir=folder / "runs",
-        )
+        paths = {"out_dir": folder / "encoder", "runs_dir": folder / "runs"}
+        pretrain(params, frames_dir=write_frames(folder), **paths)
         return level_values(folder / "encoder", load_artifact(folder / "encoder", "encoder").tensors)
 
 
@@ -280,16 +275,9 @@ def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
             out=folder / "policy",
             runs=folder / "runs",
         )
-        clone(
-            observation,
-            ActionParams(ticks_per_action=5),
-            reference.simulator,
-            reference.race_end,
-            reference.encoder,
-            network,
-            CloneParams.model_validate(clone_section() | FIT | CLONE | changes),
-            folders=folders,
-        )
+        sections = {"observation": observation, "actions": ActionParams(ticks_per_action=5), "network": network}
+        sections["clone"] = CloneParams.model_validate(clone_section() | FIT | CLONE | changes)
+        clone(reference.model_copy(update=sections), folders=folders)
         return level_values(folder / "policy", load_artifact(folder / "policy", "policy").tensors)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -21,7 +20,7 @@ from models.iqn import (
     draw_fractions,
     fixed_fractions,
 )
-from models.torso import InputShape, Torso
+from models.torso import InputShape
 
 SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
 
@@ -106,17 +105,6 @@ def test_fractions_at_the_hidden_units_follow_the_formula_to_the_letter():
 
 
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])
-def test_values_of_single_actions_and_of_features_are_those_of_images(embedding_at: EmbeddingPlace):
-    network = small_iqn(embedding_at)
-    image, floats = observations(5)
-    tau, action = torch.rand(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    value = network(image, floats, tau).value
-    expected = value.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
-    torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
-    torch.testing.assert_close(network.of_action(network.encode(image), floats, tau, action, is_encoded=True), expected)
-
-
-@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
 def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     network = small_iqn(embedding_at)
     image, floats = observations(5)
@@ -124,7 +112,10 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     expected = network(image, floats, tau.expand(5, -1)).value
     torch.testing.assert_close(network(image, floats, tau).value, expected)
     expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
-    torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
+    for seen, is_encoded in ((image, False), (network.encode(image), True)):
+        for fractions in (tau, tau.expand(5, -1)):
+            found = network.of_action(seen, floats, fractions, action, is_encoded=is_encoded)
+            torch.testing.assert_close(found, expected)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = network.of_action(image, floats, tau, action)
         torch.testing.assert_close(
@@ -160,35 +151,6 @@ def test_fixed_fractions_are_the_middles():
     assert float(fixed_fractions(32).mean()) == 0.5
 
 
-@pytest.mark.parametrize("num_fractions", [0, 1, 7])
-def test_odd_numbers_of_fractions_are_refused(num_fractions: int):
-    with pytest.raises(ValueError, match="even"):
-        fixed_fractions(num_fractions)
-
-
-def test_actor_critic_takes_over_the_whole_cloned_policy():
-    torch.manual_seed(0)
-    policy = ClonePolicy(SMALL, CONV, 8, 16, 3)
-    nn.init.normal_(policy.policy_head.weight)
-    agent = ActorCritic(SMALL, CONV, 8, 16, 3)
-    missing = agent.load_state_dict(policy.state_dict(), strict=False)
-    assert missing.missing_keys == ["value_head.weight", "value_head.bias"]
-    assert missing.unexpected_keys == []
-    image, floats = observations(4)
-    assert torch.equal(agent(image, floats).outputs, policy(image, floats))
-
-
-def test_iqn_shares_encoder_and_float_head_with_the_policy_and_nothing_else():
-    policy = {name: x.shape for name, x in ClonePolicy(reference_inputs(), CONV, 256, 1024, 12).state_dict().items()}
-    iqn = {
-        name: x.shape
-        for name, x in IqnNetwork(reference_inputs(), CONV, IqnSizes(256, 1024, 128), 12).state_dict().items()
-    }
-    shared = {name for name in policy if name in iqn}
-    assert {name.split(".")[0] for name in shared} == {"encoder", "float_head", "float_mean", "float_std"}
-    assert all(policy[name] == iqn[name] for name in shared)
-
-
 def test_state_dict_keys_are_frozen():
     """Artifacts on disk carry these names."""
     body = ["float_mean", "float_std"]
@@ -201,53 +163,6 @@ def test_state_dict_keys_are_frozen():
     heads = ["tau_embed.0.weight", "tau_embed.0.bias"]
     heads += [f"{h}_head.{i}.{kind}" for h in ("advantage", "value") for i in (0, 2) for kind in ("weight", "bias")]
     assert list(small_iqn().state_dict()) == body + heads
-
-
-def test_first_policy_is_almost_uniform():
-    torch.manual_seed(0)
-    agent = ActorCritic(SMALL, CONV, 8, 16, 3)
-    image, floats = observations(16)
-    probability = functional.softmax(agent(image, floats).outputs.detach(), dim=1)
-    assert float((probability - 1 / 3).abs().max()) < 0.05
-
-
-def test_epochs_without_the_encoder_see_the_same_network():
-    torch.manual_seed(0)
-    agent = ActorCritic(SMALL, CONV, 8, 16, 3)
-    image, floats = observations(4)
-    whole, later = agent(image, floats), agent.decide(agent.encode(image), floats)
-    assert torch.equal(whole.outputs, later.outputs)
-    assert torch.equal(whole.value, later.value)
-
-
-@pytest.mark.parametrize(
-    "build", [small_iqn, lambda: ActorCritic(SMALL, CONV, 8, 16, 3), lambda: ClonePolicy(SMALL, CONV, 8, 16, 3)]
-)
-def test_bfloat16_copy_stays_near_and_keeps_its_outputs_in_float32(build):
-    network: Torso = build()
-    image, floats = observations(32)
-    floats = floats * SMALL.float_std + SMALL.float_mean
-
-    def run(module: Torso) -> torch.Tensor:
-        if isinstance(module, IqnNetwork):
-            return module.advantages(image, floats, fixed_fractions(4))
-        if isinstance(module, ActorCritic):
-            return module(image, floats).value
-        assert isinstance(module, ClonePolicy)
-        return module(image, floats)
-
-    low = copy.deepcopy(network)
-    low.store_in(torch.bfloat16)
-    with torch.inference_mode():
-        exact, rounded = run(network), run(low)
-        with torch.autocast("cpu", torch.bfloat16):
-            cast = run(network)
-    assert low.encoder.layers[0].weight.dtype == torch.bfloat16
-    assert low.output_layers()[0].weight.dtype == rounded.dtype == cast.dtype == torch.float32
-    spread = float(exact.std())
-    assert float((exact - rounded).abs().max()) < 0.15 * spread
-    assert float((exact - cast).abs().max()) < 0.15 * spread
-    assert float((exact - rounded).abs().max()) > 0, "something must have been rounded"
 
 
 def test_dropout_leaves_units_out_while_learning_and_keeps_their_sum() -> None:

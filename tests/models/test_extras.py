@@ -10,18 +10,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
 from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, ResidualBlock, SpectralConv2d
-from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
-from models.layers import NoisyLinear, clear_noise, draw_noise
+from models.iqn import IqnNetwork, IqnSizes
+from models.layers import NoisyLinear
 from models.torso import InputShape
 
 INPUTS = InputShape(34, 36, torch.zeros(5), torch.ones(5))
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 IMPALA = ImpalaConfig(kind="impala", width=1, adaptive_pool=3, spectral_norm=True)
 PLAIN = IqnSizes(8, 16, 4)
-ALL = IqnSizes(8, 16, 4, layer_norm=True, noisy_sigma=0.5)
 
 
 def build(sizes: IqnSizes, encoder: EncoderConfig = CONV) -> IqnNetwork:
@@ -53,14 +51,6 @@ def test_noisy_layer_by_hand():
     layer.clear_noise()
     assert layer(torch.tensor([1.0, 2.0])).tolist() == [16.0]
     assert set(layer.state_dict()) == {"weight", "bias", "weight_sigma", "bias_sigma"}
-
-
-def test_gradients_reach_the_size_of_the_noise():
-    layer = NoisyLinear(4, 3, sigma=0.5)
-    layer.draw_noise(torch.Generator().manual_seed(0))
-    layer(torch.ones(2, 4)).sum().backward()
-    assert layer.weight_sigma.grad is not None
-    torch.testing.assert_close(layer.weight_sigma.grad, 2 * torch.outer(layer.noise_out, layer.noise_in))
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (8, 4)])
@@ -100,8 +90,8 @@ def test_impala_stage_by_stage():
     assert encoder.num_features == 64 * 25
 
 
-@pytest.mark.parametrize(("height", "width"), [(64, 64), (34, 50), (128, 128)])
-def test_adaptive_pooling_fixes_the_number_of_features(height: int, width: int):
+def test_adaptive_pooling_fixes_the_number_of_features():
+    height, width = 34, 50
     image = torch.randn(1, 1, height, width)
     for encoder, channels in (
         (ConvEncoder(ConvConfig(kind="conv", adaptive_pool=6), height, width), 32),
@@ -132,52 +122,3 @@ def test_layer_norm_lies_between_layer_and_activation():
     assert isinstance(network.float_head[4], nn.LayerNorm)
     plain = set(build(PLAIN).state_dict())
     assert plain < set(network.state_dict()), "linear layers keep their names"
-
-
-def test_without_extras_the_network_is_as_before():
-    plain = build(PLAIN)
-    assert not any(isinstance(layer, NoisyLinear) for layer in plain.modules())
-    assert [name for name, _ in plain.advantage_head.named_children()] == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "encoder"),
-    [(PLAIN._replace(noisy_sigma=0.5), CONV), (PLAIN._replace(layer_norm=True), CONV), (ALL, IMPALA)],
-)
-def test_fast_path_prefers_the_same_actions(sizes: IqnSizes, encoder: EncoderConfig):
-    network, tau = build(sizes, encoder).eval(), fixed_fractions(8)
-    draw_noise(network, torch.Generator().manual_seed(0))
-    image, floats = observations(7)
-    slow = network(image, floats, tau.expand(7, -1)).value.mean(dim=1)
-    fast = network.advantages(image, floats, tau)
-    torch.testing.assert_close(fast - fast.mean(1, keepdim=True), slow - slow.mean(1, keepdim=True))
-
-
-def test_noise_changes_values_until_it_is_cleared():
-    network, tau = build(ALL, IMPALA).eval(), fixed_fractions(8)
-    image, floats = observations(2)
-    first = network.advantages(image, floats, tau)
-    draw_noise(network, torch.Generator().manual_seed(0))
-    assert not torch.equal(network.advantages(image, floats, tau), first)
-    clear_noise(network)
-    assert torch.equal(network.advantages(image, floats, tau), first)
-
-
-def test_all_extras_in_bfloat16():
-    """The acting copy: close to float32, and its state still loads."""
-    network = build(ALL, IMPALA).eval()
-    copied = copy.deepcopy(network)
-    copied.store_in(torch.bfloat16)
-    image, floats = observations(3)
-    tau = fixed_fractions(8)
-    exact, close = network.advantages(image, floats, tau), copied.advantages(image, floats, tau)
-    assert close.dtype == torch.float32
-    torch.testing.assert_close(close, exact, rtol=0.1, atol=0.1)
-    with torch.autocast("cpu", torch.bfloat16):
-        learned = build(ALL, IMPALA)(image, floats, tau.expand(3, -1)).value
-    learned.sum().backward()
-
-
-def test_normalised_images_fit_both_encoders():
-    image = normalise_image(torch.zeros(1, 1, 34, 36, dtype=torch.uint8), torch.float32)
-    assert ImpalaEncoder(IMPALA.model_copy(update={"adaptive_pool": 0}), 34, 36)(image).shape == (1, 800)

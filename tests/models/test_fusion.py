@@ -28,7 +28,7 @@ from models.encoders.config import (
 )
 from models.fusion import FloatTokens, TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
-from models.iqn import EmbeddingPlace, IqnNetwork, IqnSizes, fixed_fractions
+from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape, Torso
 
 READ: TypeAdapter[AnyFusion] = TypeAdapter(FusionConfig)
@@ -220,72 +220,7 @@ def test_features_are_made_of_tokens(encoder: EncoderConfig, shape: tuple[int, i
         torch.testing.assert_close(tokens.mean(dim=1), features)
 
 
-@pytest.mark.parametrize("token", ["mean", "cls"])
-@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
-def test_a_backbone_with_projected_floats_is_variant_b(kind: str, token: str) -> None:
-    body = network(kind, READ.validate_python(KINDS["projected"]), backbone(VIT, token))
-    assert (body.num_encoded, body.num_state) == (16, 32)
-    assert outputs(body)(*seen()).isfinite().all()
-
-
 # What is seen ---------------------------------------------------------------------------------------------------------
-
-
-@FUSIONS
-@ENCODERS
-@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
-@torch.no_grad()
-def test_every_float_and_every_place_of_the_image_counts(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
-    say, (image, floats) = outputs(network(kind, fusion, encoder).eval()), seen()
-    as_it_is = say(image, floats)
-    for index in range(5):
-        other = floats.clone()
-        other[:, index] += 1.0
-        assert (say(image, other) != as_it_is).any(dim=1).all()
-    assert (say(image, floats.flip(1)) != as_it_is).any(dim=1).all()
-    assert (say(image.transpose(2, 3), floats) != as_it_is).any(dim=1).all()
-    for rows in (slice(0, 24), slice(24, 48)):
-        other = image.clone()
-        other[:, :, rows] ^= 255
-        assert (say(other, floats) != as_it_is).any(dim=1).all()
-
-
-@FUSIONS
-@ENCODERS
-@torch.no_grad()
-def test_rows_of_a_batch_do_not_see_each_other(encoder: EncoderConfig, fusion: AnyFusion) -> None:
-    body, (image, floats) = torso(fusion, encoder).eval(), seen()
-    apart = torch.cat([body.state(image[[row]], floats[[row]]) for row in range(4)])
-    torch.testing.assert_close(body.state(image, floats), apart)
-
-
-@FUSIONS
-@pytest.mark.parametrize("frames_as", ["channels", "features"])
-@torch.no_grad()
-def test_the_order_of_frames_counts(frames_as: Any, fusion: AnyFusion) -> None:
-    body = torso(fusion, inputs=INPUTS._replace(frames=3, frames_as=frames_as)).eval()
-    image, floats = seen(frames=3)
-    as_it_is = body.state(image, floats)
-    assert body.encode(image).shape == (4, body.num_encoded)
-    for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
-        assert (body.state(image[:, order], floats) != as_it_is).any(dim=1).all()
-
-
-@FUSIONS
-@ENCODERS
-@torch.no_grad()
-def test_what_is_withheld_changes_nothing(encoder: EncoderConfig, fusion: AnyFusion) -> None:
-    is_withheld, (image, floats) = torch.tensor([False, True, False, True, False]), seen()
-    body = torso(fusion, encoder, INPUTS._replace(withheld_floats=is_withheld)).eval()
-    as_it_is = body.state(image, floats)
-    assert torch.equal(body.state(image, floats + 1e3 * is_withheld), as_it_is)
-    assert (body.state(image, floats + ~is_withheld) != as_it_is).any(dim=1).all()
-    assert (body.state(image ^ 255, floats) != as_it_is).any(dim=1).all()
-    blind = torso(fusion, encoder, INPUTS._replace(shows_image=False)).eval()
-    as_it_is = blind.state(image, floats)
-    assert torch.equal(blind.state(image ^ 255, floats), as_it_is)
-    assert torch.equal(blind.join(torch.zeros(4, blind.num_encoded), floats), as_it_is)
-    assert (blind.state(image, floats + 1.0) != as_it_is).any(dim=1).all()
 
 
 # Learning and precision -----------------------------------------------------------------------------------------------
@@ -327,22 +262,6 @@ def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: Encod
         # A processor decides which number is the worst and by how much, not how far off they are together.
         assert 0.0 < float(difference.square().mean().sqrt()) < 0.05 * spread
         assert float(difference.abs().max()) < 0.3 * spread
-
-
-@FUSIONS
-@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
-def test_learning_of_iqn_is_the_part_of_all_its_values(embedding_at: EmbeddingPlace, fusion: AnyFusion) -> None:
-    torch.manual_seed(0)
-    sizes = SIZES._replace(embedding_at=embedding_at, fusion=fusion)
-    body, (image, floats), action = IqnNetwork(INPUTS, CONV, sizes, 3), seen(rows=70), torch.arange(70) % 3
-    for is_cast in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
-            value = body(image, floats, TAU).value.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
-            rtol, atol = (0.03, 0.03) if is_cast else (1e-4, 1e-5)
-            torch.testing.assert_close(body.of_action(image, floats, TAU, action), value, rtol=rtol, atol=atol)
-            torch.testing.assert_close(
-                body.of_action(body.encode(image), floats, TAU, action, is_encoded=True), value, rtol=rtol, atol=atol
-            )
 
 
 @FUSIONS

@@ -105,9 +105,6 @@ def test_prepared_outputs_are_the_networks(kind: str, embedding_at: EmbeddingPla
 )
 def test_networks_with_extras_act_as_they_learn(encoder: EncoderConfig, sizes: IqnSizes):
     assert not can_prepare(network_for("iqn", encoder=encoder, sizes=sizes))
-
-
-def test_several_frames_and_no_frames_are_not_prepared():
     plain = network_for("policy").inputs
     for inputs in (plain._replace(frames=2), plain._replace(shows_image=False)):
         assert not can_prepare(ActorCritic(inputs, CONV, 16, 32, 3))
@@ -131,25 +128,6 @@ def test_scales_reach_to_the_highest_input():
     state = network.state(image, floats)
     torch.testing.assert_close(scales["trunk.0"] * 255, state.max())
     torch.testing.assert_close(scales["trunk.2"] * 255, network.trunk[0](state).max())
-
-
-@pytest.mark.parametrize("kind", ["policy", "iqn"])
-def test_weights_come_back_within_half_a_step(kind: str):
-    network = network_for(kind)
-    before, scales = network.state_dict(), input_scales(network, *views(16))
-    published = quantise(before, scales)
-    back, same_scales = dequantise(published)
-    assert {name: float(scale) for name, scale in same_scales.items()} == {n: float(s) for n, s in scales.items()}
-    assert set(back) == set(before)
-    for name, tensor in before.items():
-        layer = name.removesuffix(".weight")
-        if layer in CONVOLUTIONS + HIDDEN[kind]:
-            assert published[name].dtype == torch.int8
-            scale = published[layer + WEIGHT_SCALE]
-            steps = (back[name] - tensor).abs() / scale.view(-1, *(1,) * (tensor.dim() - 1))
-            assert 0.3 < float(steps.max()) < 0.501, "weights were rounded at all, and to the next step"
-        else:
-            assert torch.equal(back[name], tensor)
 
 
 def naive_int8(network: ActorCritic | IqnNetwork, published: Mapping[str, Tensor], seen: tuple[Tensor, Tensor]):
@@ -182,7 +160,7 @@ def naive_int8(network: ActorCritic | IqnNetwork, published: Mapping[str, Tensor
 
 @pytest.mark.skipif(not has_instructions("int8"), reason="sums would saturate")
 @pytest.mark.parametrize("kind", ["policy", "iqn"])
-@pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 3), (36, 40), (64, 5), (128, 2)])
+@pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 40)])
 def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: int):
     network, seen = network_for(kind, width), views(num_cars, width)
     assert isinstance(network, ActorCritic | IqnNetwork)

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from models.encoders.backbone import _DEFINED, load_torchvision
+from models.encoders.backbone import load_torchvision
 from tests.waiting import PATIENCE_S
 
 
@@ -29,13 +29,6 @@ def test_transforms_and_models_work() -> None:
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == ["2", "1", "32", "32", "2", "1000"]
-
-
-def test_where_the_import_succeeds_nothing_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, before = ModuleType("torchvision"), len(_DEFINED)
-    monkeypatch.setitem(sys.modules, "torchvision", whole)
-    assert load_torchvision() is whole
-    assert len(_DEFINED) == before
 
 
 def test_another_error_of_the_import_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

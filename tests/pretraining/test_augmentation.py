@@ -27,17 +27,6 @@ def test_nothing_asked_for_changes_nothing() -> None:
     torch.testing.assert_close(view, image, atol=1e-4, rtol=0)
 
 
-def test_every_image_gets_its_own_crop() -> None:
-    image = torch.linspace(-1, 1, 64).expand(64, 1, 64, 64)
-    view = random_view(image, views(8.0, 0.0), generator())
-    left, right = view[:, 0, 32, 0], view[:, 0, 32, -1]
-    assert len(left.unique()) > 32
-    # 8 of 64 columns are lost at most, and a column is worth 2 / 63.
-    assert (left >= -1).all()
-    assert (right <= 1).all()
-    assert (right - left).min() >= 2 - 8.5 * 2 / 63
-
-
 def test_every_image_gets_its_own_light_around_black() -> None:
     image = torch.full((64, 1, 34, 34), -0.5)  # half as far from black (-1) as grey (0)
     view = random_view(image, views(0.0, 0.2), generator())
@@ -50,10 +39,8 @@ def test_every_image_gets_its_own_light_around_black() -> None:
 
 
 def test_light_stays_in_range() -> None:
-    """Half of the factors are above 1 and would carry white beyond the range; black stays black under any."""
     white = random_view(torch.ones(64, 1, 34, 34), views(0.0, 0.5), generator())
     assert white.max() == 1.0
-    assert 16 < (white.flatten(1).amax(dim=1) == 1.0).sum() < 48, "some are lit and clamped, the others are darker"
     assert white.min() >= 2 * 0.5 - 1 - 1e-6
     black = random_view(torch.full((64, 1, 34, 34), -1.0), views(4.0, 0.5), generator())
     torch.testing.assert_close(black, torch.full_like(black, -1.0), atol=1e-5, rtol=0)
@@ -76,14 +63,6 @@ def test_crops_reach_every_side() -> None:
         assert last.min() < 1 - 4 * 2 / 63
     kept = [seen[0][:, 32, -1] - seen[0][:, 32, 0], seen[1][:, -1, 32] - seen[1][:, 0, 32]]
     torch.testing.assert_close(kept[0], kept[1], atol=0.01, rtol=0)
-
-
-def test_same_generator_same_views() -> None:
-    image = torch.rand(4, 1, 64, 64, generator=generator()) * 2 - 1
-    chosen = views(8.0, 0.2, blur_pixels=1.0, noise=0.1)
-    first, again, other = (random_view(image, chosen, generator(seed)) for seed in (5, 5, 6))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_every_image_gets_its_own_blur() -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.actor_critic import ClonePolicy, CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
 from rulka.datasets.frames import FrameDataset, frames_of
+from rulka.datasets.params import MapChoice
 from rulka.datasets.sharded import ShardedArray
 from rulka.datasets.split import SPLITS, Split
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
@@ -26,13 +26,11 @@ from rulka.pretraining.cloning import (
     Labels,
     Lesson,
     Measured,
-    Predictions,
     action_before,
     by_offset,
     confusion_matrix,
     disconnect,
     disturb,
-    hidden_of,
     hide,
     label_entropy,
     measure,
@@ -41,7 +39,9 @@ from rulka.pretraining.cloning import (
     races_of,
 )
 from rulka.pretraining.params import CloneParams, LabelKind
+from tests.conftest import write_synthetic_frames
 
+Write = Callable[..., tuple[Path, object]]
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PREVIOUS = FLOATS["previous_actions"]
 MEAN, STD = (torch.from_numpy(part) for part in (reference_normalisation().mean, reference_normalisation().std))
@@ -54,12 +54,9 @@ def test_action_before_by_hand() -> None:
     np.testing.assert_array_equal(action_before(np.array([[3, 1], [2, 2], [4, 5]]), race[1:4]), [0, 3, 1, 2, 0, 4])
 
 
-def test_label_entropy_by_hand() -> None:
+def test_entropy_and_confusion_by_hand() -> None:
     share = np.array([[1.0, 0.0], [0.5, 0.5]], np.float32)
     assert label_entropy(share) == pytest.approx(math.log(2) / 2)
-
-
-def test_confusion_by_hand() -> None:
     matrix = confusion_matrix(np.array([0, 0, 1, 2]), np.array([0, 2, 1, 0]), 3)
     np.testing.assert_array_equal(matrix, [[1, 0, 1], [0, 1, 0], [1, 0, 0]])
 
@@ -84,31 +81,26 @@ def test_dropout_hides_the_asked_share_and_nothing_else_but_the_clock() -> None:
 
 
 def test_noise_is_in_units_of_the_normalisation() -> None:
-    floats = torch.zeros(4000, NUM_FLOATS)
-    noisy = disturb(floats, MEAN, STD, disturbing(0.0, 0.5), torch.Generator().manual_seed(0))
+    noisy = disturb(torch.zeros(4000, NUM_FLOATS), MEAN, STD, disturbing(0.0, 0.5), torch.Generator().manual_seed(0))
     expected = 0.5 * STD
     expected[FLOATS["clock"]] = 0.0
     torch.testing.assert_close(noisy.std(dim=0), expected, rtol=0.1, atol=0)
 
 
-@pytest.mark.parametrize("part", ["previous_actions", "clock"])
-def test_what_is_hidden_is_zero_after_normalisation(part: str) -> None:
-    hidden = hide(torch.ones(3, NUM_FLOATS), MEAN, part)
-    assert ((hidden - MEAN) / STD)[:, FLOATS[part]].abs().max() == 0
-    hidden[:, FLOATS[part]] = 1
-    assert (hidden == 1).all()
-
-
-@pytest.mark.parametrize("part", ["previous_actions", "clock"])
-def test_a_float_head_can_be_disconnected_from_a_part(part: str) -> None:
-    head = nn.Sequential(nn.Linear(NUM_FLOATS, 4), nn.ReLU())
-    disconnect(head, part)
-    floats = torch.randn(5, NUM_FLOATS)
-    changed = floats.clone()
-    changed[:, FLOATS[part]] = 9.0
-    assert torch.equal(head(floats), head(changed))
-    changed[:, FLOATS[part].stop] = 9.0
-    assert not torch.equal(head(floats), head(changed))
+def test_what_is_hidden_is_zero_and_can_be_disconnected() -> None:
+    for part in ("previous_actions", "clock"):
+        hidden = hide(torch.ones(3, NUM_FLOATS), MEAN, part)
+        assert ((hidden - MEAN) / STD)[:, FLOATS[part]].abs().max() == 0
+        hidden[:, FLOATS[part]] = 1
+        assert (hidden == 1).all()
+        head = nn.Sequential(nn.Linear(NUM_FLOATS, 4), nn.ReLU())
+        disconnect(head, part)
+        floats = torch.randn(5, NUM_FLOATS)
+        changed = floats.clone()
+        changed[:, FLOATS[part]] = 9.0
+        assert torch.equal(head(floats), head(changed))
+        changed[:, FLOATS[part].stop] = 9.0
+        assert not torch.equal(head(floats), head(changed))
 
 
 class Copycat(ClonePolicy):
@@ -137,7 +129,7 @@ class Copycat(ClonePolicy):
 NO_HEADS = CloningHeads(8, 12, [])
 
 
-def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Callable[..., tuple[Path, object]]) -> None:
+def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Write) -> None:
     folder, _ = write_frames()
     train, validation = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
     with torch.no_grad():
@@ -156,13 +148,11 @@ def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Callable
     majority = np.bincount(train.action[:]).argmax()
     assert result["majority_accuracy"] == pytest.approx(np.mean(action == majority))
     assert result["label_entropy"] == pytest.approx(-0.8 * math.log(0.8) - 0.2 * math.log(0.2), rel=1e-4)
-    assert sum(row["num_frames"] for row in result["per_action"]) == len(validation)
     assert np.array(result["confusion"]).sum() == len(validation)
-    assert result["per_action"][11]["accuracy"] is None
 
 
 def test_own_actions_move_from_newest_to_oldest_in_every_race_by_itself(
-    write_frames: Callable[..., tuple[Path, object]],
+    write_frames: Write,
 ) -> None:
     """A policy that repeats what it did five decisions ago: each race repeats the five actions before its start."""
     folder, _ = write_frames(num_races=3, num_frames=12, validation_fraction=0.0)  # 12, 13 and 14 frames
@@ -177,82 +167,52 @@ def test_own_actions_move_from_newest_to_oldest_in_every_race_by_itself(
     np.testing.assert_array_equal(predicted, np.concatenate(expected))
 
 
-def test_own_actions_of_a_blind_policy_change_nothing(write_frames: Callable[..., tuple[Path, object]]) -> None:
-    folder, _ = write_frames(num_races=3, num_frames=12)
-    train = FrameDataset(folder, "train")
-    torch.manual_seed(0)
-    policy = ClonePolicy(InputShape(64, 64, MEAN, STD), CONV, 8, 8, 12)
-    disconnect(policy.float_head, "previous_actions")
-    with torch.no_grad():
-        own = predict_own(policy, train, train.races, action_table(5))
-        seen = Predictions(policy.read_out(hidden_of(policy, train, frames_of(train.races))), action_table(5))
-    np.testing.assert_array_equal(own.predicted, seen.predicted)
-    torch.testing.assert_close(own.outputs, seen.outputs)
-
-
-@pytest.mark.parametrize(
-    ("num_races", "fractions", "maps", "split"),
-    [
-        (4, (0.1, 0.1), "main", "test"),
-        (4, (0.1, 0.0), "main", "validation"),
-        (4, (0.0, 0.0), "main", "train"),
-        (3, (0.1, 0.1), "main", "validation"),
-        (3, (0.1, 0.1), "all", "validation"),
-        (6, (0.1, 0.1), "all", "test"),
-    ],
-)
-def test_races_that_chose_nothing_are_measured_on_where_there_are_some(
-    write_frames: Callable[..., tuple[Path, object]],
-    num_races: int,
-    fractions: tuple[float, float],
-    maps: Any,
-    split: Split,
-) -> None:
+def test_races_that_chose_nothing_are_measured_on_where_there_are_some(tmp_path: Path) -> None:
     """One race is elsewhere; of three, two are on the main track: they train and validate."""
-    validation, test = fractions
-    folder, _ = write_frames(num_races=num_races, validation_fraction=validation, test_fraction=test, num_elsewhere=1)
-    splits: dict[Split, FrameDataset] = {name: FrameDataset(folder, name) for name in SPLITS}
-    measured = measured_races(splits, maps)
-    assert measured.frames.split == split
-    assert measured.races == races_of(splits[split], maps)
+    cases: tuple[tuple[int, float, float, MapChoice, Split], ...] = (
+        (4, 0.1, 0.1, "main", "test"),
+        (4, 0.1, 0.0, "main", "validation"),
+        (4, 0.0, 0.0, "main", "train"),
+        (3, 0.1, 0.1, "all", "validation"),
+        (6, 0.1, 0.1, "all", "test"),
+    )
+    for number, (num_races, validation, test, maps, expected) in enumerate(cases):
+        folder = tmp_path / str(number)
+        write_synthetic_frames(folder, num_races, 40, 100, validation, test, 1)
+        splits: dict[Split, FrameDataset] = {name: FrameDataset(folder, name) for name in SPLITS}
+        measured = measured_races(splits, maps)
+        assert measured.frames.split == expected
+        assert measured.races == races_of(splits[expected], maps)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("soft", 0.8), ("hard", 1.0)])
-def test_labels_ahead_end_with_their_race(
-    write_frames: Callable[..., tuple[Path, object]], kind: LabelKind, expected: float
-) -> None:
+def test_labels_ahead_end_with_their_race(write_frames: Write) -> None:
     """The slow twin: an action later in the list of the same race, none past its end, never the next race's."""
     folder, _ = write_frames(num_races=3, num_frames=5, validation_fraction=0.0)  # 5, 6 and 7 frames
     train = FrameDataset(folder, "train")
-    labels = Labels.of(train, kind)
-    by_race = {race.race_id: train.action[frames_of([race])].tolist() for race in train.races}
-    for offset in (0, 1, 4):
-        found, is_known = labels.ahead(torch.arange(len(train)), offset)
+    kinds: dict[LabelKind, float] = {"soft": 0.8, "hard": 1.0}
+    for (kind, expected), offset in itertools.product(kinds.items(), (0, 1, 4)):
+        found, is_known = Labels.of(train, kind).ahead(torch.arange(len(train)), offset)
         for race in train.races:
-            actions = by_race[race.race_id]
+            actions = train.action[frames_of([race])].tolist()
             for place, number in enumerate(frames_of([race])):
                 assert is_known[number] == (place + offset < len(actions))
                 later = actions[min(place + offset, len(actions) - 1)]
                 assert found[number, later] == pytest.approx(expected)
 
 
-def test_how_well_actions_ahead_are_known_by_hand(write_frames: Callable[..., tuple[Path, object]]) -> None:
+def test_how_well_actions_ahead_are_known_by_hand(write_frames: Write) -> None:
     """Heads that always say 1: two decisions ahead the last two frames of each race are left out."""
     folder, _ = write_frames(num_races=2, num_frames=6, validation_fraction=0.0)
     train = FrameDataset(folder, "train")
-    numbers, logits = frames_of(train.races), torch.zeros(len(train), 12)
+    logits = torch.zeros(len(train), 12)
     logits[:, 1] = 9.0
-    (row,) = by_offset({2: logits}, train, numbers, action_table(5))
-    later = [
-        train.action[:][number + 2]
-        for race in train.races
-        for number in range(race.start, race.start + race.num_frames - 2)
-    ]
+    (row,) = by_offset({2: logits}, train, frames_of(train.races), action_table(5))
+    later = np.concatenate([train.action[frames_of([race])][2:] for race in train.races])
     assert (row["offset"], row["num_frames"]) == (2, len(later))
-    assert row["accuracy"] == pytest.approx(np.mean(np.array(later) == 1))
+    assert row["accuracy"] == pytest.approx(np.mean(later == 1))
 
 
-def test_the_slow_twin_of_the_whole_loss(write_frames: Callable[..., tuple[Path, object]]) -> None:
+def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:
     """Races of 4 and 5 frames: two decisions ahead the last two of each have no label, three ahead the last three."""
     folder, _ = write_frames(num_races=2, num_frames=4, validation_fraction=0.0)
     train = FrameDataset(folder, "train")
@@ -279,16 +239,29 @@ def test_the_slow_twin_of_the_whole_loss(write_frames: Callable[..., tuple[Path,
     assert float(found) == pytest.approx(total, rel=1e-5)
 
 
-def test_frames_without_a_label_count_nothing() -> None:
-    """By hand: of three frames the middle one has a label, which one of two actions is found likely by 3 to 1."""
-    lesson = Lesson(Copycat(), NO_HEADS, Labels(torch.zeros(0, 12), torch.zeros(0)), action_table(5))
-    logits = torch.full((3, 12), -1e9)
-    logits[:, :2] = torch.tensor([[9.0, -9.0], [math.log(3.0), 0.0], [-50.0, 50.0]])
-    labels = functional.one_hot(torch.tensor([1, 1, 0]), 12).float()
-    logits.requires_grad_()
-    loss = lesson.policy_loss(logits, labels, torch.tensor([False, True, False]))
-    assert loss.item() == pytest.approx(math.log(4.0))
-    loss.backward()
-    assert logits.grad is not None
-    torch.testing.assert_close(logits.grad[:, :2], torch.tensor([[0.0, 0.0], [0.75, -0.75], [0.0, 0.0]]))
-    assert lesson.policy_loss(logits, labels, torch.zeros(3, dtype=torch.bool)).item() == 0.0
+def test_the_slow_twin_where_the_action_changes(write_frames: Write) -> None:
+    """Of a policy with random weights, on held-out races."""
+    folder, _ = write_frames(num_races=8)
+    torch.manual_seed(3)
+    policy = ClonePolicy(InputShape(64, 64, MEAN, STD), CONV, 8, 8, 12)
+    nn.init.normal_(policy.policy_head.weight, std=1.0)
+    train, frames = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
+    batch = frames.batch(slice(None))
+    with torch.no_grad():
+        measured = Measured(frames, frames.races)
+        found = measure(policy, NO_HEADS, train, frames_of(train.races), measured, action_table(5))
+        log_probs = policy(batch.image, batch.floats).log_softmax(dim=1).double().numpy()
+    action = frames.action[:].astype(int)
+    before = action_before(action[:, None], frames.race_index[:])
+    rows = [
+        (done != previous, -float((share * row).sum()), int(row.argmax()) == done)
+        for done, previous, share, row in zip(action, before, frames.action_share[:], log_probs, strict=True)
+    ]
+    changes = [row for row in rows if row[0]]
+    place = found["where_action_changes"]
+    assert 0 < len(changes) < len(rows)
+    assert place["share"] == pytest.approx(len(changes) / len(rows))
+    assert place["repeat_last_action_accuracy"] == 0.0
+    for name, column in (("loss", 1), ("accuracy", 2)):
+        assert place[name] == pytest.approx(np.mean([row[column] for row in changes]), rel=1e-4)
+        assert found[name] == pytest.approx(np.mean([row[column] for row in rows]), rel=1e-4)

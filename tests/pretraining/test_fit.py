@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,16 +18,15 @@ from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, choo
 from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 
+NAN = float("nan")
 PARAMS = FitParams(
     epochs=4,
-    patience=None,
     batch_size=3,
     learning_rate=0.1,
     weight_decay=0.0,
     max_grad_norm=10.0,
     precision="float32",
     checkpoint_s=1e-9,
-    seed=0,
 )
 
 
@@ -53,9 +53,9 @@ class Line(nn.Linear):
 class Bar(Progress):
     """A bar that shows nothing and remembers the frames and the loss of every step."""
 
-    def __init__(self, seen: list[tuple[int, float]]) -> None:
+    def __init__(self) -> None:
         super().__init__("", None, "frames", stream=io.StringIO())
-        self.seen = seen
+        self.seen: list[tuple[int, float]] = []
 
     def advance(self, amount: float = 1, **facts: Any) -> None:
         super().advance(amount, **facts)
@@ -64,9 +64,9 @@ class Bar(Progress):
 
 def run(
     validation: list[float | None],
-    seen: list | None = None,
     judge: Callable[[int], tuple[float, ...] | None] | None = None,
-    params: FitParams = PARAMS,
+    bar: Bar | None = None,
+    **changes: Any,
 ) -> tuple[History, Line]:
     network = Line()
     remaining = iter(validation)
@@ -75,71 +75,66 @@ def run(
         network.at_end_of_epoch.append(network.weights)
         return next(remaining)
 
-    history = fit(
-        network,
-        params,
-        5,
-        Lessons(batches, lambda batch: (network(batch.floats) - 3).square().mean(), validate, judge),
-        Bar([] if seen is None else seen),
-    )
-    return history, network
+    lessons = Lessons(batches, lambda batch: (network(batch.floats) - 3).square().mean(), validate, judge)
+    return fit(network, PARAMS.model_copy(update=changes), 5, lessons, bar or Bar()), network
 
 
-@pytest.mark.parametrize(
-    ("validation", "best"),
-    [
+def test_the_weights_of_the_best_epoch_are_kept() -> None:
+    """Those at its end, not those it began with; and a loss that is no number is never the best."""
+    for validation, best in (
         ([3.0, 1.0, 2.0, 1.5], 1),
         ([1.0, 2.0, 3.0, 4.0], 0),
         ([4.0, 3.0, 2.0, 1.0], 3),
         ([2.0, 1.0, 1.0, 1.0], 1),
-        ([float("nan"), 3.0, 2.0, 2.5], 2),
-        ([3.0, float("nan"), 2.0, float("inf")], 2),
-        ([3.0, float("nan"), 4.0, float("nan")], 0),
-    ],
-)
-def test_the_weights_of_the_best_epoch_are_kept(validation: list[float | None], best: int) -> None:
-    """Those at its end, not those it began with; and a loss that is no number is never the best."""
-    history, network = run(validation)
-    assert len(set(network.at_end_of_epoch)) == 4
-    assert history.best_epoch == best
-    assert history.stopped is None
-    assert network.weights == network.at_end_of_epoch[best]
+        ([NAN, 3.0, 2.0, 2.5], 2),
+        ([3.0, NAN, 4.0, float("inf")], 0),
+    ):
+        history, network = run(validation)
+        assert len(set(network.at_end_of_epoch)) == 4
+        assert (history.best_epoch, history.stopped) == (best, None)
+        assert network.weights == network.at_end_of_epoch[best]
+        told = [epoch.to_json()["validation_loss"] for epoch in history.epochs]
+        assert told == [loss if loss is not None and math.isfinite(loss) else None for loss in validation]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "best"),
-    [
-        ({0: (0.5, 1.0), 2: (0.5, 2.0)}, 2),
-        ({0: (0.6, 1.0), 2: (0.5, 2.0)}, 0),
-        ({1: (0.5, 1.0), 3: (0.5, 1.0)}, 1),
-        ({1: (0.5, float("nan")), 3: (0.0, 0.0)}, 3),
-        ({}, 1),
-    ],
-)
-def test_a_judge_chooses_in_place_of_the_loss_where_it_looks(ranks: dict[int, tuple[float, float]], best: int) -> None:
-    """Where it never does, the loss chooses: 1.0 after the second epoch."""
-    history, network = run([3.0, 1.0, 2.0, 1.5], judge=ranks.get)
-    assert history.best_epoch == best
-    assert network.weights == network.at_end_of_epoch[best]
+def test_a_judge_chooses_in_place_of_the_loss_where_it_looks() -> None:
+    """Where it never does, the loss chooses: 1.0 after the second epoch.
+
+    With patience, an epoch that was not judged is no better one, and no reason to end either.
+    """
+    for ranks, patience, num_epochs, best in (
+        ({0: (0.5, 1.0), 2: (0.5, 2.0)}, None, 4, 2),
+        ({0: (0.6, 1.0), 2: (0.5, 2.0)}, None, 4, 0),
+        ({1: (0.5, 1.0), 3: (0.5, 1.0)}, None, 4, 1),
+        ({1: (0.5, NAN), 3: (0.0, 0.0)}, None, 4, 3),
+        (dict[int, tuple[float, float]](), None, 4, 1),
+        ({1: (2.0, 0.0), 3: (1.0, 0.0)}, 1, 4, 1),
+        ({0: (2.0, 0.0), 1: (1.0, 0.0)}, 1, 2, 0),
+    ):
+        history, network = run([3.0, 1.0, 2.0, 1.5], judge=ranks.get, patience=patience)
+        assert (len(history.epochs), history.best_epoch) == (num_epochs, best)
+        assert network.weights == network.at_end_of_epoch[best]
 
 
-def test_losses_that_are_no_numbers_are_null_in_json() -> None:
-    history, _ = run([1.0, float("nan"), 2.0, 3.0])
-    assert [epoch.to_json()["validation_loss"] for epoch in history.epochs] == [1.0, None, 2.0, 3.0]
-
-
-def test_no_finite_validation_loss_is_an_error() -> None:
-    with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
-        run([float("nan")] * 4)
-    assert "learning_rate" in caught.value.hint
+def test_no_finite_validation_loss_is_an_error_that_names_the_parameter() -> None:
+    for patience in (None, 1):
+        with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
+            run([NAN] * 4, patience=patience)
+        assert "learning_rate" in caught.value.hint
+    with pytest.raises(FitError, match="became nan in epoch 1 of 4"):
+        diverging(4, lambda network, loss: loss * NAN)
 
 
 def test_without_validation_the_training_loss_decides() -> None:
-    history, network = run([None] * 4)
+    """It is the mean over frames, of which batches have two and three in turn."""
+    bar = Bar()
+    history, network = run([None] * 4, bar=bar)
     losses = [epoch.train_loss for epoch in history.epochs]
     assert losses[history.best_epoch] == min(losses)
-    assert history.best.validation_loss is None
     assert network.weights == network.at_end_of_epoch[history.best_epoch]
+    first = bar.seen[:5]
+    assert [num_frames for num_frames, _ in first] == [2, 3, 2, 3, 2]
+    assert losses[0] == pytest.approx(sum(num_frames * loss for num_frames, loss in first) / 12)
 
 
 def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor]) -> tuple[History, Line]:
@@ -153,7 +148,7 @@ def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor])
     def validate() -> None:
         network.at_end_of_epoch.append(network.weights)
 
-    history = fit(network, PARAMS, 5, Lessons(batches, loss, validate), Bar([]))
+    history = fit(network, PARAMS, 5, Lessons(batches, loss, validate), Bar())
     return history, network
 
 
@@ -167,29 +162,24 @@ class _InfiniteGradient(torch.autograd.Function):
         return gradients[0] * torch.inf
 
 
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda network, loss: loss * float("nan"), "the training loss became nan"),
-        (lambda network, loss: loss * float("inf"), "the training loss became inf"),
-        (lambda network, loss: _InfiniteGradient.apply(loss), "the norm of the gradient became"),
-    ],
-)
-@pytest.mark.parametrize("at_step", [12, 14])
-def test_divergence_keeps_the_best_weights_before_it(
-    spoil: Callable[[Line, torch.Tensor], torch.Tensor], reason: str, at_step: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    history, network = diverging(at_step, spoil)
-    assert history.stopped is not None
-    assert history.stopped.startswith(reason)
-    assert history.stopped.endswith("in epoch 3 of 4")
-    assert len(history.epochs) == 2
-    assert network.weights == network.at_end_of_epoch[history.best_epoch]
-    assert all(math.isfinite(weight) for weight in network.weights)
-    say_if_stopped("clone", history)
-    said = capsys.readouterr().err
-    assert said.startswith(f"clone: {reason}")
-    assert f"the weights of epoch {history.best_epoch + 1} are kept" in said
+def test_divergence_keeps_the_best_weights_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    spoiled: dict[str, Callable[[Line, torch.Tensor], torch.Tensor]] = {
+        "the training loss became nan": lambda network, loss: loss * NAN,
+        "the training loss became inf": lambda network, loss: loss * float("inf"),
+        "the norm of the gradient became": lambda network, loss: _InfiniteGradient.apply(loss),
+    }
+    for at_step, (reason, spoil) in itertools.product((12, 14), spoiled.items()):
+        history, network = diverging(at_step, spoil)
+        assert history.stopped is not None
+        assert history.stopped.startswith(reason)
+        assert history.stopped.endswith("in epoch 3 of 4")
+        assert len(history.epochs) == 2
+        assert network.weights == network.at_end_of_epoch[history.best_epoch]
+        assert all(math.isfinite(weight) for weight in network.weights)
+        say_if_stopped("clone", history)
+        said = capsys.readouterr().err
+        assert said.startswith(f"clone: {reason}")
+        assert f"the weights of epoch {history.best_epoch + 1} are kept" in said
 
 
 def test_weights_that_are_no_numbers_are_never_kept() -> None:
@@ -212,21 +202,6 @@ def test_weights_that_are_no_numbers_are_never_kept() -> None:
     assert network.weights == network.at_end_of_epoch[history.best_epoch]
 
 
-def test_train_loss_is_the_mean_over_frames() -> None:
-    seen: list[tuple[int, float]] = []
-    history, _ = run([None] * 4, seen)
-    first = seen[:5]
-    assert [num_frames for num_frames, _ in first] == [2, 3, 2, 3, 2]
-    expected = sum(num_frames * loss for num_frames, loss in first) / 12
-    assert history.epochs[0].train_loss == pytest.approx(expected)
-
-
-def test_divergence_in_the_first_epoch_is_an_error_that_names_the_parameter() -> None:
-    with pytest.raises(FitError, match="became nan in epoch 1 of 4") as caught:
-        diverging(4, lambda network, loss: loss * float("nan"))
-    assert "learning_rate" in caught.value.hint
-
-
 def test_learning_rate_by_hand() -> None:
     factor = _rate_factor(100)  # 5 steps of warm-up
     assert [factor(step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
@@ -236,63 +211,33 @@ def test_learning_rate_by_hand() -> None:
 
 def test_precision_is_measured_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_precision, "has_instructions", lambda _name: True)
-    network = nn.Linear(8, 8)
-    calls = []
+    network, calls = nn.Linear(8, 8), []
 
     def loss() -> torch.Tensor:
         calls.append(1)
         return network(torch.ones(4, 8)).float().sum()
 
-    assert choose_precision("bfloat16", network, loss) == "bfloat16"
-    assert not calls
+    assert (choose_precision("bfloat16", network, loss), calls) == ("bfloat16", [])
     assert choose_precision("measured", network, loss) in ("float32", "bfloat16")
     assert calls
     assert network.weight.grad is None
 
 
-@pytest.mark.parametrize(
-    ("validation", "patience", "num_epochs", "best"),
-    [
+def test_training_ends_once_patience_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """The best epoch before that is kept; a loss that is no number is no better one."""
+    for validation, patience, num_epochs, best in (
         ([3.0, 1.0, 2.0, 1.5], 2, 4, 1),
         ([1.0, 2.0, 0.5, 4.0], 1, 2, 0),
         ([1.0, 2.0, 3.0, 0.5], 2, 3, 0),
-        ([float("nan"), 1.0, float("nan"), 0.5], 2, 4, 3),
-        ([3.0, 2.0, 1.0, 0.5], 1, 4, 3),
-    ],
-)
-def test_training_ends_once_patience_is_over(
-    validation: list[float | None],
-    patience: int,
-    num_epochs: int,
-    best: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The best epoch before that is kept; a loss that is no number is no better one."""
-    history, network = run(validation, params=PARAMS.model_copy(update={"patience": patience}))
-    assert len(history.epochs) == num_epochs
-    assert history.best_epoch == best
-    assert network.weights == network.at_end_of_epoch[best]
-    say_if_stopped("pretrain", history)
-    said = capsys.readouterr().err
-    if num_epochs - best > patience:
-        assert history.stopped == f"no better epoch in {patience}, at epoch {num_epochs} of 4"
-        assert said == f"pretrain: {history.stopped}; the weights of epoch {best + 1} are kept\n"
-    else:
-        assert history.stopped is None
-        assert said == ""
-
-
-@pytest.mark.parametrize(
-    ("ranks", "num_epochs"),
-    [({1: (2.0,), 3: (1.0,)}, 4), ({0: (2.0,), 1: (1.0,)}, 2), ({0: (2.0,), 3: (3.0,)}, 4)],
-)
-def test_patience_ends_where_the_judge_has_looked(ranks: dict[int, tuple[float]], num_epochs: int) -> None:
-    """An epoch that was not judged is no better one, and no reason to end either."""
-    history, _ = run([3.0, 2.0, 1.0, 0.5], judge=ranks.get, params=PARAMS.model_copy(update={"patience": 1}))
-    assert len(history.epochs) == num_epochs
-
-
-def test_patience_without_any_good_epoch_is_an_error_that_names_the_parameter() -> None:
-    with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
-        run([float("nan")] * 4, params=PARAMS.model_copy(update={"patience": 1}))
-    assert "learning_rate" in caught.value.hint
+        ([NAN, 1.0, NAN, 0.5], 2, 4, 3),
+    ):
+        history, network = run(validation, patience=patience)
+        assert (len(history.epochs), history.best_epoch) == (num_epochs, best)
+        assert network.weights == network.at_end_of_epoch[best]
+        say_if_stopped("pretrain", history)
+        said = capsys.readouterr().err
+        if num_epochs - best > patience:
+            assert history.stopped == f"no better epoch in {patience}, at epoch {num_epochs} of 4"
+            assert said == f"pretrain: {history.stopped}; the weights of epoch {best + 1} are kept\n"
+        else:
+            assert (history.stopped, said) == (None, "")

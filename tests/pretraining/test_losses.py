@@ -48,12 +48,6 @@ def test_nt_xent_equals_the_slow_twin():
     assert float(nt_xent_loss(first, second, 0.5)) == pytest.approx(sum(losses) / 8, abs=1e-5)
 
 
-def test_nt_xent_is_low_where_views_agree():
-    views = torch.eye(6)
-    assert float(nt_xent_loss(views, 3 * views, 0.1)) < 0.01
-    assert float(nt_xent_loss(views, views.roll(1, 0), 0.1)) > 5.0
-
-
 def test_vicreg_equals_the_slow_twin():
     generator = torch.Generator().manual_seed(0)
     first, second = (0.7 * torch.randn(5, 3, generator=generator) for _ in range(2))

@@ -29,21 +29,14 @@ def empty(folder: Path) -> Visited:
     return Visited(folder, observation_contract(sees(64, 64)), action_table(5), 1, "soft")
 
 
-def test_without_rounds_frames_come_as_they_are_recorded(write_frames: Callable[..., Any], tmp_path: Path) -> None:
-    train = FrameDataset(write_frames(num_races=3)[0], "train")
-    imitated = frames_of(train.races)[5:90]
-    order: dict[str, int] = {"seed": 3, "epoch": 2, "batch_size": 32}
-    found = list(empty(tmp_path / "visited").batches(train, imitated, **order))
-    expected = list(train.iterate_batches(**order, frames=imitated))
-    assert len(found) == len(expected) == 3
-    for ours, theirs in zip(found, expected, strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-
-
 def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callable[..., Any], tmp_path: Path) -> None:
     """Every frame keeps its own image, floats and label, by its number; a run that goes on draws the same."""
     train = FrameDataset(write_frames(num_races=3)[0], "train")
     imitated, known, visited = frames_of(train.races), len(train), empty(tmp_path / "visited")
+    order: dict[str, int] = {"seed": 3, "epoch": 2, "batch_size": 32}
+    recorded = train.iterate_batches(**order, frames=imitated[5:90])
+    for ours, theirs in zip(visited.batches(train, imitated[5:90], **order), recorded, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True)), "without rounds"
     races = [[synthetic_race(f"met-{k}-{n}", 30 + n, 10 * k + n) for n in range(2)] for k in range(2)]
     for epoch, met in enumerate(races):
         visited.add(epoch, Visit(DRIVEN, met))

@@ -149,7 +149,7 @@ def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apar
     assert f"{times_ms[0] / 1000:.3f} to {times_ms[2] / 1000:.3f} s in 3 searches" in said[0]
 
 
-@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka reference --campaign` finds them")
+@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka track reference --campaign` finds them")
 @pytest.mark.parametrize("slug", SLUGS)
 def test_shipped_laps(slug: str):
     track = campaign_track(slug)

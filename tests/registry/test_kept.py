@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from rulka.actions import FORWARD
 from rulka.artifacts import ArtifactError
 from rulka.errors import UserError
 from rulka.registry.kept import (
-    NoPromotedAgentError,
     Promotion,
     UnknownAgentError,
     find_agent,
@@ -30,11 +28,6 @@ def promoted(folder: Path) -> Path:
 
 @pytest.mark.usefixtures("project")
 class TestNames:
-    def test_a_name_is_of_the_weights(self) -> None:
-        name = name_of(AGENT)
-        meta = json.loads((AGENT / "meta.json").read_text())
-        assert name == f"ppo-{meta['weights_sha256'][:8]}"
-
     def test_an_agent_is_found_by_each_of_its_names(self) -> None:
         name = name_of(AGENT)
         place = promoted(AGENT)
@@ -51,11 +44,6 @@ class TestNames:
         with pytest.raises(UnknownAgentError, match=r"no agent 'zzz'$"):
             find_agent("zzz")
 
-    def test_nothing_is_promoted_yet(self) -> None:
-        assert promoted_name() is None
-        with pytest.raises(NoPromotedAgentError, match="no agent is promoted yet"):
-            find_agent("promoted")
-
     @pytest.mark.parametrize("file", ["weights.safetensors", "meta.json"])
     def test_missing_files_of_a_kept_agent_come_back_from_dvc(self, file: str) -> None:
         (promoted(AGENT) / file).unlink()
@@ -63,16 +51,6 @@ class TestNames:
             find_agent("promoted")
         assert file in str(caught.value)
         assert "dvc checkout data/agents.dvc" in caught.value.hint
-
-    def test_a_kept_agent_that_is_gone_is_named(self) -> None:
-        place = promoted(AGENT)
-        shutil.rmtree(place)
-        shutil.rmtree(AGENT)
-        with pytest.raises(UnknownAgentError, match=place.name):
-            find_agent(place.name + "0")
-        [entry] = known_agents()
-        assert entry.is_promoted
-        assert "meta.json is missing" in entry.problem
 
 
 @pytest.mark.usefixtures("project")
@@ -99,10 +77,6 @@ class TestList:
         [entry] = known_agents()
         assert "weights.safetensors is damaged" in entry.problem
         assert f"{entry.name}: {entry.problem}" in format_agents([entry])
-
-    def test_without_any_it_says_how_to_get_one(self) -> None:
-        shutil.rmtree(AGENT)
-        assert format_agents(known_agents()) == "there is no agent yet; `dvc repro` trains one"
 
 
 @pytest.mark.usefixtures("project")

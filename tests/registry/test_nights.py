@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rulka.errors import UserError
 from rulka.params import Params
 from rulka.registry import nights as module
 from rulka.registry.history import ALL_TRACKS, COLUMNS, HistoryError, NightRow, read_history
@@ -175,10 +174,6 @@ class TestRows:
         assert rows_of(two_tracks(), MONDAY, [first, second, again])[2].before_mps == 16.0
         assert rows_of(two_tracks(), date(2026, 11, 2), [first, second])[2].before_mps == 10.0
 
-    def test_nights_on_other_tracks_are_not_compared(self) -> None:
-        other = [replace(row, uid="all-0") for row in past(100.0)]
-        assert rows_of(two_tracks(), MONDAY, other)[2].before_mps is None
-
     def test_nights_share_no_start(self, project: Path, params: Params) -> None:
         for night in (date(2020, 1, 1), MONDAY, date(2060, 12, 31)):
             following = date.fromordinal(night.toordinal() + 1)
@@ -256,12 +251,4 @@ class TestNights:
         assert "dvc checkout data/nights.dvc" in caught.value.hint
         HISTORY.write_text("night\n")
         with pytest.raises(HistoryError, match="does not begin with the columns night, raced_at"):
-            raced(TUESDAY, params)
-
-    def test_a_promoted_agent_that_is_gone_is_named(self, params: Params) -> None:
-        raced(MONDAY, params)
-        shutil.rmtree("data/agents/" + (promoted_name() or ""))
-        shutil.rmtree("data/agent")
-        shutil.copytree("slow", "data/agent")
-        with pytest.raises(UserError, match=r"meta\.json is missing"):
             raced(TUESDAY, params)

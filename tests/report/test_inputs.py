@@ -32,12 +32,14 @@ def test_training_log_keeps_the_known_points_of_a_curve(tmp_path: Path) -> None:
     assert len(log.curve("minutes", "phase")[0]) == 0, "words are no curve"
 
 
-@pytest.mark.parametrize("line", ['{"env_steps": 1, "minu', '{"env_steps": 1}', "[1]"])
-def test_broken_training_log_names_the_line(tmp_path: Path, line: str) -> None:
+def test_a_broken_training_log_is_named(tmp_path: Path) -> None:
     path = tmp_path / "training.jsonl"
-    path.write_text('{"env_steps": 1, "minutes": 0.1}\n' + line)
-    with pytest.raises(TrainingLogError, match="line 2"):
-        read_training_log(path, "PPO")
+    for line in ('{"env_steps": 1, "minu', '{"minutes": 0.1}'):
+        path.write_text(line)
+        with pytest.raises(TrainingLogError, match=r"training\.jsonl is damaged"):
+            read_training_log(path, "PPO")
+    path.write_text("")
+    assert len(read_training_log(path, "PPO").curve("minutes", "loss")[0]) == 0
 
 
 def race_of(source: Source, gates: tuple[int, ...], race_time_ms: int | None, end_ms: int = 6000) -> Race:

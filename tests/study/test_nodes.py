@@ -13,7 +13,7 @@ import pytest
 
 from rulka.cluster import CLUSTER_VARIABLE, ActorLostError, ClusterError, Node
 from rulka.study import nodes as nodes_module
-from rulka.study.nodes import command_of, deal, helped
+from rulka.study.nodes import deal, helped
 from rulka.study.population_run import run_population
 from tests.waiting import PATIENCE_S
 
@@ -94,15 +94,6 @@ def test_processes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest
         pass
     assert said[1:] == ["node node-1: its processes did not end, and are ended now"]
     assert cluster.is_closed
-
-
-def test_a_node_without_the_folder_says_so(tmp_path: Path) -> None:
-    problem = nodes_module.NodeProcesses().work([sys.executable], tmp_path / "none", 1)
-    assert "No such file or directory" in problem
-
-
-def test_the_command_is_the_same_one() -> None:
-    assert command_of(Path("populations/a.yaml"))[1:] == ["-m", "rulka.cli", "population", "populations/a.yaml"]
 
 
 def test_without_a_cluster_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

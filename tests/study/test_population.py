@@ -28,33 +28,12 @@ from rulka.study.population_page import ancestry, format_standings
 from rulka.study.population_run import run_population
 from rulka.study.turn import Result
 from rulka.study.work import UnfinishedError
+from tests.study.conftest import write_project
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 RULKA = Path(sys.executable).with_name("rulka")
 LOOK_S = 0.05
-GRAPH = {
-    "stages": {
-        "transfer": {
-            "cmd": "python -m tasks.transfer",
-            "deps": ["tasks/transfer.py"],
-            "params": ["transfer"],
-            "outs": ["data/agent_init"],
-        },
-        "train": {
-            "cmd": "python -m tasks.train",
-            "deps": ["data/agent_init", "tasks/train.py"],
-            "params": ["train", "ppo"],
-            "outs": ["data/agent"],
-        },
-        "evaluate": {
-            "cmd": "python -m tasks.evaluate",
-            "deps": ["data/agent", "data/agent_init", "tasks/evaluate.py"],
-            "params": ["evaluate"],
-            "outs": ["data/evaluation"],
-        },
-    }
-}
 TRANSFER = """
 from pathlib import Path
 Path("data/agent_init").mkdir()
@@ -122,15 +101,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose stages and turns are made up; the `rulka` in it hides the package from turns alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rulka.study.work.LOOK_S", LOOK_S)
-    for folder in ("tasks", "rulka/study", "models", "data"):
-        Path(folder).mkdir(parents=True)
-    Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
-    Path(".dvcignore").write_text("__pycache__/\n")
-    shutil.copy(ROOT / "params.yaml", "params.yaml")
-    for package in ("tasks", "rulka", "rulka/study"):
+    stages = {
+        "transfer": (TRANSFER, [], "data/agent_init", ["transfer"]),
+        "train": ("", ["data/agent_init"], "data/agent", ["train", "ppo"]),
+        "evaluate": (EVALUATE, ["data/agent", "data/agent_init"], "data/evaluation", ["evaluate"]),
+    }
+    write_project(stages, ["rulka/study"])
+    for package in ("rulka", "rulka/study"):
         Path(package, "__init__.py").touch()
-    for name, text in {"transfer": TRANSFER, "train": "", "evaluate": EVALUATE}.items():
-        Path(f"tasks/{name}.py").write_text(text)
     Path("rulka/study/turn.py").write_text(TURN)
     for name in ("study/selection", "statistics"):
         Path(f"rulka/{name}.py").touch()
@@ -314,11 +292,3 @@ def test_a_turn_that_somebody_is_at_is_left_alone() -> None:
         assert not ended.done()
     assert len(ended.result()) == 4
     assert set(starts().values()) == {1}
-
-
-def test_a_result_that_is_no_result_is_named() -> None:
-    run_population(write(turns=2), None, lambda _: None)
-    (path,) = POPULATIONS.glob("*/member-001/turn-0001/result.json")
-    path.write_text("{}")
-    with pytest.raises(UserError, match=r"turn-0001/result.json is damaged: order is missing"):
-        run_population(write(turns=2), None, lambda _: None)

@@ -21,37 +21,10 @@ from rulka.statistics import bootstrap_interval
 from rulka.study.experiment import run_experiment
 from rulka.study.plan import EXPERIMENTS, do_stages, read_plan
 from rulka.study.work import UnfinishedError
+from tests.study.conftest import write_project
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-GRAPH = {
-    "stages": {
-        "pretrain": {
-            "cmd": "python -m tasks.pretrain",
-            "deps": ["tasks/pretrain.py"],
-            "params": ["pretrain"],
-            "outs": ["data/encoder"],
-        },
-        "transfer": {
-            "cmd": "python -m tasks.transfer",
-            "deps": ["data/encoder", "tasks/transfer.py"],
-            "params": ["transfer"],
-            "outs": ["data/agent_init"],
-        },
-        "train": {
-            "cmd": "python -m tasks.train",
-            "deps": ["data/agent_init", "tasks/train.py"],
-            "params": ["train", "ppo"],
-            "outs": ["data/agent"],
-        },
-        "evaluate": {
-            "cmd": "python -m tasks.evaluate",
-            "deps": ["data/agent", "tasks/evaluate.py"],
-            "params": ["evaluate"],
-            "outs": ["data/evaluation"],
-        },
-    }
-}
 PRETRAIN = """
 import json, yaml
 from pathlib import Path
@@ -118,16 +91,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("rulka.study.work.LOOK_S", 0.02)
     # The ends of an interval over two seeds are the two, however often they are drawn.
     monkeypatch.setattr("rulka.study.results.bootstrap_interval", partial(bootstrap_interval, num_resamples=200))
-    for folder in ("tasks", "rulka", "models", "data"):
-        Path(folder).mkdir()
-    Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
-    Path(".dvcignore").write_text("__pycache__/\n")
-    shutil.copy(ROOT / "params.yaml", "params.yaml")
-    Path("tasks/__init__.py").touch()  # else the project's own package would come first
-    Path("tasks/pretrain.py").write_text(PRETRAIN)
-    Path("tasks/transfer.py").write_text(TRANSFER)
-    Path("tasks/train.py").write_text(TRAIN)
-    Path("tasks/evaluate.py").write_text(EVALUATE)
+    stages = {
+        "pretrain": (PRETRAIN, [], "data/encoder", ["pretrain"]),
+        "transfer": (TRANSFER, ["data/encoder"], "data/agent_init", ["transfer"]),
+        "train": (TRAIN, ["data/agent_init"], "data/agent", ["train", "ppo"]),
+        "evaluate": (EVALUATE, ["data/agent"], "data/evaluation", ["evaluate"]),
+    }
+    write_project(stages)
     return tmp_path
 
 
@@ -227,20 +197,6 @@ def test_stages_that_run_at_once_share_the_cores(
 
 
 @pytest.mark.usefixtures("project")
-def test_what_another_experiment_has_done_is_not_done_again() -> None:
-    run_experiment(write(), (), 2, None, lambda _: None)
-    other, said = Path("other.yaml"), []
-    other.write_text(
-        yaml.safe_dump(
-            FILE
-            | {"variants": {"as it is": {"transfer": FRESH}, "high": {"ppo": {"gamma": 0.9}}}, "baseline": "as it is"}
-        )
-    )
-    run_experiment(other, (), 2, None, said.append)
-    assert said[1] == "7 of 11 stages were done before"
-
-
-@pytest.mark.usefixtures("project")
 def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     said: list[str] = []
     path = write(variants={"plain": {}, "bad": {"ppo": {"gamma": 0.5}}})
@@ -252,21 +208,6 @@ def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     assert "Not come to their end: `bad/1`, `bad/2`." in Path("page.md").read_text()
     Path("tasks/train.py").write_text(TRAIN.replace("== 0.5", "== 0.55"))
     run_experiment(path, (), 2, None, lambda _: None)
-
-
-@pytest.mark.usefixtures("project")
-def test_one_cell_can_be_run_alone() -> None:
-    said: list[str] = []
-    table = run_experiment(write(), ("low/2",), 1, None, said.append).text
-    assert said[0].startswith("A test: 1 cells, 4 stages.")
-    assert "| low | 1 | 0.820" in table
-    assert "plain" not in table
-
-
-@pytest.mark.usefixtures("project")
-def test_nothing_finished_is_said() -> None:
-    with pytest.raises(UserError, match="no cell of test has come to its end"):
-        run_experiment(write(variants={"plain": {"ppo": {"gamma": 0.5}}}), (), 1, None, lambda _: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])

@@ -96,39 +96,30 @@ def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tu
     """Folders of a few races of the built-in driver on a short track, and of their frames."""
     folder, params = tmp_path_factory.mktemp("driven"), small_params
     (folder / "recordings").mkdir()
-    races(
-        params.actions,
-        params.simulator,
-        params.track,
-        params.races,
-        reference_params().race_end,  # a driver needs longer than the races of training may last here
-        recordings_dir=folder / "recordings",
-        out_dir=folder / "races",
-    )
-    capture(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.capture,
-        races_dir=folder / "races",
-        out_dir=folder / "frames",
-    )
+    # A driver needs longer than the races of training may last here.
+    longer = params.model_copy(update={"race_end": reference_params().race_end})
+    races(longer, recordings_dir=folder / "recordings", out_dir=folder / "races")
+    capture(params, races_dir=folder / "races", out_dir=folder / "frames")
     return folder / "races", folder / "frames"
 
 
 @pytest.fixture
 def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
     """Where a training with initial agents reads and writes."""
-    transfer(
-        small_params.observation,
-        small_params.actions,
-        small_params.encoder,
-        small_params.network,
-        small_params.train,
-        small_params.transfer,
-        encoder_dir=pretrained[0],
-        policy_dir=pretrained[1],
-        out_dir=tmp_path / "agent_init",
-    )
-    races, frames = driven
-    return Folders(tmp_path / "agent_init", races, frames, tmp_path / "runs", tmp_path / "agent")
+    return begin_training(small_params, pretrained, driven, tmp_path)
+
+
+def changed(params: Params, section: str, **values: Any) -> Params:
+    update = getattr(params, section).model_copy(update=values)
+    return params.model_copy(update={section: update})
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def begin_training(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], folder: Path) -> Folders:
+    """Makes the initial agents of a training, and returns where it reads and writes."""
+    init = folder / "agent_init"
+    transfer(params, encoder_dir=pretrained[0], policy_dir=pretrained[1], out_dir=init)
+    return Folders(init, *driven, folder / "runs", folder / "agent")

@@ -8,49 +8,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import ActionParams
 from rulka.datasets.frames import FrameDataset, read_index
 from rulka.datasets.params import CaptureParams
 from rulka.datasets.races import RaceDataset, load_races, write_races
 from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
-from rulka.params import read_params
+from rulka.params import Params, read_params
 from rulka.tracks.params import TrackParams
 from tasks.capture import capture
 from tasks.races import races
-from tests.conftest import sees
+from tests.tasks.conftest import content
 
 PARAMS = read_params()
-OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 
 @pytest.fixture(scope="module")
 def races_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "races"
-    few = PARAMS.races.model_copy(update={"num_demonstrations": 4, "reference_decisions": 0})
-    races(ACTIONS, PARAMS.simulator, TRACK, few, PARAMS.race_end, recordings_dir=folder / "none", out_dir=folder)
+    races(few_races(2, 200.0), recordings_dir=folder / "none", out_dir=folder)
     return folder
 
 
-def params(**changes: object) -> CaptureParams:
-    values = {
-        "backend": "simulator",
-        "maps": "all",
-        "steer_dead_zone": 0.0153,
-        "num_workers": 1,
-        "validation_fraction": 0.3,
-        "test_fraction": 0.2,
-    }
-    return CaptureParams.model_validate(values | changes)
+def few_races(seed: int, length_m: float) -> Params:
+    few = PARAMS.races.model_copy(update={"num_demonstrations": 4, "reference_decisions": 0, "seed": seed})
+    return PARAMS.model_copy(update={"races": few, "track": TRACK.model_copy(update={"length_m": length_m})})
 
 
 def run(races_dir: Path, out_dir: Path, **changes: object) -> None:
-    capture(OBSERVATION, ACTIONS, PARAMS.simulator, params(**changes), races_dir=races_dir, out_dir=out_dir)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    values = {"num_workers": 1, "validation_fraction": 0.3, "test_fraction": 0.2} | changes
+    params = PARAMS.model_copy(update={"capture": CaptureParams(**values)})
+    capture(params, races_dir=races_dir, out_dir=out_dir)
 
 
 def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> None:
@@ -73,11 +61,8 @@ def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> N
 @pytest.fixture
 def two_maps(races_dir: Path, tmp_path: Path) -> Path:
     """The same races, and as many on a road that is 150 m long."""
-    few = PARAMS.races.model_copy(update={"num_demonstrations": 4, "reference_decisions": 0, "seed": 7})
-    short = TRACK.model_copy(update={"length_m": 150.0})
-    out = tmp_path / "short"
-    races(ACTIONS, PARAMS.simulator, short, few, PARAMS.race_end, recordings_dir=tmp_path / "none", out_dir=out)
-    first, second = load_races(races_dir), load_races(out)
+    races(few_races(7, 150.0), recordings_dir=tmp_path / "none", out_dir=tmp_path / "short")
+    first, second = load_races(races_dir), load_races(tmp_path / "short")
     (tmp_path / "races").mkdir()
     both = RaceDataset(first.races + second.races, first.main_track, (), (second.main_track,))
     write_races(tmp_path / "races", both)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import ActionParams, action_table
+from rulka.actions import action_table
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
 from rulka.datasets.params import RaceParams
 from rulka.datasets.races import RaceDataError, load_races
@@ -19,31 +19,20 @@ from rulka.params import read_params
 from rulka.reference.lap import load_reference, reference_path
 from rulka.tracks.params import TrackParams
 from tasks.races import races
+from tests.tasks.conftest import content
 
 PARAMS = read_params()
-ACTIONS = ActionParams(ticks_per_action=5)
 TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 
 def params(**changes: object) -> RaceParams:
-    values = {
-        "source": "auto",
-        "map_uid": None,
-        "campaign": None,
-        "select": PARAMS.races.select,
-        "num_demonstrations": 4,
-    }
-    values |= {"driver": PARAMS.races.driver, "reference_decisions": 0, "seed": 2}
-    return RaceParams.model_validate(values | changes)
+    return RaceParams(**{"num_demonstrations": 4, "reference_decisions": 0, "seed": 2} | changes)
 
 
 def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams, max_race_s: float = 40.0) -> None:
     end = PARAMS.race_end.model_copy(update={"max_race_s": max_race_s})
-    races(ACTIONS, PARAMS.simulator, TRACK, races_params, end, recordings_dir=recordings_dir, out_dir=out_dir)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    params = PARAMS.model_copy(update={"track": TRACK, "races": races_params, "race_end": end})
+    races(params, recordings_dir=recordings_dir, out_dir=out_dir)
 
 
 def test_without_recordings_drivers_race_on_a_generated_track(tmp_path: Path) -> None:
@@ -113,16 +102,6 @@ def test_a_project_that_never_had_recordings_misses_none(
     refuse_missing(Path("data/recordings"))
 
 
-def test_the_source_can_be_named(tmp_path: Path) -> None:
-    (tmp_path / "recordings").mkdir()
-    with pytest.raises(MissingRecordingsError, match=r"races\.source asks for them") as caught:
-        run(tmp_path / "recordings", tmp_path / "races", params(source="recordings"))
-    assert caught.value.hint
-    (tmp_path / "recordings" / "noise.Gbx").write_bytes(b"not a recording")
-    run(tmp_path / "recordings", tmp_path / "races", params(source="driver", num_demonstrations=1))
-    assert load_races(tmp_path / "races").races[0].source == "driver"
-
-
 def test_only_bad_recordings_are_an_error_and_leave_the_old_output(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,11 +146,6 @@ def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
     assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
     assert errors["TM2020_TestBlocks.Replay.Gbx"] == "UnusablePathError"
     assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
-
-
-def test_without_recordings_a_campaign_track_may_be_raced_on(tmp_path: Path) -> None:
-    run(tmp_path / "none", tmp_path / "races", params(campaign="copper-oval", num_demonstrations=2))
-    assert load_races(tmp_path / "races").main_track.name == "Copper Oval"
 
 
 def test_reference_lap_is_stored_and_drives_again(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import yaml
 
 from rulka.graph import read_graph
 from rulka.params import Params
+from tests.tasks.conftest import content
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -94,10 +95,6 @@ def repro(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=3 * PATIENCE_S
     )
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def run_stage(stage: str, folder: Path, said: Path, prepare: Callable[[], None] | None) -> None:

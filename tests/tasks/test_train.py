@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,14 @@ from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.racing import AgentRun, Folders
 from tasks.train import main, train
+from tests.conftest import synthetic_race
+from tests.tasks.conftest import changed
 
 TABLE = action_table(5)
 
 
-def changed(params: Params, section: str, **values: Any) -> Params:
-    update = getattr(params, section).model_copy(update=values)
-    return params.model_copy(update={section: update})
-
-
-def run(params: Params, folders: Folders) -> None:
-    train(params, folders=folders)
-
-
 def test_both_agents_are_trained_and_documented(small_params: Params, folders: Folders) -> None:
-    run(small_params, folders)
+    train(small_params, folders=folders)
     for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
         agent = load_artifact(folder, "agent", observation=small_params.observation)
         assert agent.config["algorithm"] == algorithm
@@ -71,7 +63,7 @@ def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Fo
     values = small_params.model_dump()
     values["train"] |= {"tracks": sets, "compared": [], "max_env_steps": 256}
     params = Params.model_validate(values)
-    run(params, folders)
+    train(params, folders=folders)
     uids = load_artifact(folders.out, "agent").provenance["training"]["tracks"]
     assert len(uids) == len(set(uids)) == 3
     assert uids[1:] == ["generated-90-150", "generated-91-150"]
@@ -87,7 +79,7 @@ def test_several_learners_train_an_agent(small_params: Params, folders: Folders)
     values = small_params.model_dump()
     sets = ({"kind": "main"}, {"kind": "generated", "count": 2, **shape})
     values["train"] |= {"tracks": sets, "learners": 2, "max_env_steps": 384}
-    run(Params.model_validate(values), folders)
+    train(Params.model_validate(values), folders=folders)
     for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
         training = load_artifact(folder, "agent").provenance["training"]
         assert (training["env_steps"], training["learners"], training["cars"]) == (384, 2, 8)
@@ -128,9 +120,9 @@ def test_interrupted_stage_does_not_train_the_first_agent_again(
     params = changed(small_params, "train", max_env_steps=256)
     monkeypatch.setattr(stage, "train_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(params, folders)
+        train(params, folders=folders)
     assert not folders.out.exists()
-    run(params, folders)
+    train(params, folders=folders)
     assert trained == ["train ppo", "train iqn", "train iqn"]
 
 
@@ -146,21 +138,6 @@ def test_real_learners_go_on_from_their_checkpoints(small_params: Params, folder
     assert again.state.gradient_steps > steps_before > 0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda f: Folders(f.out, f.races, f.frames, f.runs, f.out), "run `dvc repro transfer` first"),
-        (lambda f: Folders(f.agent_init, f.out, f.frames, f.runs, f.out), "run `dvc repro races` first"),
-        (lambda f: Folders(f.agent_init, f.races, f.out, f.runs, f.out), "run `dvc repro capture` first"),
-    ],
-)
-def test_missing_input_names_the_stage(
-    small_params: Params, folders: Folders, make: Callable[[Folders], Folders], message: str
-) -> None:
-    with pytest.raises(StageInputError, match=message):
-        run(small_params, make(folders))
-
-
 def test_a_compared_algorithm_whose_section_dvc_does_not_see_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,11 +151,6 @@ def test_a_compared_algorithm_whose_section_dvc_does_not_see_is_refused(
     (tmp_path / "params.yaml").write_text("train: {algorithm: ppo, compared: []}")
     with pytest.raises(StageInputError):
         main()
-
-
-def test_initial_agent_of_other_sizes_is_refused(small_params: Params, folders: Folders) -> None:
-    with pytest.raises(UserError, match=r"has network .*'dense_hidden': 32.*, expected .*'dense_hidden': 64"):
-        run(changed(small_params, "network", dense_hidden=64), folders)
 
 
 def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tuple[Path, Path]) -> None:
@@ -222,20 +194,6 @@ def test_recordings_are_not_replayed(
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
 
 
-def test_races_on_other_maps_are_no_demonstrations(
-    small_params: Params, driven: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class OneElsewhere(FrameDataset):
-        def __init__(self, folder: Path, split: Any, frames: int, places: int) -> None:
-            super().__init__(folder, split, frames, places)
-            self.races = [replace(self.races[0], map_uid="elsewhere"), *self.races[1:]]
-
-    num_races = len(FrameDataset(driven[1], "train").races)
-    monkeypatch.setattr("rulka.training.demonstrations.FrameDataset", OneElsewhere)
-    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, TABLE)
-    assert len(blocks) == num_races - 1
-
-
 def test_frames_of_another_main_track_are_refused(small_params: Params, driven: tuple[Path, Path]) -> None:
     races = load_races(driven[0])
     moved = replace(races, main_track=replace(races.main_track, uid="elsewhere"))
@@ -248,19 +206,8 @@ def straight_race() -> CapturedRace:
     """Five frames, 2 m and 50 ms apart, at 30 m/s."""
     number, floats = np.arange(5), np.zeros((5, 184), np.float32)
     floats[:, FLOATS["velocity"]] = [0.0, 0.0, 30.0]
-    return CapturedRace(
-        race_id="x",
-        source="recording",
-        map_uid="m",
-        image=np.zeros((5, 1, 64, 64), np.uint8),
-        floats=floats,
-        action=number.astype(np.uint8),
-        action_share=np.eye(12, dtype=np.float32)[number],
-        tick_actions=np.zeros((5, 5), np.uint8),
-        controls=np.zeros((5, 3), np.float32),
-        time_ms=(50 * number).astype(np.int32),
-        along_m=(2.0 * number).astype(np.float32),
-    )
+    own = {"action": number.astype(np.uint8), "action_share": np.eye(12, dtype=np.float32)[number]}
+    return replace(synthetic_race("x", 5, 0), floats=floats, along_m=2.0 * number.astype(np.float32), **own)
 
 
 def test_a_demonstration_is_paid_for_its_finish(small_params: Params) -> None:
@@ -313,19 +260,8 @@ def test_demonstrations_pay_for_manner_and_direction_too(small_params: Params) -
     floats[:, FLOATS["has_contact"]] = 1.0
     floats[:, FLOATS["waypoints"]][:, :6] = [0.0, 0.0, 1.0, 10.0 * np.sqrt(0.75), 0.0, 6.0]
     number = np.arange(5)
-    race = CapturedRace(
-        race_id="x",
-        source="recording",
-        map_uid="m",
-        image=np.zeros((5, 1, 64, 64), np.uint8),
-        floats=floats,
-        action=(number + 1).astype(np.uint8),
-        action_share=np.eye(12, dtype=np.float32)[number],
-        tick_actions=np.zeros((5, 5), np.uint8),
-        controls=np.zeros((5, 3), np.float32),
-        time_ms=(50 * number).astype(np.int32),
-        along_m=np.zeros(5, np.float32),
-    )
+    standing = {"along_m": np.zeros(5, np.float32), "action": (number + 1).astype(np.uint8)}
+    race = replace(straight_race(), floats=floats, **standing)
     constant = {"neo_slide": 0.1, "kamikaze": 1.0, "line_distance": -0.01, "speed_slide": 0.0}
     engineered = {name: {"interpolation": "linear", "points": [[0, value]]} for name, value in constant.items()}
     changes = {"per_metre": 0.5, "per_second": 0.0, "speed_as_seconds": 2.0, "direction_potential": 0.4}

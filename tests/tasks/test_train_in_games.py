@@ -1,4 +1,4 @@
-"""Training in games over real sockets: `rulka serve-game` in processes of its own, one for each collector."""
+"""Training in games over real sockets: `rulka game serve` in processes of its own, one for each collector."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
 from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
-from tasks.transfer import transfer
 from tests.game.processes import free_ports
+from tests.tasks.conftest import begin_training
 from tests.waiting import PATIENCE_S, wait_for
 
 IN_GAMES = {
@@ -54,24 +54,12 @@ def in_games(params: Params, **changes: Any) -> Params:
 
 @pytest.fixture
 def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
-    params = in_games(small_params)
-    transfer(
-        params.observation,
-        params.actions,
-        params.encoder,
-        params.network,
-        params.train,
-        params.transfer,
-        encoder_dir=pretrained[0],
-        policy_dir=pretrained[1],
-        out_dir=tmp_path / "agent_init",
-    )
-    return Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
+    return begin_training(in_games(small_params), pretrained, driven, tmp_path)
 
 
 def command(races: Path) -> tuple[str, ...]:
     (track,) = (races / "tracks").glob("*.npz")
-    program = (sys.executable, "-m", "rulka.cli", "serve-game", "--speed", "100", "--port", "{port}")
+    program = (sys.executable, "-m", "rulka.cli", "game", "serve", "--speed", "100", "--port", "{port}")
     return (*program, "--track", str(track))
 
 

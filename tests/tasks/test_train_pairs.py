@@ -19,7 +19,7 @@ from rulka.params import Params
 from rulka.training.preference_pairs import CapturedRaces, PreferenceError
 from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
-from tasks.transfer import transfer
+from tests.tasks.conftest import begin_training
 
 Prepare = Callable[..., tuple[Params, Folders]]
 SMALL = {"steps_per_update": 128, "batch_size": 64, "epochs": 1}
@@ -38,18 +38,7 @@ def prepare(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         values["dpo"] |= SMALL | {"pairs": ONLINE}
         values[algorithm] |= changes
         params = Params.model_validate(values)
-        transfer(
-            params.observation,
-            params.actions,
-            params.encoder,
-            params.network,
-            params.train,
-            params.transfer,
-            encoder_dir=pretrained[0],
-            policy_dir=pretrained[1],
-            out_dir=tmp_path / "agent_init",
-        )
-        return params, Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
+        return params, begin_training(params, pretrained, driven, tmp_path)
 
     return make
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,13 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import Candidate, CheckResult
 from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.live import METRICS_FILE
-from rulka.runtime.run_lock import RunInUseError
+from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import RunSpec
 from rulka.schedule import Schedule
 from rulka.training.racing import AgentRun, Folders
 from rulka.training.run_folder import DELIVERY_FILE, FINAL_FOLDER
 from tasks.train import train
-from tests.waiting import PATIENCE_S
+from tests.tasks.conftest import changed
 
 ROOT = Path(__file__).parents[2]
 NOW_S = 1_800_000_000.0
@@ -63,15 +60,6 @@ def trained(dvc_lock: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return labels
 
 
-def changed(params: Params, section: str, **values: Any) -> Params:
-    update = getattr(params, section).model_copy(update=values)
-    return params.model_copy(update={section: update})
-
-
-def run(params: Params, folders: Folders) -> None:
-    train(params, folders=folders)
-
-
 def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
     return AgentRun(algorithm, params, folders).folder.name
 
@@ -93,17 +81,17 @@ def test_a_finished_run_is_delivered_again_until_dvc_has_recorded_it(
     """DVC was killed, or its cache was full, after the stage and before its record: it runs the stage again."""
     if was_recorded_before:
         record(dvc_lock, seed=1)
-    run(params, folders)
+    train(params, folders=folders)
     for _ in range(2):
         first = load_artifact(folders.out, "agent").provenance
         shutil.rmtree(folders.out)
         caplog.clear()
-        run(params, folders)
+        train(params, folders=folders)
         assert load_artifact(folders.out, "agent").provenance == first
         assert "trained to its end; it is delivered again" in caplog.text
     assert trained == ["train ppo"]
     record(dvc_lock, seed=2)
-    run(params, folders)
+    train(params, folders=folders)
     assert "DVC has recorded" in caplog.text
     assert trained == ["train ppo", "train ppo"], "a forced run trains anew"
 
@@ -120,10 +108,10 @@ def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
 
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space left") as refused:
-        run(params, folders)
+        train(params, folders=folders)
     assert refused.value.errno == errno.ENOSPC, "the stage tells from it what to say"
     monkeypatch.setattr(shutil, "copyfile", copy)
-    run(params, folders)
+    train(params, folders=folders)
     assert trained == ["train ppo"]
     load_artifact(folders.out, "agent")
 
@@ -132,7 +120,7 @@ def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
 def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
     params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    run(params, folders)
+    train(params, folders=folders)
     (folder,) = (path for path in folders.runs.iterdir())
     assert Checkpoints(folder).load_newest() is not None, "there is something to go on from"
     data = bytearray((folder / FINAL_FOLDER / name).read_bytes())
@@ -140,7 +128,7 @@ def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
     (folder / FINAL_FOLDER / name).write_bytes(data)
     with pytest.raises(ArtifactError):
         load_artifact(folder / FINAL_FOLDER, "agent")
-    run(params, folders)
+    train(params, folders=folders)
     assert "a trained agent is damaged, and is made again from the last checkpoint" in caplog.text
     assert trained == ["train ppo", "train ppo"]
     load_artifact(folders.out, "agent")
@@ -149,56 +137,27 @@ def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
 def test_a_damaged_note_of_a_delivery_is_said(
     params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(params, folders)
+    train(params, folders=folders)
     (folder,) = (path for path in folders.runs.iterdir())
     (folder / DELIVERY_FILE).write_bytes(b"\0\0")
-    run(params, folders)
+    train(params, folders=folders)
     assert f"{DELIVERY_FILE} is damaged" in caplog.text
     assert trained == ["train ppo"]
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from rulka.runtime.run_lock import locked
-with locked(Path(sys.argv[1])):
-    print("locked", flush=True)
-    time.sleep(3600)
-"""
-
-
-@pytest.fixture
-def hold() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
-    """Returns a function that lets another process work in the folder of a run."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(folder: Path) -> subprocess.Popen[str]:
-        process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate(timeout=PATIENCE_S)
-
-
 def test_a_second_training_of_the_same_is_refused_and_hurts_nothing(
-    params: Params, folders: Folders, trained: list[str], hold: Callable[[Path], subprocess.Popen[str]]
+    params: Params, folders: Folders, trained: list[str]
 ) -> None:
+    """Locks are of an open file, so that another process is no other case."""
     folder = folders.runs / run_of("ppo", params, folders)
-    other = hold(folder)
-    before = sorted(path.name for path in folder.iterdir())
-    with pytest.raises(RunInUseError, match=f"ppo-.* is in use: process {other.pid} trains there"):
-        run(params, folders)
-    assert sorted(path.name for path in folder.iterdir()) == before
+    with locked(folder):
+        before = sorted(path.name for path in folder.iterdir())
+        with pytest.raises(RunInUseError, match=f"ppo-.* is in use: process {os.getpid()} trains there"):
+            train(params, folders=folders)
+        assert sorted(path.name for path in folder.iterdir()) == before
     assert trained == []
-    other.kill()
-    other.wait(PATIENCE_S)
-    run(params, folders)
-    assert trained == ["train ppo"], "a killed process holds no lock"
+    train(params, folders=folders)
+    assert trained == ["train ppo"]
 
 
 def unfinished(folders: Folders, name: str, age_s: float) -> Path:
@@ -217,14 +176,13 @@ def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_spac
     params: Params,
     folders: Folders,
     trained: list[str],
-    hold: Callable[[Path], subprocess.Popen[str]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     newest, older, oldest = (unfinished(folders, f"ppo-{age:016x}", 100.0 * age) for age in (1, 2, 3))
     alive, iqn = unfinished(folders, f"ppo-{4:016x}", 400.0), unfinished(folders, f"iqn-{5:016x}", 500.0)
     unknown = unfinished(folders, "my-own-folder", 600.0)
-    hold(alive)
-    run(params, folders)
+    with locked(alive):
+        train(params, folders=folders)
     assert trained == ["train ppo"]
     for folder in (newest, alive, iqn, unknown):
         assert Checkpoints(folder).files(), folder
@@ -242,9 +200,9 @@ def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_spac
 def test_a_run_that_dvc_has_recorded_is_not_kept(
     params: Params, folders: Folders, trained: list[str], dvc_lock: Path
 ) -> None:
-    run(params, folders)
+    train(params, folders=folders)
     record(dvc_lock, seed=1)
-    run(changed(params, "train", seed=9), folders)
+    train(changed(params, "train", seed=9), folders=folders)
     old = folders.runs / run_of("ppo", params, folders)
     assert not Checkpoints(old).files()
     assert not (old / FINAL_FOLDER).exists()
@@ -253,9 +211,9 @@ def test_a_run_that_dvc_has_recorded_is_not_kept(
 
 def test_a_parameter_changed_and_changed_back_goes_on(params: Params, folders: Folders, trained: list[str]) -> None:
     """The run of the old parameters was finished, and DVC was killed before it had recorded that."""
-    run(params, folders)
-    run(changed(params, "train", seed=9), folders)
-    run(params, folders)
+    train(params, folders=folders)
+    train(changed(params, "train", seed=9), folders=folders)
+    train(params, folders=folders)
     assert trained == ["train ppo", "train ppo"]
 
 

@@ -15,7 +15,7 @@ from rulka.agents.params import DemonstrationPairsParams
 from rulka.artifacts import observation_contract
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.races import Race, RaceDataset
-from rulka.observation import NUM_CAR_FIELDS, NUM_FLOATS, num_floats
+from rulka.observation import NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.training.preference_pairs import (
     CapturedRaces,
     PreferenceError,
@@ -120,19 +120,6 @@ def test_stretches_are_cut_where_each_race_crosses_their_ends(captured: Captured
     assert (pairs.image.shape, pairs.floats.shape) == ((390, 1, 36, 36), (390, NUM_FLOATS))
 
 
-def test_decisions_of_several_actions_have_those_of_their_ticks(captured: Captured, tmp_path: Path) -> None:
-    """Five a decision, which the agent also sees five previous decisions of."""
-    pairs = pairs_of_file(write(tmp_path, row("fast", "slow", 30.0, 60.0)), captured(STEADY, places=5))
-    assert pairs.action.shape == (90, 5)
-    assert not pairs.action.any(), "as all ticks hold the first action"
-    assert pairs.floats.shape == (90, num_floats(5))
-
-
-def test_a_stretch_up_to_the_finish_has_the_last_decision(captured: Captured, tmp_path: Path) -> None:
-    pairs = pairs_of_file(write(tmp_path, row("fast", "slow", 50.0, 100.0)), captured(STEADY))
-    assert [numbers(pairs, stretch) for stretch in range(2)] == [[50, 99], [100, 199]]
-
-
 STOPPED = np.arange(0.0, 40.0, 0.5)
 LATE = np.arange(50.0, 100.0, 1.0)
 
@@ -194,14 +181,6 @@ def test_the_faster_race_over_a_stretch_is_preferred(captured: Captured) -> None
     assert len(pairs.pairs) == 6
     assert all(lengths[chosen] < lengths[rejected] for chosen, rejected in pairs.pairs.tolist())
     assert [numbers(pairs, stretch)[1] for stretch in range(6)] == [49, 66, 99, 99, 133, 199]
-
-
-def test_two_recordings_are_enough(captured: Captured) -> None:
-    """One of which chooses epochs of the clone, as the split of two races has it."""
-    races = captured({"slow": 10.0, "fast": 20.0}, splits={"fast": "validation"})
-    pairs = pairs_of_demonstrations(by_stretches(100.0), races, seed=0)
-    assert pairs.num_decisions.tolist() == [100, 200]
-    assert pairs.pairs.tolist() == [[0, 1]]
 
 
 def test_small_gains_are_no_preference(captured: Captured) -> None:

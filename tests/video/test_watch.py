@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.cli.watching import show_races
 from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference
 from rulka.tracks.campaign import campaign_track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, race_frames
+from rulka.video.show import show_races
 from rulka.video.sources import (
     LEFT_TO_RIGHT,
     OtherMapError,

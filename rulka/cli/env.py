@@ -1,4 +1,4 @@
-"""Commands that train and evaluate agents in Gymnasium environments other than the races."""
+"""The same agents in any Gymnasium environment: train one, let it act."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 import yaml
 
-from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, lines_aside, report
+from rulka.cli.options import AsJson, DeviceName, lines_aside, report
 from rulka.errors import UserError
 from rulka.outputs import check_folder, filled_folder
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Settings = Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")]
 
 
-def train_env(
-    environment: OneName,
+def train(
+    environment: str,
     /,
     algorithm: str | None = None,
     steps: int | None = None,
@@ -33,6 +33,8 @@ def train_env(
     as_json: AsJson = False,
 ) -> None:
     """Train an agent in any Gymnasium environment, and let it act greedily; docs/any-environment.md.
+
+    Example: `rulka env train CartPole-v1 --algorithm ppo --set ppo.clip=0.1 network.dense_hidden=128`
 
     Args:
         environment: its ID, such as CartPole-v1, or MODULE:ID for one that a module registers.
@@ -65,15 +67,17 @@ def train_env(
     _report(out or folder, agent, agent.provenance["training"]["returns"], as_json=as_json)
 
 
-def evaluate_env(
-    folder: OnePath,
+def evaluate(
+    folder: Path,
     /,
     episodes: int | None = None,
     seed: int = 0,
     device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let an agent of `rulka train-env` act greedily in its environment.
+    """Let an agent of `rulka env train` act greedily in its environment.
+
+    Example: `rulka env evaluate cart --episodes 300 --seed 7`
 
     Args:
         folder: of its training, or what --out named.

@@ -1,4 +1,4 @@
-"""What `rulka evaluate` does: races of any agent on any track, without report or files."""
+"""Races of one agent on any track, without report or files: what `rulka evaluate` does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from rulka.device import CPU
-from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver, race_all
 from rulka.evaluation.dataset import track_and_demonstrations
 from rulka.evaluation.metrics import format_metrics, metrics_of
@@ -43,17 +42,10 @@ def evaluate_agent(
         `agent`, `demonstrations`, `algorithms` and `track` as in `metrics.json`, and `races`, one entry each.
 
     Raises:
-        UserError: if the agent, the track or the race dataset is missing or damaged.
+        UserError: if the agent, the track or the race dataset is missing or damaged, or there are no such races.
     """
-    if num_races is not None and num_races < 1:
-        message = f"{num_races} races are too few: at least 1 is needed"
-        raise UserError(message)
-    if seed is not None and not 0 <= seed < 2**32:
-        message = f"{seed} is no seed: it is a whole number from 0 to 4294967295"
-        raise UserError(message)
+    evaluate = params.evaluate.asked_for(num_races, seed)
     where, demonstrations = track_and_demonstrations(track, races_dir)
-    chosen = {"num_races": num_races, "seed": seed}
-    evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
     races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
     driver = agent_driver(agent_dir, races, device)
     # Standard output is for JSON.

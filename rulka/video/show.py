@@ -1,4 +1,4 @@
-"""What `rulka watch` does with races: shows them in one picture, as a video or in a window."""
+"""Races in one picture, as a video or in a window: what `rulka watch` does with them."""
 
 from __future__ import annotations
 

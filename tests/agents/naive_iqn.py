@@ -1,4 +1,4 @@
-"""The IQN update as one would first write it, to compare the fast one with: eager torch in float32.
+"""The IQN update as one would first write it, the twin of the fast one: eager torch in float32.
 
 Three passes through the whole network (the online network on the next observations to choose actions, the target
 network on them to value these, the online network on the observations), in torch's usual image layout, with the

@@ -1,4 +1,4 @@
-"""What `rulka train-env` and `rulka evaluate-env` say of what cannot be."""
+"""What `rulka env train` and `rulka env evaluate` say of what cannot be."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def call(arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("train-env CartPol-v1", "Did you mean: `CartPole`?"),
-        ("train-env Pendulum-v1 --algorithm iqn --out run", "iqn compares all actions"),
-        ("train-env CartPole-v1 --algorithm dqn", "train.algorithm: must be "),
-        ("train-env CartPole-v1 --steps 0", "train.max_env_steps: must be greater than or equal to 1"),
-        ("train-env CartPole-v1 --set ppo.clop=1", "unknown key ppo.clop; did you mean clip?"),
-        ("train-env CartPole-v1 --set ppo.clip", "'ppo.clip' sets nothing"),
-        ("train-env CartPole-v1 --set ppo.clip=[", "the value of ppo.clip is not valid YAML: '['"),
-        ("train-env CartPole-v1 --set ppo=1", "the parameters for CartPole-v1 are wrong"),
+        ("env train CartPol-v1", "Did you mean: `CartPole`?"),
+        ("env train Pendulum-v1 --algorithm iqn --out run", "iqn compares all actions"),
+        ("env train CartPole-v1 --algorithm dqn", "train.algorithm: must be "),
+        ("env train CartPole-v1 --steps 0", "train.max_env_steps: must be greater than or equal to 1"),
+        ("env train CartPole-v1 --set ppo.clop=1", "unknown key ppo.clop; did you mean clip?"),
+        ("env train CartPole-v1 --set ppo.clip", "'ppo.clip' sets nothing"),
+        ("env train CartPole-v1 --set ppo.clip=[", "the value of ppo.clip is not valid YAML: '['"),
+        ("env train CartPole-v1 --set ppo=1", "the parameters for CartPole-v1 are wrong"),
         (
-            "train-env CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1",
+            "env train CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1",
             "are wrong:\n  ppo.clip",
         ),
-        ("train-env CartPole-v1 --out none/run", "there is no folder none"),
+        ("env train CartPole-v1 --out none/run", "there is no folder none"),
         (
-            "evaluate-env nowhere",
-            "nowhere holds no complete artifact: meta.json is missing\n  `rulka train-env`",
+            "env evaluate nowhere",
+            "nowhere holds no complete artifact: meta.json is missing\n  `rulka env train`",
         ),
-        ("evaluate-env nowhere --episodes 0", "--episodes is a whole number from 1"),
-        ("evaluate-env nowhere --seed -1", "--seed one from 0 to 4294967295"),
+        ("env evaluate nowhere --episodes 0", "--episodes is a whole number from 1"),
+        ("env evaluate nowhere --seed -1", "--seed one from 0 to 4294967295"),
     ],
 )
 def test_one_line_and_nothing_left(
@@ -68,7 +68,7 @@ def test_an_environment_of_ones_own(
         "gymnasium.register('own/Pole-v0', entry_point=CartPoleEnv, max_episode_steps=9)\n"
     )
     quick = "--set train.num_checks=1 train.check_races=2 train.final_check_races=2 train.block_steps=16"
-    assert call(f"train-env own_worlds:own/Pole-v0 --steps 256 --out run --json {quick}") == 0
+    assert call(f"env train own_worlds:own/Pole-v0 --steps 256 --out run --json {quick}") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["environment"] == "own_worlds:own/Pole-v0"
     assert found["mean_return"] <= 9.0

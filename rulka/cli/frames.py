@@ -1,0 +1,66 @@
+"""Captured frames in the layout of the Hugging Face Hub, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rulka.cli.options import AsJson, report
+from rulka.folders import FRAMES, RACES
+from rulka.outputs import check_folder
+
+if TYPE_CHECKING:
+    from rulka.datasets.frames import FrameIndex
+
+
+def export(
+    folder: Path, /, frames: Path = FRAMES, licence: str = "other", players: bool = False, as_json: AsJson = False
+) -> None:
+    """Write captured frames in the layout of the Hub.
+
+    Example: `rulka frames export hub --licence cc-by-4.0`
+
+    Args:
+        folder: to write, empty or missing.
+        frames: the frame dataset.
+        licence: the Hub's name of the licence, for example cc-by-4.0.
+        players: name who drove each race, as data/races does.
+        as_json: print one JSON object.
+    """
+    from rulka.datasets.hugging_face import export_frames
+    from rulka.datasets.races import load_races
+
+    check_folder(folder)
+    names = {race.race_id: race.player for race in load_races(RACES).races} if players else None
+    _report(folder, export_frames(frames, folder, licence=licence, players=names), as_json)
+
+
+def import_(folder: Path, /, frames: Path = FRAMES, as_json: AsJson = False) -> None:
+    """Read a folder in the layout of the Hub as the frame dataset.
+
+    Stages read data/frames; frames imported there are used until the stage that captures frames runs again, which
+    `dvc freeze capture` prevents.
+
+    Example: `rulka frames import hub`
+
+    Args:
+        folder: in the layout of the Hub.
+        frames: the frame dataset, which must not exist yet.
+        as_json: print one JSON object.
+    """
+    from rulka.datasets.hugging_face import import_frames
+
+    check_folder(frames)
+    _report(frames, import_frames(folder, frames), as_json)
+
+
+def _report(written: Path, index: FrameIndex, as_json: bool) -> None:
+    """Tells what was written, and which stage writes there too."""
+    from rulka.datasets.hugging_face import stage_writing
+
+    stage, num_frames = stage_writing(written), sum(race.num_frames for race in index.races)
+    facts = {"folder": written.as_posix(), "num_frames": num_frames, "num_races": len(index.races)}
+    text = f"{num_frames:,} frames of {len(index.races)} races: {written.as_posix()}"
+    if stage:
+        text += f"\nstage {stage} writes there too: `dvc freeze {stage}` keeps these, `dvc unfreeze {stage}` ends that"
+    report(facts | {"written_by_stage": stage}, lambda: text, as_json)

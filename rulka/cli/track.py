@@ -1,0 +1,111 @@
+"""Tracks: the campaign, the facts and the picture of one, near-optimal laps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rulka.cli.options import AsJson, OneTrack, TrackName, lines_aside, report, say, say_json
+from rulka.errors import UserError
+from rulka.folders import TRACKS
+from rulka.outputs import check_file, new_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def list_(out: Path | None = None, as_json: AsJson = False) -> None:
+    """List the tracks of the campaign.
+
+    Example: `rulka track list --out campaign.png`
+
+    Args:
+        out: draw all of them into this PNG file.
+        as_json: print a JSON list.
+    """
+    from rulka.report.track_plot import track_sheet
+    from rulka.tracks.campaign import CAMPAIGN, campaign_track
+    from rulka.tracks.facts import track_facts
+
+    tracks = [campaign_track(entry.slug) for entry in CAMPAIGN]
+    _draw(out, lambda: track_sheet(tracks))
+    facts = [{"slug": entry.slug, **track_facts(track)} for entry, track in zip(CAMPAIGN, tracks, strict=True)]
+    lines = [f"{'slug':18}{'name':20}{'difficulty':12}{'length':>8}{'climb':>8}  features"]
+    for entry, found in zip(CAMPAIGN, facts, strict=True):
+        climb, length = f"{found['climb_m']:.0f} m", f"{entry.length_m:,.0f} m"
+        lines.append(f"{entry.slug:18}{entry.name:20}{entry.style.name:12}{length:>8}{climb:>8}  {entry.features}")
+    report(facts, lambda: "\n".join(lines), as_json)
+
+
+def show(name: OneTrack, /, out: Path | None = None, as_json: AsJson = False) -> None:
+    """Tell the facts of a track, and draw it.
+
+    Example: `rulka track show last-light --out last-light.png`
+
+    Args:
+        name: a slug of the campaign, a track file, or the uid of a track in data/races.
+        out: draw it into this PNG file.
+        as_json: print one JSON object.
+    """
+    from rulka.report.track_plot import track_plot
+    from rulka.tracks.facts import track_facts
+    from rulka.tracks.find import find_track
+
+    track = find_track(name, TRACKS)
+    _draw(out, lambda: track_plot(track))
+    facts = track_facts(track)
+    lines = [f"{key:14}{'' if value is None else value}" for key, value in facts.items()]
+    report(facts, lambda: "\n".join(lines), as_json)
+
+
+def _draw(out: Path | None, draw: Callable[[], Figure]) -> None:
+    """Draws a picture where a file for it is named."""
+    from rulka.report.theme import to_png
+
+    if out is not None:
+        with new_file(check_file(out, ".png")) as beside:
+            beside.write_bytes(to_png(draw) or b"")
+
+
+def reference(
+    track: TrackName = None,
+    /,
+    seed: int = 1,
+    searches: int = 1,
+    budget: int | None = None,
+    out: Path | None = None,
+    campaign: bool = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search a lap near the fastest possible and write it as an input script.
+
+    Example: `rulka track reference copper-oval --searches 3 --out lap.txt`
+
+    Args:
+        track: campaign slug or file of the track.
+        seed: of the first search.
+        searches: how many, each with the next seed. The fastest lap is taken, and the times of all
+            are kept with it.
+        budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
+            whatever it costs.
+        out: file to write; <uid>.reference.txt here when left out.
+        campaign: all tracks of the campaign that have no valid lap yet, into the package.
+        as_json: print a list of JSON objects, one for each track.
+    """
+    from rulka.params import read_params
+    from rulka.reference.command import Searches, find_for_campaign, find_for_track
+
+    if (track is None) != campaign or (campaign and out is not None):
+        message = "`rulka track reference` needs a track or --campaign, not both; --out goes with a track"
+        raise UserError(message)
+    if out is not None:
+        check_file(out)
+    how = Searches(seed, searches, budget)
+    with lines_aside(as_json):
+        if track is None:
+            laps = find_for_campaign(read_params(), how, say)
+        else:
+            laps = [find_for_track(track, read_params(), how, out, say)]
+    if as_json:
+        say_json([lap.to_json() for lap in laps])

@@ -1,0 +1,132 @@
+"""Every benchmark to its end, on next to nothing. What it measured is any number above zero."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import agents, ppo_peers, pretraining, recordings, suite
+from rulka.agents.algorithms import make_actor
+from rulka.agents.networks import build_actor_critic
+from rulka.artifacts import Artifact, sight_contract
+from rulka.datasets.frames import FrameDataset
+from rulka.evaluation.race import EvaluationRaces
+from rulka.observation import NUM_FLOATS
+from rulka.params import Params, read_params
+from rulka.pretraining.objectives import OBJECTIVES
+from rulka.training.run import agent_config
+from tests.conftest import straight_track
+from tests.recordings.conftest import corpus
+
+__all__ = ["corpus"]
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a benchmark's command with some of its constants changed, and returns its JSON."""
+
+    def run(module: ModuleType, *arguments: str, **constants: Any) -> Any:
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(sys, "argv", [module.__name__, "--json", *arguments])
+        module.main()
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+def small_params() -> Params:
+    params = read_params().model_dump()
+    params["track"] |= {"length_m": 150.0}
+    params["capture"] |= {"num_workers": 1}
+    for level in ("pretrain", "clone"):
+        params[level] |= {"batch_size": 8, "precision": "float32"}
+    for algorithm in ("ppo", "iqn"):
+        params[algorithm] |= {"batch_size": 32}
+    params["evaluate"] |= {"num_races": 2}
+    return Params.model_validate(params)
+
+
+@pytest.mark.slow
+def test_agents(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "read_params", small_params)
+    small = {"CARS": (2,), "REFERENCE_BATCHES": (16,), "UPDATE_TRIES": 1, "ACT_TRIES": 1, "PRECISIONS": ("float32",)}
+    rates = run(agents, "--device", "cpu", **small)
+    assert list(rates) == ["update", "update, reference, batch 16", "draw", "act, 2 cars"]
+    assert all(rate > 0.0 for group in rates.values() for rate in group.values())
+
+
+def test_a_trained_agent_has_a_row_for_each_precision(
+    write_frames: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "ACT_TRIES", 1)
+    params = small_params()
+    params = params.model_copy(update={"race_end": params.race_end.model_copy(update={"max_race_s": 1.0})})
+    spec = agents.agent_spec(params, "ppo", "float32")
+    tensors = dict(make_actor(spec, 0).network.state_dict())
+    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    races = EvaluationRaces.of(straight_track(), *sections)
+    sight, table = sight_contract(params.observation), races.settings.table
+    artifact = Artifact("agent", tensors, agent_config(spec), sight, table, spec.normalisation)
+    rows = agents.measure_agent(artifact, FrameDataset(write_frames()[0], "train"), races, params)
+    exact = rows.pop("float32")
+    assert (exact["same_action"], exact["finish_rate"]) == (1.0, 0.0)
+    assert exact["decisions_per_s_1"] > 0.0
+    for low in rows.values():  # those that this processor knows
+        assert 0.8 < low["same_action"] <= 1.0
+        assert low["version_bytes"] < 0.6 * exact["version_bytes"]
+
+
+@pytest.mark.slow
+def test_pretraining(run: Run) -> None:
+    few = {"NUM_ROUNDS": 1, "NUM_BATCHES": 2, "NUM_DEMONSTRATIONS": 2, "read_params": small_params}
+    rates = run(pretraining, **few)["frames_per_s"]
+    assert list(rates) == [*(params().kind for params in OBJECTIVES), "clone"]
+    assert all(value > 0.0 for row in rates.values() for value in row.values())
+
+
+@pytest.mark.slow
+def test_recordings(run: Run, corpus: Path) -> None:
+    assert all(value > 0.0 for value in run(recordings, str(corpus), TRIES=1).values())
+
+
+def test_ppo_peers(run: Run) -> None:
+    """Rulka's side: an update is measured."""
+    few = {"CARS": 4, "ROLLOUT": 8, "BATCH": 16}
+    found = run(ppo_peers, "--side", "every layer", "--updates", "1", **few)
+    assert found["steps_per_cpu_s"] > 0.0
+    assert 0.0 < found["environment_share"] < 1.0
+
+
+def test_the_peer_of_ppo_has_the_same_layers() -> None:
+    """With the same weights they give the same features; what is missing are the heads alone."""
+    spec, layers = ppo_peers.agent_spec(1), ppo_peers.Layers()
+    network = spec.fresh_network(build_actor_critic, 3)
+    heads = ("policy_head.", "value_head.")
+    body = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith(heads)}
+    layers.network.load_state_dict(body)
+    rng = np.random.default_rng(0)
+    image = torch.from_numpy(rng.integers(0, 256, (4, *spec.observation.image_shape), np.uint8))
+    floats = torch.from_numpy(rng.normal(size=(4, NUM_FLOATS)).astype(np.float32))
+    with torch.no_grad():
+        found = layers({"image": image.float(), "floats": floats})
+        torch.testing.assert_close(found, network.hidden(network.encode(image), floats))
+
+
+@pytest.mark.slow
+def test_the_suite_runs_a_tier_and_names_what_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "test_two.py"
+    file.write_text("def test_good(): pass\ndef test_bad(): assert False\n")
+    assert not suite.run("fast", 1, ["-p", "no:cacheprovider", str(file)])
+    said = capfd.readouterr().out
+    assert "1 failed, 1 passed" in said
+    assert "test_two.py::test_bad" in said

@@ -1,0 +1,39 @@
+"""Projects whose stages are made up, and take no time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_project(
+    stages: Mapping[str, tuple[str, Sequence[str], str, Sequence[str]]], folders: Sequence[str] = ("rulka",)
+) -> None:
+    """Makes the working directory a project.
+
+    Args:
+        stages: by name the code of each, the outputs that it reads, its own, and its sections of parameters.
+        folders: packages that it has besides.
+    """
+    graph = {
+        name: {
+            "cmd": f"python -m tasks.{name}",
+            "deps": [*inputs, f"tasks/{name}.py"],
+            "params": list(sections),
+            "outs": [out],
+        }
+        for name, (_, inputs, out, sections) in stages.items()
+    }
+    for folder in ("tasks", "models", "data", *folders):
+        Path(folder).mkdir(parents=True)
+    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": graph}, sort_keys=False))
+    Path(".dvcignore").write_text("__pycache__/\n")
+    shutil.copy(ROOT / "params.yaml", "params.yaml")
+    Path("tasks/__init__.py").touch()  # else the project's own package would come first
+    for name, (code, *_) in stages.items():
+        Path(f"tasks/{name}.py").write_text(code)
