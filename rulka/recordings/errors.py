@@ -53,7 +53,3 @@ class ContradictoryTimeError(RecordingError):
 
 class MisalignedInputsError(RecordingError):
     """The inputs do not cause the steering that the samples hold, whatever the lag between them."""
-
-
-class UnlimiterMapError(RecordingError):
-    """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""

@@ -183,49 +183,6 @@ class RecordingHeader:
     xml: dict[str, str] = field(default_factory=dict)
 
 
-class Block(NamedTuple):
-    """One block of a map.
-
-    Attributes:
-        name: block model.
-        coordinates: x, y, z in blocks.
-        quarter_turns: rotation about the vertical, 0 to 3.
-        flags: the game's flags.
-        position_m: world position of the middle of its floor; of a free block, of its own origin.
-        pitch_yaw_roll: rotation of a block that lies off the grid (2020), radians; None for one on the grid.
-    """
-
-    name: str
-    coordinates: tuple[int, int, int]
-    quarter_turns: int
-    flags: int
-    position_m: tuple[float, float, float]
-    pitch_yaw_roll: tuple[float, float, float] | None = None
-
-
-@dataclass(frozen=True)
-class MapInfo:
-    """A map.
-
-    Attributes:
-        uid: unique name.
-        name: shown name with its colour codes.
-        author: login of the author.
-        environment: name of the environment, or a number where the game stores one.
-        medals_ms: bronze, silver, gold and author time; None each where not stored.
-        blocks: the placed blocks.
-        header: the file's header.
-    """
-
-    uid: str
-    name: str
-    author: str
-    environment: str
-    medals_ms: tuple[int | None, int | None, int | None, int | None]
-    blocks: tuple[Block, ...]
-    header: RecordingHeader
-
-
 @dataclass(frozen=True)
 class Recording:
     """A recording file.

@@ -136,10 +136,6 @@ class Cursor:
         self.position = start + (8 if is_skippable else 4)
         return identifier, is_skippable
 
-    def floats(self, count: int) -> tuple[float, ...]:
-        """Reads `count` 32-bit floats."""
-        return struct.unpack_from(f"<{count}f", self.data, self._advance(4 * count))
-
     def take(self, size: int) -> bytes:
         """Reads `size` bytes."""
         start = self.position
