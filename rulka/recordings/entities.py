@@ -24,8 +24,8 @@ DETAIL_BYTES = 103
 WHEEL_DAMPER, WHEEL_MATERIAL = [23, 25, 27, 29], [24, 26, 28, 30]
 MAX_RPM = 30_000
 """Engine speed of the highest value of its byte: the same range as in older games, by which gears keep their ratios."""
-PEDALS = [14, 15, 18, 21]
-"""Steering, gas, brake and turbo."""
+PEDALS = [14, 15, 18]
+"""Steering, gas and brake."""
 
 
 @dataclass(frozen=True)
@@ -159,30 +159,23 @@ def _decode(records: _Records, version: int) -> Samples:
         quaternion=quaternion,
         velocity=velocity,
         angular_velocity=spin,
-        vehicle=_decode_vehicle(rows, position, velocity) if size >= DETAIL_BYTES else None,
+        vehicle=_decode_vehicle(rows, velocity) if size >= DETAIL_BYTES else None,
     )
 
 
-def _decode_vehicle(
-    rows: NDArray[np.uint8], position: NDArray[np.float32], velocity: NDArray[np.float32]
-) -> VehicleState:
-    num = len(rows)
-    steer, gas, brake, turbo = unit_bytes(rows[:, PEDALS].T)
+def _decode_vehicle(rows: NDArray[np.uint8], velocity: NDArray[np.float32]) -> VehicleState:
+    steer, gas, brake = unit_bytes(rows[:, PEDALS].T)
     slide_bits = rows[:, 32].astype(np.uint16) | (rows[:, 33].astype(np.uint16) << 8)
     slide = np.stack([slide_bits >> place & 1 for place in (6, 8, 10, 12)], axis=1).astype(bool)
     ground = (rows[:, 89] & 1).astype(bool)
-    side = np.ascontiguousarray(rows[:, 2:4]).view("<u2")[:, 0]
     return VehicleState(
         forward_speed_mps=as_float32(np.linalg.norm(velocity, axis=1)),
-        side_speed_mps=as_float32((side / 65536 - 0.5) * 2000),
         rpm=as_float32(rows[:, 5] * (MAX_RPM / 255)),
         steer=steer * 2 - 1,
         gas=np.minimum(gas + brake, 1),
         brake=brake,
-        turbo=turbo,
         has_contact=np.repeat(ground[:, None], 4, axis=1),
         is_sliding=slide,
         material=rows[:, WHEEL_MATERIAL],
         damper_m=unit_bytes(rows[:, WHEEL_DAMPER]) * 4 - 2,
-        dirt=np.zeros(num, dtype=np.float32),
     )

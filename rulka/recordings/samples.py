@@ -25,8 +25,8 @@ NO_CLASS = 0xFFFFFFFF
 SIZES = {7: 56, 8: 60, 9: 61}
 MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
 """Least size of a sample by version; these versions may append further parts."""
-FIRST_EXTENDED_VERSION = 10
-"""From this version on, samples of versions not listed are read for their motion alone."""
+FIRST_REORDERED_VERSION, FIRST_EXTENDED_VERSION = 8, 10
+"""The first orders the car's state anew; from the second on, versions not listed are read for their motion alone."""
 MOTION_BYTES = 26
 NO_LENGTH = -32768
 """Exponent of a vector of length zero."""
@@ -228,10 +228,9 @@ def unit_bytes(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 class _Places(NamedTuple):
-    """Offsets in a sample, None for what a layout does not hold."""
+    """Offsets in a sample."""
 
     steer: int
-    turbo: int | None
     damper: int
     material: int
     stride: int
@@ -239,32 +238,26 @@ class _Places(NamedTuple):
     flags: int
     """Two bytes with a slide and a contact bit for each wheel."""
     first_bit: int
-    dirt: int | None
 
 
-_PLACES = {7: _Places(50, None, 34, 36, 3, 46, 1, None), 8: _Places(40, 47, 49, 50, 2, 58, 6, None)}
-_LATER_PLACES = _Places(40, 47, 49, 50, 2, 58, 6, 60)
+_OLD_PLACES, _PLACES = _Places(50, 34, 36, 3, 46, 1), _Places(40, 49, 50, 2, 58, 6)
 
 
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
-    places = _PLACES.get(version, _LATER_PLACES)
+    places = _OLD_PLACES if version < FIRST_REORDERED_VERSION else _PLACES
     wheel = np.arange(NUM_WHEELS)
-    absent = np.zeros(len(rows), dtype=np.float32)
     speeds = np.ascontiguousarray(rows[:, 26:32]).view("<u2") / 65535
     gas, brake = unit_bytes(rows[:, places.steer + 1 : places.steer + 3].T)
     bits = np.ascontiguousarray(rows[:, places.flags : places.flags + 2]).view("<u2")
     bit = places.first_bit + 2 * wheel
     return VehicleState(
         forward_speed_mps=as_float32(speeds[:, 0] * 11000 - 1000),
-        side_speed_mps=as_float32(speeds[:, 1] * 2000 - 1000),
         rpm=as_float32(speeds[:, 2] * 30000),
         steer=as_float32(rows[:, places.steer] / 255 * 2 - 1),
         gas=gas,
         brake=brake,
-        turbo=absent if places.turbo is None else unit_bytes(rows[:, places.turbo]),
         has_contact=(bits >> (bit + 1) & 1).astype(np.bool_),
         is_sliding=(bits >> bit & 1).astype(np.bool_),
         material=rows[:, places.material + places.stride * wheel],
         damper_m=as_float32(rows[:, places.damper + places.stride * wheel] / 255 * 4 - 2),
-        dirt=absent if places.dirt is None else unit_bytes(rows[:, places.dirt]),
     )
