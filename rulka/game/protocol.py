@@ -11,6 +11,7 @@ One thing is added, in a way that a plain plugin or client never notices: the ve
 
 from __future__ import annotations
 
+import re
 import struct
 from enum import IntEnum
 from types import MappingProxyType
@@ -179,10 +180,7 @@ def version_line() -> str:
     return f"{VERSION_MARK}{VERSION}\n"
 
 
-def split_version(inputs: str) -> tuple[int | None, str]:
-    """Returns the version that an answer to `GET_INPUTS` begins with, None without one, and the script itself."""
-    line, _, script = inputs.partition("\n")
-    number = line.removeprefix(VERSION_MARK)
-    if not line.startswith(VERSION_MARK) or not (number.isascii() and number.isdigit()):
-        return None, inputs
-    return int(number), script
+def read_version(inputs: str) -> int | None:
+    """Returns the version that an answer to `GET_INPUTS` begins with, None without one."""
+    found = re.match(rf"{VERSION_MARK}(\d+)\n", inputs, re.ASCII)
+    return int(found[1]) if found else None

@@ -36,7 +36,6 @@ class _Records:
     states: list[bytes]
 
 
-_ROW_HEAD = np.dtype([("is_more", "u1"), ("time", "<i4"), ("size", "<u4")])
 ENTITY_RECORD = 0x0911F000
 """Class, and only chunk, of the record."""
 
@@ -92,30 +91,12 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 
 
 def _read_rows(cursor: Cursor) -> _Records:
-    """Reads records one by one; as many as possible of one size at once, which is how a car's are stored."""
-    records = _read_equal_rows(cursor)
-    cursor.names.spend(len(records.time_ms) * ITEM_BYTES)
+    records = _Records([], [])
     while cursor.u8():
         cursor.names.spend(ITEM_BYTES)
         records.time_ms.append(cursor.i32())
         records.states.append(cursor.take(cursor.u32()))
     return records
-
-
-def _read_equal_rows(cursor: Cursor) -> _Records:
-    """Takes the records at the cursor that are as large as the first of them."""
-    start, size_at = cursor.position, cursor.position + _ROW_HEAD.itemsize
-    if cursor.remaining < _ROW_HEAD.itemsize or not cursor.data[start]:
-        return _Records([], [])
-    size = int(np.frombuffer(cursor.data, _ROW_HEAD, 1, start)["size"][0])
-    row = np.dtype([*_ROW_HEAD.descr, ("state", f"V{size}")]) if 0 < size <= cursor.end - size_at else None
-    if row is None:
-        return _Records([], [])
-    rows = np.frombuffer(cursor.data, row, cursor.remaining // row.itemsize, start)
-    differs = np.flatnonzero((rows["is_more"] != 1) | (rows["size"] != size))
-    count = int(differs[0]) if len(differs) else len(rows)
-    cursor.skip(count * row.itemsize)
-    return _Records(rows["time"][:count].tolist(), rows["state"][:count].tolist())
 
 
 def _read_columns(cursor: Cursor) -> _Records:
