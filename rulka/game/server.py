@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import struct
 import threading
 import time
 from contextlib import suppress
@@ -33,7 +32,6 @@ LONGEST_S = 1_000_000.0
 BEHIND_S = 0.02
 """A race that lags further behind its clock does not catch up."""
 SEND_TIMEOUT_S = 2.0
-_PAYLOADS: dict[int, struct.Struct] = {int(number): payload for number, payload in COMMAND_PAYLOADS.items()}
 _MAX_CONTENT: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
 """Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
 
@@ -65,7 +63,7 @@ class _Program:
         """
         self._socket.settimeout(min(max(wait_s, SLICE_S), LONGEST_S))
         (number,) = INT.unpack(self._take(INT.size))
-        payload = _PAYLOADS.get(number)
+        payload = COMMAND_PAYLOADS.get(number)  # pyright: ignore[reportArgumentType, reportCallIssue]
         if payload is None:
             logger.warning("message %d is unknown; its four bytes are skipped", number)
         if not payload or not payload.size:

@@ -70,7 +70,9 @@ def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[byt
             return start_group(command, os.environ | wine, out, folder)
     except OSError as error:
         message = f"the game cannot be started with {command[0]!r}: {error.strerror or error}"
-        raise GameStartError(message, hint="Look at RULKA_GAME_EXE, RULKA_GAME_PREFIX and RULKA_GAME_COMMAND.") from error
+        raise GameStartError(
+            message, hint="Look at RULKA_GAME_EXE, RULKA_GAME_PREFIX and RULKA_GAME_COMMAND."
+        ) from error
 
 
 LOG_DIR = Path("runs/games")

@@ -22,8 +22,9 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
 
     Returns:
         The facts of the first ghost, and `ghosts` with those of each. `kind` is recording, map, ghost or unknown. A map
-        has besides `map_name`, `map_author` and `medals_ms`. `error` is None, or the class of the error and its message,
-        and `hint` what to do about it; what the header says is given all the same. Text is empty and everything else None where the file does not say.
+        has besides `map_name`, `map_author` and `medals_ms`. `error` is None, or the class of the error and its
+        message, and `hint` what to do about it; what the header says is given all the same. Text is empty and
+        everything else None where the file does not say.
     """
     file = Path(path).name
     summary = _facts(Ghost(), file, "unknown") | {"ghosts": []}
