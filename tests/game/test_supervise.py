@@ -16,7 +16,7 @@ import pytest
 from rulka.game.errors import GameTimeoutError
 from rulka.game.link import GameLink
 from rulka.game.settings import GameSettings
-from rulka.game.supervise import GameStartError, GameSupervisor, LaunchError, listening_ports, running_games
+from rulka.game.supervise import GameStartError, GameSupervisor, listening_ports, running_games
 from tests.game.processes import free_ports
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     settings = GameSettings(port=free_ports(1), command=("no-such-game", "{port}"))
-    with pytest.raises(LaunchError, match="cannot be started with 'no-such-game'"):
+    with pytest.raises(GameStartError, match="cannot be started with 'no-such-game'"):
         GameSupervisor(settings, 1, tmp_path, tmp_path).start()
 
 

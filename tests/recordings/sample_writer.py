@@ -1,8 +1,8 @@
 """Samples of a car as bytes of version 9 (Forever): the counterpart of `samples`.
 
 What the format keeps: positions as they are; rotations to 0.00005 rad of angle and 0.0001 rad of axis; velocities and
-angular velocities to 0.05 % of their size and 0.013 rad of heading, 0.007 rad of pitch; forward speed to 0.09 m/s, side
-speed to 0.016 m/s, engine speed to 0.23 rpm; steering to 0.004, gas, brake, turbo and dirt to 0.002; dampers to 8 mm.
+angular velocities to 0.05 % of their size and 0.013 rad of heading, 0.007 rad of pitch; forward speed to 0.09 m/s,
+engine speed to 0.23 rpm; steering to 0.004, gas and brake to 0.002; dampers to 8 mm.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 
 from rulka.recordings.model import NUM_WHEELS, Samples, VehicleState
 from rulka.recordings.samples import CAR_CLASS
-from tests.recordings.gbx_writer import UnwritableError, u32
+from tests.recordings.gbx_writer import u32
 
 VERSION, SIZE = 9, 61
 _STRAIGHT_WHEELS = 128
 _SAMPLE = np.dtype(
     {
         "names": [
-            "position", "angle", "heading", "pitch", "velocity", "spin", "speeds", "controls", "turbo", "wheel_angle",
-            "wheels", "bits", "dirt",
+            "position", "angle", "heading", "pitch", "velocity", "spin", "speeds", "controls", "wheel_angle", "wheels",
+            "bits",
         ],
         "formats": [
-            ("<f4", 3), "<u2", "<i2", "<i2", ("u1", 4), ("u1", 4), ("<u2", 3), ("u1", 3), "u1", "u1",
-            ("u1", (NUM_WHEELS, 2)), "<u2", "u1",
+            ("<f4", 3), "<u2", "<i2", "<i2", ("u1", 4), ("u1", 4), ("<u2", 3), ("u1", 3), "u1", ("u1", (NUM_WHEELS, 2)),
+            "<u2",
         ],
-        "offsets": [0, 12, 14, 16, 18, 22, 26, 40, 47, 48, 49, 58, 60],
+        "offsets": [0, 12, 14, 16, 18, 22, 26, 40, 48, 49, 58],
         "itemsize": SIZE,
     }
 )  # fmt: skip
@@ -36,18 +36,8 @@ _SAMPLE = np.dtype(
 
 
 def samples_payload(samples: Samples) -> bytes:
-    """Returns the payload of the chunk that holds the samples.
-
-    Raises:
-        UnwritableError: if they are not those of a car at a steady period, or the car's state is missing.
-    """
-    steady = np.arange(len(samples)) * samples.period_ms
-    if samples.vehicle is None or not np.array_equal(samples.time_ms, steady):
-        message = "samples without the state of the car, or not at a steady period from the start on"
-        raise UnwritableError(message, hint="Take samples every 100 ms from 0 on.")
-    if not all(np.isfinite(values).all() for values in (samples.position, samples.quaternion, samples.velocity)):
-        message = "samples hold numbers that are not finite"
-        raise UnwritableError(message)
+    """Returns the payload of the chunk that holds samples of a car at a steady period."""
+    assert samples.vehicle is not None
     states = encode_samples(samples, samples.vehicle).tobytes()
     data = u32(CAR_CLASS, 1, 0, samples.period_ms, VERSION, len(states)) + states
     data += u32(len(samples))
@@ -63,11 +53,10 @@ def encode_samples(samples: Samples, vehicle: VehicleState) -> NDArray:
     rows["position"] = samples.position
     _encode_rotation(rows, samples.quaternion.astype(np.float64))
     rows["velocity"], rows["spin"] = pack_vectors(samples.velocity), pack_vectors(samples.angular_velocity)
-    speeds = (vehicle.forward_speed_mps + 1000) / 11000, (vehicle.side_speed_mps + 1000) / 2000, vehicle.rpm / 30000
+    speeds = (vehicle.forward_speed_mps + 1000) / 11000, np.full(len(rows), 0.5), vehicle.rpm / 30000
     rows["speeds"] = np.stack([_steps(speed, 65535) for speed in speeds], axis=1)
     controls = (vehicle.steer + 1) / 2, vehicle.gas, vehicle.brake
     rows["controls"] = np.stack([_steps(control, 255) for control in controls], axis=1)
-    rows["turbo"], rows["dirt"] = _steps(vehicle.turbo, 255), _steps(vehicle.dirt, 255)
     rows["wheel_angle"] = _STRAIGHT_WHEELS
     rows["wheels"][:, :, 0] = _steps((vehicle.damper_m + 2) / 4, 255)
     rows["wheels"][:, :, 1] = vehicle.material

@@ -86,7 +86,7 @@ def test_random_streams_equal_another_decoder(rng: np.random.Generator) -> None:
         (bytes([17 + 5]) + b"hello", 5, "ends in the middle"),  # no end mark
         (bytes([17 + 5]) + b"hello" + END, 4, "more than the stated size"),
         (bytes([17 + 5]) + b"hello" + END, 6, "5 bytes instead of the stated 6"),
-        (bytes([17 + 1]) + b"x" + bytes([64 + (7 << 2), 9]) + END, 100, "before its start"),
+        (bytes([17 + 1]) + b"x" + bytes([64 + (7 << 2), 9]) + END, 4, "before its start"),
         (bytes([17 + 1]) + b"x" + bytes([32]) + bytes(1000), 5, "ends in the middle"),
     ],
 )
@@ -116,3 +116,42 @@ def test_a_stream_for_far_more_than_the_stated_size_takes_no_memory() -> None:
     decompress(bytes([17 + 1]) + b"x" + END, 1)
     with little_memory(1_000_000), pytest.raises(DamagedError, match="more than the stated size"):
         decompress(stream, 1000)
+
+
+SIZES = (0, 1, 3, 4, 17, 18, 19, 21, 237, 238, 239, 255, 256, 273, 274, 528, 5000, 70_000)
+"""At the edges of every length code."""
+
+
+@pytest.mark.parametrize("kind", ["noise", "zeros", "words", "far"])
+def test_compression_comes_back(kind: str) -> None:
+    """`far` repeats at distances around the edges of the distance codes."""
+    wrong = {}
+    for size in SIZES:
+        data = some_bytes(kind, size, np.random.default_rng(0))
+        packed = LZOCompressor().compress(data)
+        if decompress(packed, len(data)) != data:
+            wrong[size] = "other bytes come back"
+        elif data and not is_refused(packed[:-1], len(data)):
+            wrong[size] = "cut short, it is taken for whole"
+    assert not wrong
+
+
+def is_refused(packed: bytes, size: int) -> bool:
+    try:
+        decompress(packed, size)
+    except DamagedError:
+        return True
+    return False
+
+
+def some_bytes(kind: str, size: int, rng: np.random.Generator) -> bytes:
+    if kind == "noise":
+        return rng.integers(0, 256, size, dtype=np.uint8).tobytes()
+    if kind == "zeros":
+        return bytes(size)
+    if kind == "words":
+        words = [rng.integers(0, 256, length, dtype=np.uint8).tobytes() for length in (1, 2, 3, 5, 9, 34)]
+        return b"".join(words[index] for index in rng.integers(0, len(words), size // 4 + 1))[:size]
+    word = rng.integers(0, 256, 40, dtype=np.uint8).tobytes()
+    gaps = (2007, 2008, 2009, 16343, 16344, 16345, 49110, 49111, 49112)
+    return b"".join(word + rng.integers(0, 256, gap, dtype=np.uint8).tobytes() for gap in gaps)[: 3 * size]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from rulka.observation import CAR
 from rulka.recordings.controls import events_to_controls
 from rulka.recordings.reader import parse_recording
 from tests.datasets.test_export import make_race
-from tests.recordings.gbx_writer import UnwritableError
 from tests.recordings.race_writer import controls_to_events, recording_of_race
 from tests.recordings.writer import encode_recording
 
@@ -50,17 +47,3 @@ def test_controls_come_back_from_their_events(kind: str) -> None:
     assert any(event.name == "Steer" for event in events) == (kind != "keys")
     pedals = {"keys": "Accelerate", "axes": "Gas", "an axis for each pedal": "AccelerateReal"}
     assert {event.name for event in events} & set(pedals.values()) == {pedals[kind]}
-
-
-@pytest.mark.parametrize("row", [(1.5, 0, 0), (0, -0.1, 0), (float("nan"), 0, 0)])
-def test_controls_that_no_recording_holds(row: tuple[float, float, float]) -> None:
-    with pytest.raises(UnwritableError):
-        controls_to_events(np.array([row], np.float32), None)
-
-
-def test_an_unfinished_race_ends_with_its_last_state() -> None:
-    race = replace(make_race(), race_time_ms=None, is_finished=False, checkpoint_times_ms=())
-    ghost = parse_recording(encode_recording(recording_of_race(race))).ghosts[0]
-    assert ghost.race_time_ms is None
-    assert ghost.samples is not None
-    assert ghost.samples.time_ms[-1] == 3100
