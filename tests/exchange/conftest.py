@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +17,9 @@ import pytest
 from urllib3.util import retry
 
 from rulka.exchange import site as exchange
-from rulka.recordings.reader import parse_recording
 from tests.recordings import forge
-from tests.recordings.writer import encode_recording
 
 MAP_UID = forge.MAP_UID
-
-
-def recording_of(uid: str) -> bytes:
-    recording = parse_recording(forge.recording_file())
-    return encode_recording(replace(recording, map_uid=uid, map_data=b""))
 
 
 @dataclass
@@ -60,7 +53,7 @@ class Site:
     def add_replay(self, map_id: int, replay_id: int, position: Any, uid: str = MAP_UID) -> None:
         row = {"ReplayId": replay_id, "ReplayTime": 24_000 + replay_id, "Position": position}
         self.replays.setdefault(map_id, []).append(row)
-        self.files[f"/recordgbx/{replay_id}"] = recording_of(uid)
+        self.files[f"/recordgbx/{replay_id}"] = forge.recording_file(uid=uid)
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[bytes, str]:
         if path == "/api/tracks":

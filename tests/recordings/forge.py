@@ -62,32 +62,29 @@ def ghost_body(
     return body + chunk(0x03092019, validation + tail) + u32(END)
 
 
-def map_file(*, block_name: str = "StadiumRoadMain", uid: str = MAP_UID) -> bytes:
+def map_file(*, uid: str = MAP_UID) -> bytes:
+    """A map up to its identity, which the chunk of its blocks begins with."""
     ids = Ids()
     medals = u32(0x0305B004, 4000, 3000, 2000, 1500, 0, END)
-    parameters = (
-        u32(0x0304300D) + ids("", "Vehicles", "") + u32(0x03043011, 0xFFFFFFFF, 5, 0x0305B000) + medals + u32(6)
-    )
-    body = parameters + u32(0x0304301F) + ids(uid, "Stadium", "author") + text("Hand-made")
-    body += ids("Day", "Stadium", "Nadeo") + u32(32, 32, 32, 0, 1, 2)
-    body += ids(block_name) + bytes([3, 2, 1, 4]) + u32(0x1000)
-    body += ids("Hole") + bytes([0, 0, 0, 0]) + u32(0xFFFFFFFF)  # a placeholder that does not count
-    body += ids("StadiumCheckpoint") + bytes([1, 11, 1, 19]) + u32(0, END)
+    body = u32(0x0304300D) + ids("", "Vehicles", "") + u32(0x03043011, 0xFFFFFFFF, 5, 0x0305B000) + medals + u32(6)
+    body += u32(0x0304301F) + ids(uid, "Stadium", "author") + text("Hand-made")
     common = b"\x05" + Ids()(uid, "Stadium", "author") + text("Hand-made") + b"\x08"
     description = b"\x0b" + u32(0, 4000, 3000, 2000, 1500)
     return gbx(0x03043000, {0x03043002: description, 0x03043003: common}, body)
 
 
-def replay_header(race_time: int = 300) -> dict[int, bytes]:
-    basic = u32(7) + Ids()(MAP_UID, "Stadium", "author") + u32(race_time) + text("Nick") + text("driver")
+def replay_header(race_time: int = 300, uid: str = MAP_UID) -> dict[int, bytes]:
+    basic = u32(7) + Ids()(uid, "Stadium", "author") + u32(race_time) + text("Nick") + text("driver")
     xml = '<header type="replay"><map uid="x"/><times best="300" respawns="2" stuntscore="7" validable="1"/></header>'
     return {0x03093000: basic, 0x03093001: text(xml)}
 
 
-def recording_file(*, tail: bytes = u32(END), num_ghosts: int = 1, header_time: int = 300, **ghost: object) -> bytes:
+def recording_file(
+    *, tail: bytes = u32(END), num_ghosts: int = 1, header_time: int = 300, uid: str = MAP_UID, **ghost: object
+) -> bytes:
     ids = Ids()
     ghosts = b"".join(u32(k + 1, 0x03092000) + ghost_body(ids, **ghost) for k in range(num_ghosts))  # pyright: ignore[reportArgumentType]
-    track = map_file()
+    track = map_file(uid=uid)
     body = chunk(0x03093002, u32(len(track)) + track) + skippable(0x03093007, u32(0))
     body += chunk(0x03093014, u32(10, num_ghosts) + ghosts + u32(0, 1) + bytes(8)) + tail
-    return gbx(0x03093000, replay_header(header_time), body)
+    return gbx(0x03093000, replay_header(header_time, uid), body)
