@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,12 @@ from rulka.datasets.card import card, contact_sheet, examples, maps_of, write_ca
 from rulka.datasets.checksums import checksums_of, sealed
 from rulka.datasets.frames import (
     INDEX_FILE,
-    CapturedRace,
     FrameDataError,
     FrameDataset,
     FrameIndex,
     FrameWriter,
     check_contract,
+    read_index,
 )
 from rulka.datasets.split import SPLITS
 from rulka.observation import NUM_FLOATS
@@ -51,37 +51,24 @@ def test_every_race_lies_whole_in_one_split_in_time_order(write_frames: Write) -
 def test_values_survive(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     share = rng.dirichlet(np.ones(12), 5).astype(np.float32)
-    race = CapturedRace(
-        "one",
-        "recording",
-        "m",
-        rng.integers(0, 256, (5, 1, 36, 34)).astype(np.uint8),
-        rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
-        share.argmax(axis=1).astype(np.uint8),
-        share,
-        rng.integers(0, 12, (5, 5)).astype(np.uint8),
-        rng.uniform(-1, 1, (5, 3)).astype(np.float32),
-        np.arange(5, dtype=np.int32) * 50,
-        rng.normal(size=5).astype(np.float32),
+    race = replace(
+        synthetic_race("bad", 5, seed=0),
+        map_uid="m",
+        floats=rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
+        action=share.argmax(axis=1).astype(np.uint8),
+        action_share=share,
+        controls=rng.uniform(-1, 1, (5, 3)).astype(np.float32),
     )
-    writer = FrameWriter(
-        tmp_path,
-        observation=observation_contract(sees(36, 34)),
-        actions=action_table(5),
-        main_track="m",
-        splits={"one": "train"},
-        shard_frames=3,
-    )
+    writer = one_race_writer(tmp_path)
     writer.add(race)
-    writer.close()
+    index = writer.close()
+    assert asdict(read_index(tmp_path)) == asdict(index)
     frames = FrameDataset(tmp_path, "train")
-    stored_arrays = {"image": frames.images, "floats": frames.floats, "controls": frames.controls}
-    stored_arrays |= {"action_share": frames.action_share, "tick_actions": frames.tick_actions}
-    for name, stored in stored_arrays.items():
-        np.testing.assert_array_equal(stored[:], getattr(race, name))
-        assert stored[:].dtype == getattr(race, name).dtype
-    np.testing.assert_array_equal(frames.action[:], share.argmax(axis=1))
-    np.testing.assert_array_equal(frames.along_m[:], race.along_m)
+    for name in ("floats", "action", "action_share", "tick_actions", "controls", "time_ms", "along_m"):
+        stored = getattr(frames, name)[:]
+        np.testing.assert_array_equal(stored, getattr(race, name))
+        assert stored.dtype == getattr(race, name).dtype
+    np.testing.assert_array_equal(frames.images[:], race.image)
     assert len(FrameDataset(tmp_path, "validation")) == len(FrameDataset(tmp_path, "test")) == 0
     assert frames.index.statistics["num_frames"] == {"train": 5, "validation": 0, "test": 0}
     np.testing.assert_allclose(frames.index.statistics["action_share"], share.mean(axis=0), atol=1e-6)

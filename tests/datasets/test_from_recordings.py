@@ -77,8 +77,8 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
     )
 
 
-def make_recording(*ghosts: Ghost, map_uid: str = "map-a") -> Recording:
-    return Recording("recording", RecordingHeader("recording"), map_uid, "Stadium", "", ghosts, b"", ())
+def make_recording(*ghosts: Ghost, map_uid: str = "map-a", environment: str = "Stadium") -> Recording:
+    return Recording("recording", RecordingHeader("recording"), map_uid, environment, "", ghosts, b"", ())
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
 def test_all_maps_are_kept_and_that_with_most_races_is_the_main_one_unless_one_is_named(
     read: Callable[..., RaceDataset],
 ) -> None:
-    content: dict[str, Recording | Exception] = {
+    content = {
         "1.Gbx": make_recording(make_ghost(3000), map_uid="map-a"),
         "2.Gbx": make_recording(make_ghost(lateral_m=1.0), map_uid="map-b"),
         "3.Gbx": make_recording(make_ghost(lateral_m=2.0), map_uid="map-b"),
@@ -197,12 +197,12 @@ def test_filters(read: Callable[..., RaceDataset]) -> None:
     """Best 4.0 s of its map; at most 1.5 times that is 6.0 s exactly. Without respawns they make the track alone."""
     respawned = make_ghost(6010, lateral_m=5.0)
     respawned.respawns = 1
-    content: dict[str, Recording | Exception] = {
+    content = {
         "a.Gbx": make_recording(make_ghost(4000)),
         "b.Gbx": make_recording(make_ghost(6000, lateral_m=0.1)),
         "other.Gbx": make_recording(make_ghost(7000), map_uid="map-b"),
         "pad.Gbx": pad(0.2),
-        "island.Gbx": replace(make_recording(make_ghost(4000, lateral_m=0.3)), environment="Island"),
+        "island.Gbx": make_recording(make_ghost(4000, lateral_m=0.3), environment="Island"),
         "r.Gbx": make_recording(respawned),
     }
     refused = {
@@ -238,7 +238,7 @@ def standing() -> Ghost:
 
 def test_a_path_that_makes_no_track_is_quarantined_by_name(read: Callable[..., RaceDataset]) -> None:
     """The others go on, also where the bad ones are more and of a map of their own."""
-    content: dict[str, Recording | Exception] = {
+    content = {
         "good.Gbx": make_recording(make_ghost()),
         "leap.Gbx": make_recording(leaping()),
         "stand.Gbx": make_recording(standing()),
@@ -254,7 +254,7 @@ def test_a_path_that_makes_no_track_is_quarantined_by_name(read: Callable[..., R
 
 
 def test_a_map_without_a_track_gives_way_to_the_next(read: Callable[..., RaceDataset]) -> None:
-    content: dict[str, Recording | Exception] = {
+    content = {
         "r1.Gbx": make_recording(leaping(respawns=1)),
         "r2.Gbx": make_recording(leaping(1.0, respawns=2)),
         "w.Gbx": make_recording(make_ghost(), map_uid="map-b"),
@@ -278,9 +278,7 @@ def test_the_race_whose_track_runs_into_itself_is_found(
         return build(uid, name, paths)
 
     monkeypatch.setattr(from_recordings, "track_from_paths", refuse)
-    content: dict[str, Recording | Exception] = {
-        f"{lateral_m}.Gbx": make_recording(make_ghost(lateral_m=lateral_m)) for lateral_m in (0.0, 1.0, 3.0)
-    }
+    content = {f"{lateral_m}.Gbx": make_recording(make_ghost(lateral_m=lateral_m)) for lateral_m in (0.0, 1.0, 3.0)}
     assert kept(read(content)) == (["0.0.Gbx", "1.0.Gbx"], {"3.0.Gbx": "UnusablePathError"})
 
 
@@ -288,7 +286,7 @@ def test_times_and_inputs_that_contradict_the_path_are_quarantined(read: Callabl
     endless, strange = make_ghost(lateral_m=1.0), make_ghost(lateral_m=2.0)
     endless.race_time_ms, endless.checkpoint_times_ms = 2**31 - 1, (2**31 - 1,)
     strange.events = (InputEvent(0, "SteerRight", 1),)
-    content: dict[str, Recording | Exception] = {
+    content = {
         "endless.Gbx": make_recording(endless),
         "good.Gbx": make_recording(make_ghost()),
         "strange.Gbx": make_recording(strange),
@@ -332,7 +330,7 @@ def test_every_ghost_of_a_file_is_a_race_or_says_why_not(read: Callable[..., Rac
 
 
 def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
-    content: dict[str, Recording | Exception] = {
+    content = {
         "a.Gbx": make_recording(make_ghost()),
         "b.Gbx": TruncatedError("it ends"),
         "c.Gbx": TruncatedError("it ends"),
