@@ -39,7 +39,7 @@ def test_the_header_alone(forge, tmp_path: Path) -> None:
     """The body is garbage, which header reading never sees."""
     path = tmp_path / "a.Replay.Gbx"
     data = forge.recording_file()
-    path.write_bytes(data[:-1000] + bytes(1000))
+    path.write_bytes(data[:-200] + bytes(200))
     header = read_header(path)
     assert (header.map_uid, header.race_time_ms, header.login, header.nickname) == (
         forge.MAP_UID,
