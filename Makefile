@@ -85,7 +85,7 @@ ifeq ($(SURE),yes)
 else
 	@echo 'This deletes for good every agent, dataset and run of this folder:'
 	@$(RESULTS) -exec du -sh {} +
-	@echo 'Kept: data/recordings, data/agents, data/nights. docs/versions.md says how to make room.'
+	@echo 'Kept: data/recordings, data/agents, data/nights. docs/data.md says how to make room.'
 	@echo 'If that is what you want: make clean-results SURE=yes'
 	@exit 1
 endif

@@ -52,10 +52,11 @@ def frame_variants(params: Params) -> Variants:
     for name, track in tracks(params).items():
         for count, height, width in ((1, 64, 64), (16, 64, 64), (256, 64, 64), (64, 120, 160)):
             simulator = spread_cars(track, count, params)
-            scene, out = bake_scene(track), np.empty((count, height, width), np.uint8)
+            renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(track), camera)
+            out = np.empty((count, height, width), np.uint8)
 
-            def draw(simulator=simulator, scene=scene, out=out) -> int:  # noqa: ANN001
-                FrameRenderer(simulator.cars, simulator.zone_index, scene, camera).render(out)
+            def draw(renderer=renderer, out=out) -> int:  # noqa: ANN001
+                renderer.render(out)
                 return len(out)
 
             variants[f"{name}, {width} x {height} grey, {count} cars"] = draw
@@ -117,11 +118,8 @@ def step_variants(params: Params) -> Variants:
 
 def kernel_step(track: Track, count: int, params: Params) -> Callable[[], int]:
     """Returns a function that takes one decision with every car: physics, floats and frames, no environment around."""
-    simulator, scene, camera = (
-        spread_cars(track, count, params),
-        bake_scene(track),
-        camera_array(params.simulator.camera),
-    )
+    simulator, camera = spread_cars(track, count, params), camera_array(params.simulator.camera)
+    renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(track), camera)
     out, floats = np.empty((count, 64, 64), np.uint8), np.empty((count, NUM_FLOATS), np.float32)
     actions, rng = np.zeros(count, np.int64), np.random.default_rng(0)
 
@@ -131,7 +129,7 @@ def kernel_step(track: Track, count: int, params: Params) -> Callable[[], int]:
         if is_over.any():
             along_m = rng.uniform(0.0, track.length_m - 20.0, count)
             simulator.reset(is_over, along_m, np.zeros(count), np.zeros(count))
-        FrameRenderer(simulator.cars, simulator.zone_index, scene, camera).render(out)
+        renderer.render(out)
         simulator.floats(floats)
         return count
 

@@ -409,7 +409,7 @@ def test_no_paths_of_one_machine_and_no_addresses_of_package_registries() -> Non
     )
     found = []
     for path in tracked_files():
-        if path == Path(__file__).resolve() or path.suffix.lower() in (".gbx", ".npz", ".png", ".mp4"):
+        if path == Path(__file__).resolve() or path.suffix.lower() in (".gbx", ".npz", ".png", ".webp", ".mp4"):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if machine.search(line) or registry.search(line):

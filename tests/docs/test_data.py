@@ -1,4 +1,4 @@
-"""`docs/versions.md`: its blocks, run one after another in a small project, do what the page says."""
+"""`docs/data.md`: its blocks, run one after another in a small project, do what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "data.md"
 MAKE = """\
 import json, pathlib, yaml
 gamma = yaml.safe_load(open("params.yaml"))["ppo"]["gamma"]
@@ -91,6 +91,12 @@ def shell(tmp_path: Path) -> Shell:
     return shell
 
 
+def add_other_project(shell: Shell) -> None:
+    """Makes the project `../other`, which shares the cache and has a file of its own in it."""
+    shell("mkdir ../other && cd ../other && git init --quiet && dvc init --quiet")
+    shell("dvc cache dir ../project/.dvc/cache && echo other > x && dvc add --quiet x && cd ../project")
+
+
 def test_recordings(shell: Shell) -> None:
     shell.file("data/recordings/a.Gbx").write_text("a")
     (block,) = blocks_of("Recordings")
@@ -152,7 +158,7 @@ def test_all_blocks(shell: Shell) -> None:
         shell(end)
         assert not shell.file("../old").exists()
 
-    def room(gc: str) -> None:
+    def room(gc: str, gc_of_shared_cache: str) -> None:
         gamma(0.7)
         lost = set(shell.file(".dvc/cache/files").rglob("*.dir"))
         gamma(0.6)
@@ -164,6 +170,12 @@ def test_all_blocks(shell: Shell) -> None:
         assert len(lost - left) == 2, "of 0.7, which no commit names"
         shell("git checkout ppo-1 -- dvc.lock params.yaml && dvc checkout --quiet --allow-missing")
         assert time_s() == 9.0
+        before = set(shell.file(".dvc/cache/files").rglob("*"))
+        add_other_project(shell)
+        others = set(shell.file(".dvc/cache/files").rglob("*")) - before
+        shell(gc_of_shared_cache)
+        assert others
+        assert all(path.exists() for path in others), "the other project still has its data"
 
     steps: dict[str, Callable[..., None]] = {
         "Keep a result": keep,
@@ -192,8 +204,7 @@ def test_other_projects_and_what_was_not_pushed(shell: Shell) -> None:
     shell("sed -i s/0.9/0.5/ params.yaml && dvc repro --quiet --single-item all && git commit -am 0.5")
     both = held()
     shell("dvc remote add --default storage /mnt/backup/rulka && dvc push --quiet")
-    shell("mkdir ../other && cd ../other && git init --quiet && dvc init --quiet")
-    shell("dvc cache dir ../project/.dvc/cache && echo other > x && dvc add --quiet x && cd ../project")
+    add_other_project(shell)
     others = held() - both
     assert others
     shell("dvc gc --all-commits --force --projects ../other")
