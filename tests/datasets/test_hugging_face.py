@@ -140,6 +140,9 @@ def advised(
 
 def test_who_imports_frames_where_a_stage_writes_is_advised_to_freeze_it(project: Path, advised: list[str]) -> None:
     assert advised == ["freeze", "capture"]
+    assert (stage_writing(Path("data/frames")), stage_writing(Path("data/mine"))) == ("capture", None)
+    (project / "dvc.yaml").unlink()
+    assert stage_writing(Path("data/frames")) is None
     assert len(FrameDataset(project / "data" / "frames", "train")) > 0
 
 
@@ -155,10 +158,3 @@ def test_frames_that_were_imported_are_used_and_kept(project: Path, advised: lis
         assert "index.json" in (project / "seen").read_text()
         assert not (project / "data" / "frames" / "captured").exists()
     FrameDataset(project / "data" / "frames", "train")
-
-
-def test_a_folder_that_no_stage_writes_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stage_writing(Path("data/frames")) == "capture"
-    assert stage_writing(Path("data") / "mine") is None
-    monkeypatch.chdir(tmp_path)
-    assert stage_writing(Path("data/frames")) is None

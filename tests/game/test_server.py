@@ -287,8 +287,9 @@ def test_a_state_that_is_not_ours_is_refused(serve: ServerMaker) -> None:
             assert state_of(wire) == before
 
 
-def test_checkpoints_are_told_in_order(serve: ServerMaker) -> None:
-    with greeted(serve(), FAST, GAS, i32(19, 1000)) as wire:
+def test_checkpoints_are_told_in_order_and_the_finish_ends_the_race(serve: ServerMaker) -> None:
+    server = serve()
+    with greeted(server, FAST, GAS, i32(19, 1000)) as wire:
         while (message := wire.int()) == 1:
             wire.int()
             wire.send(i32(1))
@@ -299,10 +300,7 @@ def test_checkpoints_are_told_in_order(serve: ServerMaker) -> None:
         assert 0 < number(block, len(block) - 16) <= number(block, 7892)
         wire.send(i32(16))
         assert wire.int() == 0
-
-
-def test_the_finish_ends_the_race(serve: ServerMaker) -> None:
-    with finished(serve()) as wire:
+    with finished(server) as wire:
         wire.send(i32(16))
         assert wire.int() == 1
         block = state_of(wire)
@@ -348,22 +346,19 @@ def test_a_finished_race_can_be_rewound_to_its_start(serve: ServerMaker) -> None
         assert number(state_of(wire), 8024) == 0
 
 
-def test_the_handshake_is_told_once_and_only_when_asked(serve: ServerMaker) -> None:
-    with greeted(serve()) as wire:
-        assert wire.ints(2) == (1, -2600)
-        wire.send(i32(23), i32(14, 13), b"rulka_version", i32(23), i32(23))
-        assert [wire.sized() for _ in range(3)] == [b"", b"# rulka link 1\n", b""]
-
-
 def test_the_menus_have_no_race(serve: ServerMaker) -> None:
+    """The handshake is told once, and only when asked for."""
     server = serve(is_in_menus=True)
     with greeted(server, i32(22), i32(9), GAS, i32(11), i32(12), i32(8), i32(7, 3), b"abc") as wire:
         assert wire.ints(2) == (1, 0)  # in the menus, and no state
         assert wire.is_quiet(0.1)
     with Wire.to(server.port) as wire:
         assert wire.int() == 5
-        wire.send(i32(14, 14), b"map Campaign 1", i32(22), i32(5))
-        assert wire.ints(3) == (0, 1, -2600)
+        wire.send(i32(14, 14), b"map Campaign 1", i32(22), i32(23), i32(14, 13), b"rulka_version", i32(23), i32(23))
+        assert wire.int() == 0
+        assert [wire.sized() for _ in range(3)] == [b"", b"# rulka link 1\n", b""]
+        wire.send(i32(5))
+        assert wire.ints(2) == (1, -2600)
 
 
 def test_tracks_are_found_by_name_and_by_file(track: Track, params: Params, tmp_path: Path) -> None:

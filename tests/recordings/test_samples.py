@@ -26,39 +26,34 @@ def motion(*, rotation: tuple[int, int, int] = (0, 0, 0), velocity: tuple[int, i
     return struct.pack("<3fHhh", 1, 2, 3, *rotation) + struct.pack("<hbb", *velocity) + still
 
 
-@pytest.mark.parametrize(
-    ("rotation", "axis", "expected"),
-    [
-        # a quarter turn about y: half angle pi/4 is 65535/4; the axis (0, 1, 0) has heading pi/2, which is 32767/2
+def test_rotation_by_hand(forge) -> None:
+    """A quarter turn about y: half angle pi/4 is 65535/4; the axis (0, 1, 0) has heading pi/2, which is 32767/2."""
+    rows = (
         ((16384, 16384, 0), 2, [1, 0, 0]),  # forward turns from +z to +x (to the left, seen from above)
         ((16384, -16384, 0), 2, [-1, 0, 0]),
-        # about x (heading 0): forward turns from +z to -y: nose down
-        ((16384, 0, 0), 2, [0, -1, 0]),
-        # about z (pitch pi/2 is 32767): up turns from +y to -x: roll to the right
-        ((16384, 0, 32767), 1, [-1, 0, 0]),
-    ],
-)
-def test_rotation_by_hand(rotation: tuple[int, int, int], axis: int, expected: list[float], forge) -> None:
-    samples = read(forge.samples_chunk([motion(rotation=rotation) + bytes(35)] * 2))
-    matrix = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()[0]
-    np.testing.assert_allclose(matrix[:, axis], expected, atol=2e-4)
+        ((16384, 0, 0), 2, [0, -1, 0]),  # about x (heading 0): forward turns from +z to -y: nose down
+        ((16384, 0, 32767), 1, [-1, 0, 0]),  # about z (pitch pi/2): up turns from +y to -x: roll to the right
+    )
+    for rotation, axis, expected in rows:
+        samples = read(forge.samples_chunk([motion(rotation=rotation) + bytes(35)] * 2))
+        matrix = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()[0]
+        np.testing.assert_allclose(matrix[:, axis], expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("packed", "expected"),
-    [
-        ((0, 0, 0), [1, 0, 0]),  # exp(0) = 1 along x
-        ((1000, 0, 0), [np.e, 0, 0]),
-        ((-1000, 0, 0), [1 / np.e, 0, 0]),
-        ((0, 127, 0), [-1, 0, 0]),  # heading pi
-        ((0, 0, 127), [0, 0, 1]),  # pitch pi/2
-        ((0, 0, -127), [0, 0, -1]),
-        ((-32768, 50, 50), [0, 0, 0]),
-    ],
-)
-def test_velocity_by_hand(packed: tuple[int, int, int], expected: list[float], forge) -> None:
-    samples = read(forge.samples_chunk([motion(velocity=packed) + bytes(35)] * 2))
-    np.testing.assert_allclose(samples.velocity[0], expected, atol=1e-6)
+def test_velocity_by_hand(forge) -> None:
+    """A magnitude of exp(thousandths), a heading whose 127 is pi, a pitch whose 127 is pi/2."""
+    rows = {
+        (0, 0, 0): [1, 0, 0],
+        (1000, 0, 0): [np.e, 0, 0],
+        (-1000, 0, 0): [1 / np.e, 0, 0],
+        (0, 127, 0): [-1, 0, 0],
+        (0, 0, 127): [0, 0, 1],
+        (0, 0, -127): [0, 0, -1],
+        (-32768, 50, 50): [0, 0, 0],
+    }
+    for packed, expected in rows.items():
+        samples = read(forge.samples_chunk([motion(velocity=packed) + bytes(35)] * 2))
+        np.testing.assert_allclose(samples.velocity[0], expected, atol=1e-6)
 
 
 def test_vehicle_state_by_hand(forge) -> None:
