@@ -5,8 +5,6 @@ its own process or in two others; sizes are those of params.yaml, weights begin 
 environment steps, and decisions learned from, per second of CPU of all processes together, which other work on the
 machine hardly changes, and environment steps per second of wall time, which it does. Starts are left out; medians over
 the rounds, after the first update.
-
-What the exchange costs is measured apart: two processes add up a gradient of the agent's size again and again.
 """
 
 from __future__ import annotations
@@ -14,31 +12,25 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import multiprocessing
 import statistics
 import sys
 import tempfile
-import time
 from contextlib import redirect_stdout
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from benchmarks.runtime import agent_spec, run_spec
-from rulka.agents.algorithms import make_learner
+from benchmarks.runtime import run_spec
 from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.connect import train_run
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.ranks import meet
 from rulka.tracks.generate import generate_track
 
 PLANS = ((1, 0), (2, 0), (1, 2), (2, 2))
 """Learners, and collector processes of all together."""
-NUM_EXCHANGES = 50
 
 
 def rates(
@@ -59,37 +51,6 @@ def rates(
         "samples_per_cpu_s": num_samples / (60.0 * done["cpu_minutes"]),
         "env_steps_per_s": done["env_steps"] / (60.0 * done["minutes"]),
     }
-
-
-def exchange(size: int) -> dict[str, float]:
-    """Has two processes add up so many float32; returns the median seconds of wall time, and CPU seconds of both."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(2)]
-        processes = [
-            context.Process(target=add_up, args=(rank, Path(folder) / "meeting", size, pipes[rank][1]), daemon=True)
-            for rank in range(2)
-        ]
-        for process in processes:
-            process.start()
-        found = [ours.recv() for ours, _ in pipes]
-        for process in processes:
-            process.join()
-    return {"s": found[0][0], "cpu_s": found[0][1] + found[1][1], "mb": 4e-6 * size}
-
-
-def add_up(rank: int, meeting: Path, size: int, connection: Connection) -> None:
-    """Adds up with the other process, and tells the median wall time and the mean CPU time of once."""
-    torch.set_num_threads(1)
-    with meet(meeting, rank, 2) as ranks:
-        gradient = torch.ones(size)
-        ranks.total(gradient)
-        times_s, started_s = [], time.process_time()
-        for _ in range(NUM_EXCHANGES):
-            begun_s = time.perf_counter()
-            ranks.total(gradient)
-            times_s.append(time.perf_counter() - begun_s)
-        connection.send((statistics.median(times_s), (time.process_time() - started_s) / NUM_EXCHANGES))
 
 
 def main() -> None:
@@ -118,14 +79,12 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for plan in PLANS:
                 measured[plan].append(rates(params, track, algorithm, *plan))
-    network = make_learner(agent_spec(params, algorithm), 0).network
     result: dict[str, Any] = {
         "trainings": [
             {"learners": learners, "collectors": collectors}
             | {name: statistics.median(each[name] for each in found) for name in found[0]}
             for (learners, collectors), found in measured.items()
-        ],
-        "exchange": exchange(sum(parameter.numel() for parameter in network.parameters())),
+        ]
     }
     print(json.dumps(result) if arguments.json else _table(algorithm, result))
 
@@ -136,9 +95,6 @@ def _table(algorithm: str, result: dict[str, Any]) -> str:
         plan = f"learners {row['learners']}, collectors {row['collectors']}"
         numbers = (row["env_steps_per_cpu_s"], row["samples_per_cpu_s"], row["env_steps_per_s"])
         lines.append(f"{plan:24s} {numbers[0]:16,.0f} {numbers[1]:14,.0f} {numbers[2]:12,.0f}")
-    cost = result["exchange"]
-    once = f"{1e3 * cost['s']:.1f} ms, {1e3 * cost['cpu_s']:.1f} ms of CPU of both"
-    lines.append(f"two processes add up {cost['mb']:.1f} MB in {once}")
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ from rulka.datasets.races import read_meta, track_path
 from rulka.device import CPU
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.schedule import Moment
 from rulka.tracks.track import load_track
@@ -119,7 +119,7 @@ class Agent:
         actor = LocalActor(self.actor("float32"))
         actor.load(0, self.tensors)
         cars = Races(self._race, [load_track(self._track)]).make_cars(CARS_DRIVEN, at_line=False)
-        collector = Collector(0, [CarGroup(cars, actor, 1)], self._block)
+        collector = Collector(0, cars, actor, 1, self._block)
         blocks = [new_block(self._block) for _ in range(NUM_BLOCKS)]
         for block in blocks:
             collector.fill(block, AFTER_WARMUP)

@@ -6,13 +6,18 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rulka.cluster import load_ray
 
 HOST = "127.0.0.1"
+BARE = {"node_ip_address": HOST, "include_log_monitor": False}
+"""A node without what shows people its logs, which takes longer to import than all the rest of it."""
+NUM_TRIES = 20
 
 
 @contextmanager
@@ -31,12 +36,32 @@ def pretended_cluster(nodes: int, cpus: int, object_store_mb: int) -> Iterator[A
     cluster = Cluster()
     # Ray also notes the address in its own folder for all programs, and fails where nobody has made that yet.
     Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(parents=True, exist_ok=True)
-    own = {"num_cpus": cpus, "object_store_memory": object_store_mb << 20, "node_ip_address": HOST}
     with tempfile.TemporaryDirectory(prefix="rulka-ray-", ignore_cleanup_errors=True) as folder:
         try:
-            cluster.add_node(**own, include_dashboard=False, temp_dir=folder)
+            head = {"include_dashboard": False, "no_monitor": True, "temp_dir": folder}
+            add_node(cluster, cpus, object_store_mb, **head)
             for _ in range(1, nodes):
-                cluster.add_node(**own)
+                add_node(cluster, cpus, object_store_mb)
             yield cluster
         finally:
             cluster.shutdown()
+
+
+def add_node(cluster: Any, cpus: int, object_store_mb: int, **settings: Any) -> Any:
+    """Adds a node; where it does not start in time, ends what it leaves and tries again.
+
+    Ray gives a node 30 s, which on a busy machine is enough only now and then, and then forgets its processes: they
+    would slow down all that follow.
+    """
+    node = BARE | {"num_cpus": cpus, "object_store_memory": object_store_mb << 20} | settings
+    for number in range(NUM_TRIES):
+        before = set(psutil.Process().children(recursive=True))
+        try:
+            return cluster.add_node(**node)
+        except Exception:  # Ray has no narrower one for it
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            if number + 1 == NUM_TRIES:
+                raise
+    return None

@@ -44,7 +44,7 @@ from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.central import Inference
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
@@ -61,13 +61,6 @@ from rulka.training.run import block_spec, share_of_agent
 NUM_ACTIONS = 12
 WAIT_S = 60.0
 CENTRAL_CARS = (64, 256, 1024, 4096)
-PLACES: Mapping[str, Mapping[str, Any]] = {
-    "local": {"inference": "local"},
-    "central": {"inference": "central"},
-    "central, two workers": {"inference": "central", "policy_workers": 2},
-    "central, in two groups": {"inference": "central", "car_groups": 2},
-}
-"""Ways to choose the actions of collectors. Groups need two cars."""
 QUEUE_BLOCKS, RING_BLOCKS = 40, 200
 NEVER = 10**9
 STARTUP_S = 12.0
@@ -173,7 +166,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
         actor = make_actor(agent_spec(params, algorithm), 0)
         image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
         rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
-        collector = Collector(0, [CarGroup(cars, LocalActor(actor), 1)], spec)
+        collector = Collector(0, cars, LocalActor(actor), 1, spec)
         rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
         learner = make_learner(agent_spec(params, algorithm), 0, device)
         batch_size = getattr(params, algorithm).batch_size
@@ -284,7 +277,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
 
 
 def inference(
-    params: Params, track: Path, num_cars: int, chosen: Mapping[str, Any], seconds: float, device: torch.device = CPU
+    params: Params, track: Path, num_cars: int, place: str, seconds: float, device: torch.device = CPU
 ) -> float:
     """Lets four collectors drive without a learner and returns env steps per second of wall time.
 
@@ -292,11 +285,11 @@ def inference(
         params: whose networks and cars they are.
         track: to drive on.
         num_cars: of each collector.
-        chosen: of the parameters of training, where and how actions are chosen.
+        place: where actions are chosen, `train.inference`.
         seconds: to measure, after every collector has filled a block.
         device: of central inference.
     """
-    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, **chosen}
+    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, "inference": place}
     params = params.model_copy(update={"train": params.train.model_copy(update=update)})
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params, track, "iqn", Path(folder), device)
@@ -429,7 +422,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)
-        result: dict[str, Any] = {"transport": transports(params), "alone": alone(params, track, 1.5, device)}
+        result: dict[str, Any] = {
+            "transport": transports(params),
+            "alone": alone(params, track, arguments.seconds / 8, device),
+        }
         result["together"] = {
             f"{algorithm}, {num} collectors": together(params, track, algorithm, num, arguments.seconds, device)
             for algorithm in ("ppo", "iqn")
@@ -438,11 +434,10 @@ def main() -> None:
         result["sustained"] = sustained(params, track, 3.0 * arguments.seconds, device)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
-            f"{cars} car{'s' * (cars > 1)} each, {name}": inference(
-                params, track, cars, chosen, arguments.seconds / 2, device
+            f"{cars} car{'s' * (cars > 1)} each, {place}": inference(
+                params, track, cars, place, arguments.seconds / 2, device
             )
-            for cars, (name, chosen) in product((1, 32), PLACES.items())
-            if cars >= chosen.get("car_groups", 1)
+            for cars, place in product((1, 32), ("local", "central"))
         }
         result["central"] = central(params, device, arguments.seconds / 8)
         if (peak := peak_bytes(device)) is not None:

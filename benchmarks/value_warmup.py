@@ -30,7 +30,7 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
 from rulka.runtime.specs import MakeCars
 from rulka.schedule import Moment
@@ -103,7 +103,7 @@ def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
     actor = LocalActor(make_actor(spec, seed))
     actor.load(learner.version, learner.network.state_dict())
     cars = setting.make_cars(block.spec.num_cars, at_line=False)
-    collector = Collector(0, [CarGroup(cars, actor, seed)], block.spec)
+    collector = Collector(0, cars, actor, seed, block.spec)
     races = setting.make_cars(budget.num_races, at_line=True)
     wide = BlockSpec(1, budget.num_races, block.spec.height, block.spec.width, block.spec.num_floats)
     check = GreedyCheck(races, make_actor(spec, seed), wide, lambda: None)
@@ -155,7 +155,7 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     actor = LocalActor(make_actor(spec, 1))
     actor.load(0, network.state_dict())
     cars = setting.make_cars(block.spec.num_cars, at_line=False)
-    collector = Collector(0, [CarGroup(cars, actor, 1)], block.spec)
+    collector = Collector(0, cars, actor, 1, block.spec)
     seen, hidden = [], []
     for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):
         collector.fill(block, Moment(0))

@@ -29,11 +29,15 @@ from rulka.ports import ANSWER_TIMEOUT_S, HIGHEST_PORT, LOOPBACK, LOWEST_PORT
 CLUSTER_VARIABLE = "RULKA_CLUSTER"
 _START = "docs/cluster.md has the command that starts one on this machine."
 _HINT = f"{CLUSTER_VARIABLE}=127.0.0.1:6379, in the environment or in .env; {_START}"
-JOIN_LIMIT_S = 120.0
+JOIN_LIMIT_S = 600.0
 """How long a cluster may take to answer a process that joins; Ray itself would ask for ever.
 
-An idle machine answers in seconds; one with ten processes at work on two cores took more than a minute.
+An idle machine answers in seconds, but Ray's processes load a few seconds' worth of Python first, each; where a dozen
+others share two cores that alone is minutes.
 """
+JOIN_NOTICE_S = 20.0
+"""From then on it is said that the cluster does not answer yet."""
+_LOGGER = logging.getLogger(__name__)
 KEY_SHOWN = 8
 BESIDE = "beside"
 """Concurrency group of the calls that an actor answers whatever else it does."""
@@ -170,7 +174,10 @@ class RayCluster:
         failures: list[BaseException] = []
         thread = threading.Thread(target=self._init, args=(address, failures), daemon=True)
         thread.start()
-        thread.join(JOIN_LIMIT_S)
+        thread.join(JOIN_NOTICE_S)
+        if thread.is_alive():
+            _LOGGER.warning("the cluster at %s does not answer yet; it has %.0f s to do so", address, JOIN_LIMIT_S)
+            thread.join(JOIN_LIMIT_S - JOIN_NOTICE_S)
         if thread.is_alive():
             reason = f"who listens there does not answer as Ray does within {JOIN_LIMIT_S:.0f} s"
         elif failures:

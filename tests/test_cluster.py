@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rulka import cluster
-from rulka.cluster import CLUSTER_VARIABLE, ClusterError, chosen_address, find_cluster
+from rulka.cluster import CLUSTER_VARIABLE, ClusterError, RayCluster, chosen_address, find_cluster
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,29 +44,36 @@ def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield port
 
 
-def test_a_run_without_ray_says_what_to_install_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_before_anything_runs(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ClusterError, match=f"there is no cluster at 127.0.0.1:{free_port}, .*: Connection refused"):
+        find_cluster()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(CLUSTER_VARIABLE)
+    with pytest.raises(ClusterError, match="nothing says where the cluster is: RULKA_CLUSTER is not set"):
+        find_cluster()
     monkeypatch.setattr(cluster, "find_spec", lambda _name: None)
     with pytest.raises(ClusterError, match="a cluster needs Ray, which is not installed") as error:
         find_cluster()
     assert error.value.hint == "pip install 'rulka[ray]'"
 
 
-def test_a_run_that_nothing_tells_where_the_cluster_is_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
-    with pytest.raises(ClusterError, match="nothing says where the cluster is: RULKA_CLUSTER is not set"):
-        find_cluster()
-
-
-def test_an_unreachable_cluster_is_named(free_port: int) -> None:
-    with pytest.raises(ClusterError, match=f"there is no cluster at 127.0.0.1:{free_port}, .*: Connection refused"):
-        find_cluster()
+def test_a_cluster_that_does_not_answer_is_waited_for_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(cluster, "load_ray", lambda _address: SimpleNamespace(init=lambda **_settings: never.wait()))
+    monkeypatch.setattr(cluster, "JOIN_NOTICE_S", 0.01)
+    monkeypatch.setattr(cluster, "JOIN_LIMIT_S", 0.02)
+    with pytest.raises(ClusterError, match="cluster at node:1 cannot be joined: who listens there does not answer"):
+        RayCluster("node:1")
+    never.set()
+    assert "the cluster at node:1 does not answer yet" in caplog.text
 
 
 def test_without_a_cluster_nothing_imports_ray() -> None:
     """In a process of its own: the parts of a run are built, and its modules imported."""
-    import subprocess
-
     code = (
         "import sys, rulka.runtime.connect, rulka.training.racing, rulka.cli;"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'ray']"

@@ -22,7 +22,7 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS, reference_normalisation
 from rulka.params import reference_params
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.schedule import Moment
 
 
@@ -56,7 +56,7 @@ def run(num_updates: int, encoder_epochs: int) -> dict[str, float]:
     learner, actor = make_learner(spec, 0), LocalActor(make_actor(spec, 1))
     observation = spec.observation
     block = new_block(BlockSpec(shared.ROLLOUT, shared.CARS, observation.height, observation.width, NUM_FLOATS))
-    collector = Collector(0, [CarGroup(RaceVectorEnv(shared.CARS), actor, 0)], block.spec)
+    collector = Collector(0, RaceVectorEnv(shared.CARS), actor, 0, block.spec)
     began_s, began_wall_s, simulating_s = 0.0, 0.0, 0.0
     for update in range(1 + num_updates):
         if update == 1:

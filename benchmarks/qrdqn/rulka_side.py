@@ -24,7 +24,7 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import reference_params
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.schedule import Moment, Schedule
 
 BLOCK_STEPS = 4
@@ -83,7 +83,7 @@ def run(task: Task, seed: int, max_cpu_s: float, kind: str = "specified") -> dic
     actor = LocalActor(make_actor(spec, seed + 1))
     actor.load(0, learner.network.state_dict())
     block = new_block(BlockSpec(BLOCK_STEPS, shared.NUM_ENVS, task.size, task.size, len(task.normalisation.mean)))
-    collector = Collector(0, [CarGroup(cars, actor, seed)], block.spec)
+    collector = Collector(0, cars, actor, seed, block.spec)
     steps, acting_s, simulating_s, learning_s = 0, 0.0, 0.0, 0.0
     while not watch.is_over(steps):
         began_s = time.process_time()

@@ -16,10 +16,12 @@ REMOVED = frozenset(
     {
         "analog_weight",
         "by_deviation",
+        "car_groups",
         "clip_around",
         "fastest_share",
         "focal",
         "length_normalisation",
+        "policy_workers",
         "pull_of",
         "rare_actions",
         "shard_frames",

@@ -129,11 +129,8 @@ class Params(AlgorithmSections, _StageSections):
                 "than captured races have them: set one of them to 1, as `rulka preset frames` does"
             )
         compares, num_groups = f"{name} compares {group_size} races from equal starts", train.num_cars // group_size
-        if train.cars_per_collector % (group_size * train.car_groups):
-            yield (
-                f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that"
-                + (f" in each of its {train.car_groups} car_groups" if train.car_groups > 1 else "")
-            )
+        if train.cars_per_collector % group_size:
+            yield f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that"
         if group_size > 1 and train.start_from_earlier > 0.0:
             yield (
                 f"{compares}, and races that begin where their own car was do not begin alike: set "

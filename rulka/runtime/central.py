@@ -1,10 +1,9 @@
-"""Central inference: policy workers choose the actions of collectors, in batches of whoever asks.
+"""Central inference: a policy worker chooses the actions of all collectors, in batches of whoever asks.
 
 For actors on a GPU, and for games, where each collector drives one car. A collector writes what its cars see into its
 *request slot* (shared memory: a block of one decision) and sends a `Request`; the actions are written into the slot,
 and a `Response` says so. Whatever has been asked for by the time that the last batch is done becomes the next batch:
-nobody waits for anybody. A collector may have several slots, each for a group of its cars: one group is stepped while
-another is decided for. All its slots are at one policy worker; there can be several of these.
+nobody waits for anybody.
 
 Weights are taken over between batches, so they may become newer in the middle of a block; the block then counts as made
 by the oldest. A slot and both ends of its pipe belong to the learner's process, so that either side can die and be
@@ -76,15 +75,13 @@ class InferenceClient:
         """Tells how far the run has come, for schedules."""
         self._moment = moment
 
-    def ask(self, image: Tensor, floats: Tensor) -> None:
-        """Requests actions for cars that see this; image [N, L, H, W] uint8, floats [N, F] float32."""
-        self._slot.image[0], self._slot.floats[0] = image.numpy(), floats.numpy()
+    def act(self, image: Tensor, floats: Tensor) -> Decision:
+        """Requests actions for cars that see this, and waits: image [N, L, H, W] uint8, floats [N, F] float32."""
+        slot = self._slot
+        slot.image[0], slot.floats[0] = image.numpy(), floats.numpy()
         self._number += 1
         self._connection.send(Request(self._number, self._moment))
-
-    def answer(self) -> Decision:
-        """Waits for the actions that were requested."""
-        slot, version = self._slot, self._wait_for_response()
+        version = self._wait_for_response()
         self.version = version if self.version == NO_VERSION else min(version, self.version)
         action = slot.action[0].copy() if slot.spec.continuous else slot.action[0].astype(np.int64)
         return Decision(action, slot.log_prob[0].copy(), slot.is_greedy[0].copy())
@@ -107,7 +104,7 @@ MakeClient = Callable[[Callable[[], None]], InferenceClient]
 """Builds one in the process of the collector, from `on_wait`; picklable."""
 
 
-# A policy worker ---------------------------------------------------------------------------------------------------
+# The policy worker -------------------------------------------------------------------------------------------------
 
 
 class Inference(Work):
@@ -127,7 +124,7 @@ class Inference(Work):
         Args:
             make_actor: builds it.
             device: where it computes.
-            slots: request slots that this process serves, each a block of one decision.
+            slots: request slots of all collectors, each a block of one decision.
             weights: to act with.
             requests: ends of the pipes, by slot.
             connection: to the learner.
@@ -198,13 +195,10 @@ def _write(slots: Sequence[ExperienceBlock], decision: Decision) -> None:
 
 
 class CentralInference:
-    """The processes that choose all collectors' actions, their request slots and their pipes to them.
-
-    Each collector has a *place* for each of its groups of cars, and all its places at one of the policy workers.
-    """
+    """The process that chooses all collectors' actions, their request slots and their pipes to it."""
 
     def __init__(self, spec: RunSpec, weights: SharedWeights, num_starts: int, silence_limit_s: float) -> None:
-        """Reserves the memory; `start` starts the processes, and `stop` frees everything again.
+        """Reserves the memory; `start` starts the process, and `stop` frees everything again.
 
         Args:
             spec: of the run.
@@ -212,7 +206,7 @@ class CentralInference:
             num_starts: how often the run was started before.
             silence_limit_s: see `Supervisor`.
         """
-        count = spec.train.num_collectors * spec.train.car_groups
+        count = spec.train.num_collectors
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
         self._slots = [SharedBlocks(_slot_spec(spec), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
@@ -221,53 +215,43 @@ class CentralInference:
 
     @property
     def num_restarts(self) -> int:
-        """How often a process was started again."""
+        """How often the process was started again."""
         return self._supervisor.num_restarts
 
     @property
     def pids(self) -> list[int]:
-        """Process ids, by policy worker."""
+        """Its process id, as a list."""
         return self._supervisor.pids
 
     def start(self) -> None:
-        """Starts the processes."""
-        self._supervisor.start(self._spec.train.policy_workers)
+        """Starts the process."""
+        self._supervisor.start(1)
 
-    def clients_of(self, collector: int, num_restarts: int) -> list[MakeClient]:
-        """Returns what asks for each group of a collector; no two that ever stood there number a request alike."""
-        first, places = num_restarts * REQUESTS_PER_START, self._places(collector)
-        return [partial(InferenceClient, self._slots[place], self._pipes[place][0], first) for place in places]
+    def client_of(self, collector: int, num_restarts: int) -> MakeClient:
+        """Returns what asks for a collector; no two that ever stood there number a request alike."""
+        first = num_restarts * REQUESTS_PER_START
+        return partial(InferenceClient, self._slots[collector], self._pipes[collector][0], first)
 
     def forget_collector(self, collector: int) -> None:
         """Takes away the responses that a collector which is gone has not read, before its successor starts."""
-        for place in self._places(collector):
-            _drain(self._pipes[place][0])
+        _drain(self._pipes[collector][0])
 
-    def _forget(self, worker: int) -> None:
+    def _forget(self, _worker: int) -> None:
         """Takes away the requests that a policy worker which is gone has not read; they are sent again."""
-        for place in self._served_by(worker):
-            _drain(self._pipes[place][1])
-
-    def _served_by(self, worker: int) -> list[int]:
-        train = self._spec.train
-        served = range(worker, train.num_collectors, train.policy_workers)
-        return [place for collector in served for place in self._places(collector)]
-
-    def _places(self, collector: int) -> range:
-        groups = self._spec.train.car_groups
-        return range(collector * groups, (collector + 1) * groups)
+        for _, end in self._pipes:
+            _drain(end)
 
     def look_after(self) -> None:
-        """Hears what the processes say and starts those again that have died.
+        """Hears what the process says and starts it again if it has died.
 
         Raises:
-            WorkerCrashError: if one has died too often.
+            WorkerCrashError: if it has died too often.
         """
         self._supervisor.receive(0.0)
         self._supervisor.replace_dead()
 
     def stop(self) -> None:
-        """Ends the processes; may be called again."""
+        """Ends the process; may be called again."""
         try:
             self._supervisor.stop()
         finally:
@@ -276,20 +260,14 @@ class CentralInference:
                     end.close()
             self._slots, self._pipes = [], []
 
-    def _make_work(self, worker: int, num_restarts: int) -> MakeWork:
-        train = self._spec.train
-        number = self._spec.first_collector + worker  # workers of other learners have others: there are no more of them
-        numbers = [train.seed, _SEED_PURPOSE + number, self._num_starts, num_restarts]
-        places = self._served_by(worker)
+    def _make_work(self, _worker: int, num_restarts: int) -> MakeWork:
+        spec = self._spec
+        # The first collector's number: another learner's policy worker has another one.
+        numbers = [spec.train.seed, _SEED_PURPOSE + spec.first_collector, self._num_starts, num_restarts]
         seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
-        return partial(
-            Inference,
-            partial(self._spec.collecting_actor, seed, self._spec.device),
-            self._spec.device,
-            [self._slots[place] for place in places],
-            self._weights,
-            [self._pipes[place][1] for place in places],
-        )
+        make_actor = partial(spec.collecting_actor, seed, spec.device)
+        ends = [end for _, end in self._pipes]
+        return partial(Inference, make_actor, spec.device, self._slots, self._weights, ends)
 
 
 def _drain(end: Connection) -> None:
@@ -301,9 +279,9 @@ def _drain(end: Connection) -> None:
 
 
 def _slot_spec(spec: RunSpec) -> BlockSpec:
-    return replace(spec.block, num_steps=1, num_cars=spec.block.num_cars // spec.train.car_groups)
+    return replace(spec.block, num_steps=1)
 
 
 def request_bytes(spec: RunSpec) -> int:
     """Returns how much shared memory all request slots of a run take."""
-    return spec.train.num_collectors * spec.train.car_groups * _slot_spec(spec).num_bytes
+    return spec.train.num_collectors * _slot_spec(spec).num_bytes

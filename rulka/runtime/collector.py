@@ -6,8 +6,8 @@ Dimensions: T decisions, N cars, L frames seen at once, H x W pixels, F floats.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -74,12 +74,8 @@ class ActingPolicy(Protocol):
         """Version of the weights that act; the oldest one where they changed in the middle of a block."""
         ...
 
-    def ask(self, image: Tensor, floats: Tensor) -> None:
-        """Asks what N cars should do that see this; `answer` has to follow before the next question."""
-        ...
-
-    def answer(self) -> Decision:
-        """Returns the decision, waiting if it must; exploring, as all collecting does."""
+    def act(self, image: Tensor, floats: Tensor) -> Decision:
+        """Decides for N cars, exploring, as all collecting does: image [N, L, H, W] uint8, floats [N, F] float32."""
         ...
 
     def set_moment(self, moment: Moment) -> None:
@@ -96,13 +92,9 @@ class LocalActor:
         self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict
         self._actor = actor
 
-    def ask(self, image: Tensor, floats: Tensor) -> None:
-        """Decides at once, exploring: image [N, L, H, W] uint8, floats [N, F] float32."""
-        self._decision = self._actor.act(image, floats, explore=True)
-
-    def answer(self) -> Decision:
-        """Returns the decision."""
-        return self._decision
+    def act(self, image: Tensor, floats: Tensor) -> Decision:
+        """Decides, exploring."""
+        return self._actor.act(image, floats, explore=True)
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the actor."""
@@ -110,50 +102,30 @@ class LocalActor:
         self.version = version
 
 
-class CarGroup(NamedTuple):
-    """Cars that are stepped together, and who drives them.
-
-    Attributes:
-        environment: of the cars.
-        policy: who drives.
-        seed: of the environment.
-    """
-
-    environment: CarBatch
-    policy: ActingPolicy
-    seed: int
-
-
 def _nothing() -> None:
     pass
 
 
 class Collector:
-    """Lets policies drive its cars and writes what happens into blocks, each going on where the last one ended.
+    """Lets a policy drive its cars and writes what happens into blocks, each going on where the last one ended."""
 
-    The cars of a block may be several groups that take turns: while the policy of one is asked, others are stepped.
-
-    """
-
-    def __init__(self, index: int, groups: Sequence[CarGroup], spec: BlockSpec) -> None:
+    def __init__(self, index: int, environment: CarBatch, policy: ActingPolicy, seed: int, spec: BlockSpec) -> None:
         """Starts the races.
 
         Args:
             index: which collector this is.
-            groups: of equally many cars, `spec.num_cars` together.
+            environment: of `spec.num_cars` cars.
+            policy: drives them.
+            seed: of the environment.
             spec: shape of the blocks to fill.
         """
-        self._index = index
-        size = spec.num_cars // len(groups)
-        self._groups = [(group, slice(k * size, (k + 1) * size)) for k, group in enumerate(groups)]
-        self._spec = spec
+        self._index, self._environment, self._policy, self._spec = index, environment, policy, spec
         self._image = np.zeros((spec.num_cars, *spec.image_shape), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
         self._cars = np.full((spec.num_cars, 4), np.nan, np.float32)
-        for group, rows in self._groups:
-            group.environment.reset_into(self._image[rows], self._floats[rows], self._potential[rows], group.seed)
+        environment.reset_into(self._image, self._floats, self._potential, seed)
 
     def fill(self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing) -> BlockFilled:
         """Fills a whole block; frames are written by the environment straight into it.
@@ -168,46 +140,37 @@ class Collector:
         """
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
-        self._acting_s = simulating_s = 0.0
-        for group, rows in self._groups:
-            group.policy.set_moment(moment)
-            group.environment.set_moment(moment)
-            self._ask(group.policy, block, 0, rows)
+        acting_s = simulating_s = 0.0
+        self._policy.set_moment(moment)
+        self._environment.set_moment(moment)
         for t in range(self._spec.num_steps):
-            for group, rows in self._groups:
-                began_s = time.perf_counter()
-                decision = group.policy.answer()
-                acted_s = time.perf_counter()
-                result = group.environment.step_into(
-                    decision.action, block.image[t + 1, rows], block.floats[t + 1, rows], block.potential[t + 1, rows]
-                )
-                self._acting_s += acted_s - began_s
-                simulating_s += time.perf_counter() - acted_s
-                if t + 1 < self._spec.num_steps:  # what the next block begins with, that one asks
-                    self._ask(group.policy, block, t + 1, rows)
-                _write(block, t, rows, decision, result)
-                races += self._races_ended(group.policy, rows, result)
+            began_s = time.perf_counter()
+            decision = self._policy.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]))
+            acted_s = time.perf_counter()
+            result = self._environment.step_into(
+                decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
+            )
+            acting_s += acted_s - began_s
+            simulating_s += time.perf_counter() - acted_s
+            _write(block, t, decision, result)
+            races += self._races_ended(result)
             on_step()
-        for group, rows in self._groups:
-            if (cars := group.environment.cars()) is not None:
-                self._cars[rows] = cars
+        if (cars := self._environment.cars()) is not None:
+            self._cars[:] = cars
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
-        oldest = min(group.policy.version for group, _ in self._groups)
-        spent = CollectorTimes(0.0, 0.0, self._acting_s, simulating_s)
-        return BlockFilled(0, oldest, tuple(races), self._cars.copy(), spent)
+        spent = CollectorTimes(0.0, 0.0, acting_s, simulating_s)
+        return BlockFilled(0, self._policy.version, tuple(races), self._cars.copy(), spent)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Returns its cars, and what they see and have earned; None where the environment cannot say."""
-        environments = [group.environment.state_dict() for group, _ in self._groups]
-        known = [_tensors(each) for each in environments if each is not None]
-        return {"environments": known, "arrays": _tensors(self._arrays())} if len(known) == len(environments) else None
+        cars = self._environment.state_dict()
+        return None if cars is None else {"environment": _tensors(cars), "arrays": _tensors(self._arrays())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        for (group, _), saved in zip(self._groups, state["environments"], strict=True):
-            values = {name: x.numpy() if torch.is_tensor(x) else x for name, x in saved.items()}
-            group.environment.load_state_dict(values)
+        saved = state["environment"].items()
+        self._environment.load_state_dict({name: x.numpy() if torch.is_tensor(x) else x for name, x in saved})
         for name, array in self._arrays().items():
             array[...] = state["arrays"][name].numpy()
 
@@ -221,23 +184,17 @@ class Collector:
         }
 
     def close(self) -> None:
-        """Closes the environments."""
-        for group, _ in self._groups:
-            group.environment.close()
+        """Closes the environment."""
+        self._environment.close()
 
-    def _ask(self, policy: ActingPolicy, block: ExperienceBlock, t: int, rows: slice) -> None:
-        began_s = time.perf_counter()
-        policy.ask(torch.from_numpy(block.image[t, rows]), torch.from_numpy(block.floats[t, rows]))
-        self._acting_s += time.perf_counter() - began_s
-
-    def _races_ended(self, policy: ActingPolicy, rows: slice, result: StepResult) -> list[RaceEnd]:
-        total = self._total_reward[rows]
+    def _races_ended(self, result: StepResult) -> list[RaceEnd]:
+        total = self._total_reward
         total[result.is_reset] = 0.0
         total += np.where(result.is_reset, 0.0, result.reward)
         return [
             RaceEnd(
                 collector=self._index,
-                version=policy.version,
+                version=self._policy.version,
                 is_finished=bool(result.is_finished[car]),
                 is_full_race=bool(result.is_full_race[car]),
                 time_ms=int(result.race_time_ms[car]),
@@ -253,11 +210,11 @@ def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
-def _write(block: ExperienceBlock, t: int, rows: slice, decision: Decision, result: StepResult) -> None:
-    block.action[t, rows] = decision.action
-    block.log_prob[t, rows] = decision.log_prob
-    block.is_greedy[t, rows] = decision.is_greedy
-    block.reward[t, rows] = result.reward
-    block.terminated[t, rows] = result.terminated
-    block.truncated[t, rows] = result.truncated
-    block.is_reset[t, rows] = result.is_reset
+def _write(block: ExperienceBlock, t: int, decision: Decision, result: StepResult) -> None:
+    block.action[t] = decision.action
+    block.log_prob[t] = decision.log_prob
+    block.is_greedy[t] = decision.is_greedy
+    block.reward[t] = result.reward
+    block.terminated[t] = result.terminated
+    block.truncated[t] = result.truncated
+    block.is_reset[t] = result.is_reset

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -25,7 +25,7 @@ from torch import Tensor
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import LocalActor
 from rulka.runtime.messages import BlockFilled, Fill, Stop
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import (
@@ -309,7 +309,7 @@ class CollectorWork(Work):
         part: CollectorSpec,
         blocks: SharedBlocks,
         weights: SharedWeights,
-        inference: Sequence[MakeClient],
+        inference: MakeClient | None,
         connection: Connection,
     ) -> None:
         """Builds the collector.
@@ -318,23 +318,17 @@ class CollectorWork(Work):
             part: what to build.
             blocks: its slots.
             weights: that the learner publishes.
-            inference: the way to central inference of each group of cars; none lets the process choose actions itself.
+            inference: the way to central inference; None lets the process choose actions itself.
             connection: to the learner.
         """
         super().__init__(connection, "building its environment and network")
         self._blocks = blocks
-        self._policies: list[SyncedActor | InferenceClient]
-        if inference:
-            self._policies = [make(self._wait_for_decision) for make in inference]
+        self._policy: SyncedActor | InferenceClient
+        if inference is None:
+            self._policy = SyncedActor(part.make_actor(part.seed), weights)
         else:
-            self._policies = [SyncedActor(part.make_actor(part.seed), weights)]
-        size = part.block.num_cars // len(self._policies)
-        seeds = np.random.SeedSequence(part.seed).generate_state(len(self._policies)).tolist()
-        groups = [
-            CarGroup(part.make_cars(size, at_line=False), policy, seed if len(seeds) > 1 else part.seed)
-            for policy, seed in zip(self._policies, seeds, strict=True)
-        ]
-        self._collector = Collector(part.index, groups, part.block)
+            self._policy = inference(self._wait_for_decision)
+        self._collector = part.build_with(self._policy)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
@@ -344,8 +338,7 @@ class CollectorWork(Work):
             if isinstance(message, Stop):
                 break
             permitted_s = time.monotonic()
-            for policy in self._policies:
-                policy.begin_block()
+            self._policy.begin_block()
             loaded_s = time.monotonic()
             filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
             waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
@@ -459,8 +452,8 @@ class CollectorProcesses(PermittedCollectors):
 
     def _make_work(self, index: int, num_restarts: int) -> MakeWork:
         part = collector_spec(self._spec, index, self._num_starts, num_restarts)
-        clients = [] if self._inference is None else self._inference.clients_of(index, num_restarts)
-        return partial(CollectorWork, part, self._blocks[index], self._weights, clients)
+        client = None if self._inference is None else self._inference.client_of(index, num_restarts)
+        return partial(CollectorWork, part, self._blocks[index], self._weights, client)
 
 
 def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBlock:

@@ -22,11 +22,7 @@ class RuntimeParams(Section):
     cluster: Literal["none", "ray"] = key(
         "none", "where collectors are: on this machine, or on the nodes of the Ray cluster in RULKA_CLUSTER"
     )
-    inference: Literal["local", "central"] = key("local", "central lets policy workers act for the collectors")
-    policy_workers: Count = key(1, "processes that act for the collectors, of central inference")
-    car_groups: Count = key(
-        1, "parts of a collector's cars that take turns: simulated, and decided for by central inference"
-    )
+    inference: Literal["local", "central"] = key("local", "central lets one process act for all collectors")
     cars_per_collector: Several = key(32, "cars that one collector drives side by side")
     block_steps: Several = key(64, "decisions of every car in one block of experience")
     precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster at start")
@@ -44,15 +40,8 @@ class RuntimeParams(Section):
         yield from super()._impossible()
         if self.inference == "central" and self.num_collectors == 0:
             yield "central inference acts for collector processes, and num_collectors 0 has none"
-        if self.inference == "local" and (self.policy_workers, self.car_groups) != (1, 1):
-            yield "policy_workers and car_groups are of central inference; with inference local both must be 1"
-        if self.policy_workers > max(1, self.num_collectors):
-            yield f"{self.policy_workers} policy_workers have only {self.num_collectors} collectors to act for"
-        if self.cars_per_collector % self.car_groups:
-            yield f"{self.cars_per_collector} cars_per_collector cannot be parted into {self.car_groups} car_groups"
-        for name in ("num_collectors", *(("policy_workers",) if self.inference == "central" else ())):
-            if getattr(self, name) % self.learners:
-                yield f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
+        if self.num_collectors % self.learners:
+            yield f"num_collectors {self.num_collectors} cannot be split over {self.learners} learners"
         yield from self._impossible_in_cluster()
 
     def _impossible_in_cluster(self) -> Iterator[str]:
@@ -63,7 +52,7 @@ class RuntimeParams(Section):
         if self.num_collectors == 0:
             yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
         if self.inference == "central":
-            yield f"{elsewhere}, and policy workers act beside the learner"
+            yield f"{elsewhere}, and central inference acts beside the learner"
         if self.learners > 1:
             yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
 
@@ -80,6 +69,4 @@ class RuntimeParams(Section):
     @property
     def share_of_learner(self) -> Self:
         """What each of the learners goes by; the budget stays that of all."""
-        workers = max(1, self.policy_workers // self.learners)
-        collectors = self.num_collectors // self.learners
-        return self.model_copy(update={"learners": 1, "num_collectors": collectors, "policy_workers": workers})
+        return self.model_copy(update={"learners": 1, "num_collectors": self.num_collectors // self.learners})

@@ -14,7 +14,7 @@ from rulka.agents.precision import Precision
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
-from rulka.runtime.collector import CarBatch, CarGroup, Collector, LocalActor
+from rulka.runtime.collector import ActingPolicy, CarBatch, Collector, LocalActor
 from rulka.runtime.params import RuntimeParams
 
 RANKS_FOLDER = "ranks"
@@ -178,5 +178,10 @@ class CollectorSpec:
 
     def build(self) -> tuple[LocalActor, Collector]:
         """Builds the collector with an actor of its own."""
-        cars, actor = self.make_cars(self.block.num_cars, at_line=False), LocalActor(self.make_actor(self.seed))
-        return actor, Collector(self.index, [CarGroup(cars, actor, self.seed)], self.block)
+        actor = LocalActor(self.make_actor(self.seed))
+        return actor, self.build_with(actor)
+
+    def build_with(self, policy: ActingPolicy) -> Collector:
+        """Builds the collector, which a policy drives."""
+        cars = self.make_cars(self.block.num_cars, at_line=False)
+        return Collector(self.index, cars, policy, self.seed, self.block)

@@ -32,9 +32,8 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
         if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
             yield f"compared must name other algorithms than {self.algorithm!r}, each once"
         yield from self._impossible_in_game()
-        if self.num_tracks > self.num_cars // self.car_groups:
-            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
-            yield message + (f", in {self.car_groups} car_groups" if self.car_groups > 1 else "")
+        if self.num_tracks > self.num_cars:
+            yield f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
 
     def _impossible_in_game(self) -> Iterator[str]:
         """Yields what one car in a real game cannot do."""

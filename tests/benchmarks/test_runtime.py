@@ -1,17 +1,41 @@
-"""The parts of the runtime's benchmark that no run of the pipeline takes."""
+"""Each benchmark of the runtime in a short version: it runs to its end and prints what its table needs."""
 
 from __future__ import annotations
 
+import json
+import sys
+from types import ModuleType
+
 import pytest
 
-from benchmarks import runtime
-from rulka.device import CPU
+from benchmarks import cluster, learners, link, runtime
 from rulka.params import read_params
 
 
 @pytest.mark.slow
-def test_central_inference_is_timed_for_every_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "options", "parts"),
+    [
+        (runtime, "--seconds 4", "transport alone together sustained checkpoints inference central"),
+        (learners, "--env-steps 40960 --rounds 1", "trainings"),
+        (cluster, "--blocks 1 --rounds 1", "algorithm rounds ratio ratios"),
+        (link, "", "target_cycles_per_s"),
+    ],
+)
+def test_it_comes_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: ModuleType,
+    options: str,
+    parts: str,
+) -> None:
+    params = read_params()
+    iqn = params.iqn.model_copy(update={"buffer_steps": 20_000})
+    monkeypatch.setattr(module, "read_params", lambda: params.model_copy(update={"iqn": iqn}), raising=False)
     monkeypatch.setattr(runtime, "CENTRAL_CARS", (8,))
-    rates = runtime.central(read_params(), CPU, seconds=0.01)
-    assert set(rates) == {"ppo, 8 cars", "iqn, 8 cars"}
-    assert all(rate > 0.0 for rate in rates.values())
+    monkeypatch.setattr(link, "TRIES", 1)
+    monkeypatch.setattr(link, "TRY_S", 0.05)
+    monkeypatch.setattr(sys, "argv", [module.__name__, "--json", *options.split()])
+    module.main()
+    found = json.loads(capsys.readouterr().out)
+    assert set(parts.split()) <= set(found)

@@ -67,6 +67,7 @@ class ClusterHere:
     Attributes:
         there: nodes that are there.
         actors: all that were ever started, in the order of their starts; a collector is number `k` of its place.
+        kind: class of those that are started from now on.
         change: changes an answer, of an actor and to a method, as it is read.
     """
 
@@ -77,7 +78,7 @@ class ClusterHere:
         self.change: Callable[[Actor, str, Any], Any] = lambda _actor, _method, answer: answer
         self.num_put = 0
         self.is_closed = False
-        self._kind = kind
+        self.kind = kind
         self._calls: dict[Future[Any], tuple[Actor, str]] = {}
 
     # What the learner does ------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class ClusterHere:
 
     def start(self, node: Node | None, num_cpus: int, kind: type) -> Actor:
         assert (node, num_cpus, kind) == (None, 1, RemoteCollector)
-        actor = Actor(len(self.actors), self._kind)
+        actor = Actor(len(self.actors), self.kind)
         self.actors.append(actor)
         self._place(actor)
         return actor

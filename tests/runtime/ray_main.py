@@ -6,10 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 from runtime_fakes import fake_run, saved_env_steps
@@ -18,23 +15,15 @@ from benchmarks.ray_nodes import pretended_cluster
 from rulka.cluster import CLUSTER_VARIABLE
 from rulka.runtime.connect import train_run
 
-NUM_TRIES = 10
 PATIENCE = {
+    "RAY_agent_register_timeout_ms": "300000",
     "RAY_gcs_server_port_wait_time_s": "300",
     "RAY_health_check_timeout_ms": "300000",
+    "RAY_prestart_worker_first_driver": "false",
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_worker_niceness": "0",
 }
 """Environment of what starts Ray: how long its processes wait for one that is slow; one that is gone they miss soon."""
-Started = TypeVar("Started")
-
-
-def patiently(start: Callable[[], Started]) -> Started:
-    """Starts a node of Ray, which gives it 30 s: on a busy machine those are enough only now and then."""
-    for _ in range(NUM_TRIES - 1):
-        with suppress(Exception):  # Ray has no other for it
-            return start()
-    return start()
 
 
 def kill_node(folder: Path) -> None:
@@ -47,8 +36,7 @@ def kill_node(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    with ExitStack() as stack:
-        cluster = patiently(lambda: stack.enter_context(pretended_cluster(nodes=1, cpus=1, object_store_mb=100)))
+    with pretended_cluster(nodes=1, cpus=1, object_store_mb=100) as cluster:
         os.environ[CLUSTER_VARIABLE] = cluster.address
         threading.Thread(target=kill_node, args=(folder,), daemon=True).start()
         train_run(

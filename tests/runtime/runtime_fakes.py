@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,8 +117,6 @@ class FakeCars:
         if self._fault == "raise" and self._count == 20:
             message = "the fake cars broke down"
             raise RuntimeError(message)
-        if self._fault == "hang" and self._count == 20:
-            signal.pause()
 
 
 def fake_pixel(count, car, seed):
@@ -193,12 +190,11 @@ class FakeLearner:
         update_s: float = 0.0,
         fault: str = "",
         is_central: bool = False,
-        car_groups: int = 1,
     ) -> None:
         self.network = FakeNetwork()
         self.version, self.num_env_steps, self._pending = 0, 0, 0
         self._blocks_per_update, self._ahead, self._update_s, self._fault = blocks_per_update, ahead, update_s, fault
-        self._is_central, self._car_groups = is_central, car_groups
+        self._is_central = is_central
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
@@ -218,11 +214,7 @@ class FakeLearner:
         self.network.load_state_dict(dict(tensors))
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        groups = columns(block, self._car_groups)
-        oldest = [int(versions_in(group).min()) if len(groups) > 1 else version for group in groups]
-        for group, version_of_group in zip(groups, oldest, strict=True):
-            check_intact(group, version_of_group, is_central=self._is_central)
-        assert min(oldest) == version
+        check_intact(block, version, is_central=self._is_central)
         self.seen.append(float(block.reward.sum()) + float(block.floats.sum()))
         self.collectors.append(collector)
         self.staleness.append(self.version - version)
@@ -268,16 +260,15 @@ class FakeLearner:
 
     def _misbehave(self) -> None:
         """Does what is to happen once, in the second of several learners."""
-        if self.ranks.rank != 1 or self.version != 4 or ":" not in self._fault:
+        if self.ranks.rank != 1 or self.version != 4:
             return
-        fault, _, flag = self._fault.partition(":")
-        if Path(flag).exists() and fault != "raise":
-            return
-        Path(flag).touch()
-        if fault == "die":
+        if self._fault == "raise":
+            message = "the second learner broke down"
+            raise RuntimeError(message)
+        flag = Path(self._fault.removeprefix("die:"))
+        if self._fault.startswith("die:") and not flag.exists():
+            flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        message = "the second learner broke down"
-        raise RuntimeError(message)
 
     def inspect(self) -> dict[str, float]:
         return {"Network/weight": float(self.network.weight.detach()[0])}
@@ -306,18 +297,6 @@ class FakeLearner:
 
     def forget_experience(self) -> None:
         self._pending, self.seen = 0, []
-
-
-def columns(block: ExperienceBlock, num_groups: int) -> list[ExperienceBlock]:
-    """Returns the groups of cars of a block as blocks of their own."""
-    size = block.spec.num_cars // num_groups
-    return [
-        ExperienceBlock(
-            replace(block.spec, num_cars=size),
-            **{name: getattr(block, name)[:, k * size : (k + 1) * size] for name in block.spec.layout()},
-        )
-        for k in range(num_groups)
-    ]
 
 
 def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = False) -> None:

@@ -8,20 +8,12 @@ from typing import Any
 import pytest
 from nodes_here import ClusterHere, nodes, until_all_work
 from real_run import run_spec
-from runtime_fakes import memory_of
 from test_exact_resume import small_params
 
 from rulka.agents.params import ALGORITHM_NAMES
-from rulka.params import Params
 from rulka.runtime import connect as connecting
 from rulka.runtime.connect import connect
 from rulka.runtime.stop import StopSignals
-
-
-def params_of(algorithm: str, **train: Any) -> Params:
-    params = small_params(algorithm, {})
-    changes = {"cluster": "ray", "num_collectors": 2, "checkpoint_s": 60.0, **train}
-    return params.model_copy(update={"train": params.train.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +27,7 @@ def test_every_algorithm_learns_from_blocks_where_they_came(
     cluster = ClusterHere(nodes(1, 1))
     monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
     monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
-    spec = run_spec(params_of(algorithm), track, tmp_path)
+    spec = run_spec(small_params(algorithm, {}, cluster="ray", num_collectors=2, checkpoint_s=60.0), track, tmp_path)
     with StopSignals() as stop, connect(spec, stop) as loop:
         heard: set[int] = set()
         insert = loop._learner.insert
@@ -51,17 +43,3 @@ def test_every_algorithm_learns_from_blocks_where_they_came(
     assert outcome.state.gradient_steps > 0
     assert heard == {0, 1}
     assert cluster.is_closed
-
-
-@pytest.mark.slow
-def test_the_policy_of_pql_learns_in_a_process_beside_the_learner(
-    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = ClusterHere(nodes(1, 1))
-    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
-    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
-    params = params_of("pql")
-    params = params.model_copy(update={"pql": params.pql.model_copy(update={"policy_process": True})})
-    with StopSignals() as stop, connect(run_spec(params, track, tmp_path), stop) as loop:
-        assert len(memory_of()) == 3, "blocks that are shown, and weights each way"
-        assert loop.run().ended_by == "max_env_steps"

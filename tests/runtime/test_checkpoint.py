@@ -14,66 +14,47 @@ def _state(number: int) -> dict:
     return {"number": number, "tensors": {"weight": torch.arange(4.0) * number}, "none": None, "list": [1, (2.5, "x")]}
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "run")
-    assert checkpoints.load_newest() is None
-    checkpoints.save(7, _state(3))
-    loaded = checkpoints.load_newest()
+def newest(folder: Path) -> dict:
+    loaded = Checkpoints(folder).load_newest()
     assert loaded is not None
-    assert torch.equal(loaded["tensors"]["weight"], torch.tensor([0.0, 3.0, 6.0, 9.0]))
-    assert {name: loaded[name] for name in ("number", "none", "list")} == {
-        "number": 3,
-        "none": None,
-        "list": [1, (2.5, "x")],
-    }
+    return loaded
 
 
-def test_last_two_are_kept(tmp_path: Path) -> None:
+def test_the_last_two_are_kept_whatever_the_clock_says(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.load_newest() is None
     for number in (5, 999, 10_000_000):
         checkpoints.save(number, _state(number))
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [
-        "checkpoint-000000000999.ckpt",
-        "checkpoint-000010000000.ckpt",
-    ]
-
-
-def test_a_clock_that_was_set_back_does_not_make_an_older_one_the_newest(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(5, _state(5))
-    checkpoints.save(999, _state(999))
-    newest, oldest = checkpoints.files()
-    os.utime(newest, (1.0, 1.0))
-    assert oldest.stat().st_mtime > newest.stat().st_mtime
-    loaded = checkpoints.load_newest()
-    assert loaded is not None
-    assert loaded["number"] == 999
+    names = [path.name for path in sorted(tmp_path.iterdir())]
+    assert names == ["checkpoint-000000000999.ckpt", "checkpoint-000010000000.ckpt"]
+    os.utime(checkpoints.files()[0], (1.0, 1.0))
+    loaded = newest(tmp_path)
+    assert torch.equal(loaded.pop("tensors")["weight"], torch.arange(4.0) * 10_000_000)
+    assert loaded == {"number": 10_000_000, "none": None, "list": [1, (2.5, "x")]}
 
 
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.999])
-def test_flipped_byte_is_detected_and_the_one_before_is_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, where: float
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_damage_is_detected_and_the_one_before_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, where: float, is_cut: bool
 ) -> None:
+    """A flipped byte, or a file that ends early; where both are damaged nothing is used."""
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, _state(1))
-    newest = checkpoints.save(2, _state(2))
-    data = bytearray(newest.read_bytes())
-    data[int(where * len(data))] ^= 0x10
-    newest.write_bytes(data)
-    loaded = checkpoints.load_newest()
-    assert loaded is not None
-    assert loaded["number"] == 1
+    paths = [checkpoints.save(number, _state(number)) for number in (1, 2)]
+
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        place = int(where * len(data))
+        data[place] ^= 0x10
+        path.write_bytes(data[:place] if is_cut else data)
+
+    damage(paths[1])
+    assert newest(tmp_path)["number"] == 1
     assert "checkpoint-000000000002.ckpt is damaged" in caplog.text
     assert "trying the one before it" in caplog.text
-
-
-def test_cut_off_file_is_detected(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    newest = checkpoints.save(2, _state(2))
-    for length in (0, 10, 200):
-        newest.write_bytes(newest.read_bytes()[:length])
-        with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged"):
-            checkpoints.load_newest()
+    damage(paths[0])
+    with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged"):
+        checkpoints.load_newest()
 
 
 def test_code_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -96,9 +77,7 @@ def test_full_disk_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"checkpoint-000000000002.ckpt: No space left.*earlier .* untouched"):
         checkpoints.save(2, _state(2))
-    loaded = checkpoints.load_newest()
-    assert loaded is not None
-    assert loaded["number"] == 1
+    assert newest(tmp_path)["number"] == 1
     assert len(list(tmp_path.iterdir())) == 1
 
 

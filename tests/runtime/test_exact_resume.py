@@ -30,7 +30,7 @@ class Killed(BaseException):
     """Stands for `kill -9`: nothing is saved when it comes."""
 
 
-def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
+def small_params(algorithm: str, extras: Mapping[str, Any], **train: Any) -> Params:
     """Returns parameters of a run of some 20 updates; `extras` are of the section of the algorithm, or `network`."""
     params = read_params(ROOT / "params.yaml").model_dump()
     params["observation"] |= {"height": 36, "width": 36}
@@ -51,7 +51,7 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
         "check_races": 2,
         "check_candidates": 2,
         "final_check_races": 2,
-    }
+    } | train
     params[algorithm] |= {name: value for name, value in SMALL.items() if name in params[algorithm]}
     params["ppo"] |= {"steps_per_update": 72, "batch_size": 24, "epochs": 2, "value_warmup_steps": 144}
     params["impala"] |= {"steps_per_update": 48, "batch_size": 24, "value_warmup_steps": 144}
@@ -187,8 +187,7 @@ def went_on_alike(outcome: Outcome | None, resumed: LearnerLoop, whole: Outcome,
 
 
 def test_experience_that_is_rebuilt_costs_no_file_and_learning_waits_for_it(tmp_path: Path, track: Path) -> None:
-    params = small_params("iqn", {})
-    params = params.model_copy(update={"train": params.train.model_copy(update={"experience": "rebuilt"})})
+    params = small_params("iqn", {}, experience="rebuilt")
     spec = run_spec(params, track, tmp_path)
     drive(spec, killed_at=8)
     assert not list(tmp_path.rglob("*.npz"))

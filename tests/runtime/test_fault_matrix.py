@@ -82,18 +82,6 @@ def test_a_full_disk_for_metrics_is_a_named_error(tmp_path: Path, monkeypatch: p
         train_run(fake_run(tmp_path))
 
 
-@pytest.mark.slow
-def test_a_collector_that_outlives_the_run_ends(tmp_path: Path) -> None:
-    """`kill -9` of the stage alone: its collectors must not go on without it."""
-    with fake_stage(tmp_path, "2") as stage:
-        until_saved(stage, tmp_path)
-        children = psutil.Process(stage.pid).children()
-        assert len(children) == 3, "resource tracker and two collectors"
-        stage.kill()
-        stage.wait(PATIENCE_S)
-        wait_for(lambda: not any(map(is_alive, children)), "the collectors to end")
-
-
 @pytest.mark.parametrize("full_at", [1, 2, 3, 4])
 def test_a_full_disk_ends_the_run_and_leaves_what_was_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: int

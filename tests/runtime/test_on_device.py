@@ -12,75 +12,39 @@ import numpy as np
 import pytest
 import torch
 from real_run import run_spec
+from test_exact_resume import small_params
 
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.device import CPU
-from rulka.params import read_params
 from rulka.runtime.central import Inference, InferenceClient
 from rulka.runtime.connect import train_run
 from rulka.runtime.messages import Stop
 from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
 from rulka.runtime.specs import RunSpec
-from rulka.tracks.generate import generate_track
 from tests.waiting import PATIENCE_S
 
 
-def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_steps: int = 96) -> RunSpec:
-    params = read_params()
-    track = tmp_path / "track.npz"
-    generate_track(**params.track.model_dump() | {"length_m": 150.0}).save(track)
-    train = {
-        "algorithm": algorithm,
-        "num_collectors": 0,
-        "cars_per_collector": 3,
-        "block_steps": 8,
-        "max_env_steps": max_env_steps,
-        "max_minutes": None,
-        "num_checks": 2,
-        "check_races": 2,
-        "check_candidates": 2,
-        "final_check_races": 2,
-    }
-    body = params.network.iqn.model_copy(update={"tau_embedding": 8})
-    network = {"float_hidden": 16, "dense_hidden": 32, "iqn": body}
-    ppo = {"steps_per_update": 24, "batch_size": 24, "epochs": 1, "value_warmup_steps": 0}
-    iqn = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "warmup_steps": 0, "demonstration_share": 0.0}
-    iqn |= {"gradient_steps_per_update": 1, "samples_per_insert": 1.0}  # the stand-in is slow
-    pql = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "critic_warmup_updates": 1, "max_steps_ahead": 0}
-    pql |= {"steps_per_critic_update": 24, "critic_updates_per_version": 1}
-    groups = {"steps_per_update": 24, "batch_size": 24}
-    pairs = params.dpo.pairs.model_copy(update={"group_size": 3})
-    params = params.model_copy(
-        update={
-            "train": params.train.model_copy(update=train),
-            "network": params.network.model_copy(update=network),
-            "race_end": params.race_end.model_copy(update={"max_race_s": 1.0}),
-            "ppo": params.ppo.model_copy(update=ppo),
-            "impala": params.impala.model_copy(update={"steps_per_update": 24, "value_warmup_steps": 0}),
-            "grpo": params.grpo.model_copy(update=groups | {"group_size": 3}),
-            "dpo": params.dpo.model_copy(update=groups | {"pairs": pairs}),
-            "iqn": params.iqn.model_copy(update=iqn),
-            "pql": params.pql.model_copy(update=pql),
-        }
-    )
-    spec = run_spec(params, track, tmp_path / "run")
-    return replace(spec, device=device)
+def small_run(folder: Path, track: Path, algorithm: str, device: torch.device, max_env_steps: int = 240) -> RunSpec:
+    params = small_params(algorithm, {}, max_env_steps=max_env_steps, num_checks=2, checkpoint_s=60.0)
+    return replace(run_spec(params, track, folder), device=device)
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [pytest.param(name, marks=[] if name == "ppo" else pytest.mark.slow) for name in sorted(ALGORITHMS)],
 )
-def test_a_run_begun_there_goes_on_here_and_back(tmp_path: Path, device: torch.device, algorithm: str) -> None:
-    for place, until in ((device, 96), (CPU, 192), (device, 288)):
-        outcome = train_run(small_run(tmp_path, algorithm, place, until))
+def test_a_run_begun_there_goes_on_here_and_back(
+    tmp_path: Path, track: Path, device: torch.device, algorithm: str
+) -> None:
+    for place, until in ((device, 240), (CPU, 480), (device, 720)):
+        outcome = train_run(small_run(tmp_path, track, algorithm, place, until))
         assert outcome.state.env_steps == until
         assert {tensor.device for tensor in outcome.best.tensors.values()} == {CPU}
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param("ppo", marks=pytest.mark.slow), "iqn"])
-def test_central_inference_decides_there(tmp_path: Path, device: torch.device, algorithm: str) -> None:
-    spec = small_run(tmp_path, algorithm, device)
+def test_central_inference_decides_there(tmp_path: Path, track: Path, device: torch.device, algorithm: str) -> None:
+    spec = small_run(tmp_path, track, algorithm, device)
     slot, weights = replace(spec.block, num_steps=1), spec.make_learner().network.state_dict()
     weights = {name: tensor.cpu() for name, tensor in weights.items()}
     slots = [SharedBlocks(slot, 1) for _ in range(2)]
@@ -96,8 +60,7 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
     floats = torch.from_numpy(rng.normal(size=(3, slot.num_floats)).astype(np.float32))
     asking = [InferenceClient(each, pipe[0], 0, lambda: None) for each, pipe in zip(slots, pipes, strict=True)]
     for remote in asking:
-        remote.ask(image, floats)
-        decision = remote.answer()
+        decision = remote.act(image, floats)
         assert decision.action.shape == (3,)
         assert remote.version == 4
     ours.send(Stop())

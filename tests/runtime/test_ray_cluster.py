@@ -8,16 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from ray_main import PATIENCE, patiently
+from ray_main import PATIENCE
 from runtime_fakes import BLOCK_STEPS, OVER_S, FakeLearner, fake_run, is_alive
 
-from benchmarks.ray_nodes import HOST, pretended_cluster
+from benchmarks.ray_nodes import add_node, pretended_cluster
 from rulka.cluster import CLUSTER_VARIABLE
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
@@ -36,19 +35,17 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes with two CPUs each; their processes import the fakes by name."""
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch:
         paths = os.pathsep.join((str(Path(__file__).parent), str(ROOT)))
         for name, value in (PATIENCE | {"PYTHONPATH": paths}).items():
             patch.setenv(name, value)
-        made = patiently(
-            lambda: stack.enter_context(pretended_cluster(nodes=2, cpus=2, object_store_mb=STORE_MB)),
-        )
-        patch.setenv(CLUSTER_VARIABLE, made.address)
-        yield made
+        with pretended_cluster(nodes=2, cpus=2, object_store_mb=STORE_MB) as made:
+            patch.setenv(CLUSTER_VARIABLE, made.address)
+            yield made
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No collector counts as lost that is only slow."""
 
     def collectors(*arguments: Any, **named: Any) -> RayCollectors:
@@ -124,7 +121,7 @@ def _store_bytes() -> int:
 
 @pytest.mark.slow
 def test_a_training_has_exactly_its_samples_though_one_is_killed_and_another_stands_still(
-    tmp_path: Path, cluster: Any, patient: None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     totals: list[int] = []
     spec = fake_run(tmp_path, cluster="ray", num_collectors=3, max_env_steps=10**9, cars={"step_s": 0.002})
@@ -163,9 +160,7 @@ def test_a_training_has_exactly_its_samples_though_one_is_killed_and_another_sta
 
 
 @pytest.mark.slow
-def test_a_node_is_removed_and_comes_back(
-    tmp_path: Path, cluster: Any, patient: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_is_removed_and_comes_back(tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     spec = fake_run(tmp_path, cluster="ray", num_collectors=3, max_env_steps=10**9, cars={"step_s": 0.002})
     with StopSignals() as stop, connect(spec, stop) as loop:
         watch = Watch(loop)
@@ -177,9 +172,8 @@ def test_a_node_is_removed_and_comes_back(
             wait_for(lambda: watch.collectors.num_restarts > 0, "the loss of the node")
             left = [remote.index for remote in watch.collectors.remotes if remote.num_starts == 1]
             watch.until_blocks_of(*left)
-            node = {"num_cpus": 2, "object_store_memory": STORE_MB << 20, "node_ip_address": HOST}
             # Ray starts nodes in main threads alone.
-            watch.in_main.append(lambda: patiently(lambda: cluster.add_node(**node)))
+            watch.in_main.append(lambda: add_node(cluster, 2, STORE_MB))
             watch.until_blocks_of(0, 1, 2)
             watch.end_after(4)
 

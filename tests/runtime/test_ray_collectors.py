@@ -17,7 +17,6 @@ from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run
 
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
-from rulka.params import read_params
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
@@ -143,6 +142,11 @@ def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> Non
     assert set(run.learner.collectors) == {0, 1, 2, 3}
     assert len(run.cluster.actors) == 4
     assert run.collectors.num_restarts == 0
+    assert run.cluster.num_put == run.learner.version + 1, "each version is laid once for all"
+    size, moved = run.collectors._layout.num_bytes, run.collectors.take_weight_bytes()
+    assert moved % size == 0
+    assert size <= moved <= 4 * size * run.cluster.num_put
+    assert run.collectors.take_weight_bytes() == 0
 
 
 def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
@@ -168,18 +172,6 @@ def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
     run.learn(NUM_BLOCKS)
     run.check()
     assert moments == [number * BLOCK_STEPS for number in range(len(moments))]
-
-
-def test_each_version_is_laid_once_for_all_and_its_bytes_are_counted(begin: Begin) -> None:
-    run = begin(1, 1, num_collectors=2)
-    run.gather()
-    run.learn(NUM_BLOCKS)
-    assert run.cluster.num_put == run.learner.version + 1
-    size = run.collectors._layout.num_bytes
-    moved = run.collectors.take_weight_bytes()
-    assert moved % size == 0
-    assert size <= moved <= 2 * size * run.cluster.num_put
-    assert run.collectors.take_weight_bytes() == 0
 
 
 def test_a_slow_learner_bounds_what_each_collector_may_fill(begin: Begin) -> None:
@@ -272,32 +264,6 @@ def test_one_that_stands_still_is_made_again(begin: Begin, caplog: pytest.LogCap
     assert run.collectors.num_restarts == 1
 
 
-class Slow(RemoteCollector):
-    def _step(self) -> None:
-        super()._step()
-        time.sleep(0.2)
-
-
-def test_one_that_is_slow_and_takes_steps_is_left_alone(begin: Begin) -> None:
-    """A block may take longer than the limit; what counts is the last step."""
-    run = begin(1, num_collectors=1, kind=Slow)
-    run.gather()
-    run.collectors._limits = Limits(silence_s=2.5)
-    run.learn(1)
-    assert run.collectors.num_restarts == 0
-
-
-def test_the_third_loss_within_minutes_ends_the_run(begin: Begin) -> None:
-    run = begin(1, num_collectors=1)
-    for _ in range(2):
-        run.learn(5)
-        run.cluster.kill(run.actor(0))
-        run.learn(5)
-    run.cluster.kill(run.actor(0))
-    with pytest.raises(WorkerCrashError, match="collector 0 on node-0 was lost 3 times within 600 s; the last time it"):
-        run.learn(5)
-
-
 def test_weights_that_come_damaged_are_never_driven_with(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     run = begin(1, 1, num_collectors=2)
     run.gather()
@@ -316,17 +282,58 @@ def test_weights_that_come_damaged_are_never_driven_with(begin: Begin, caplog: p
     assert run.collectors.num_restarts > 0
 
 
-def _lie(answer: Any) -> Any:
-    return answer[0], answer[1] | {"code": "0123456789abcdef"}
+class Slow(RemoteCollector):
+    def _step(self) -> None:
+        super()._step()
+        time.sleep(0.2)
 
 
-def test_one_of_another_version_is_refused_with_both_named(begin: Begin) -> None:
-    run = begin(1, 1, num_collectors=2)
-    run.cluster.change = lambda actor, method, answer: _lie(answer) if (actor.number, method) == (1, "code") else answer
-    words = "it is of another version: code 0123456789abcdef, and the learner's is [0-9a-f]{16}"
-    with pytest.raises(CollectorRefusedError, match=f"collector 1 on node-1 is refused: {words}") as error:
-        run.until(lambda: False)
-    assert "Install the same version of Rulka on every node" in error.value.hint
+def test_one_that_is_slow_and_takes_steps_is_left_alone(begin: Begin) -> None:
+    """A block may take longer than the limit; what counts is the last step."""
+    run = begin(1, num_collectors=1, kind=Slow)
+    run.gather()
+    run.collectors._limits = Limits(silence_s=2.5)
+    run.learn(1)
+    assert run.collectors.num_restarts == 0
+
+
+class Broken(RemoteCollector):
+    def build(self, pickled: bytes) -> None:
+        message = "the collector broke down"
+        raise RuntimeError(message)
+
+
+class Unable(RemoteCollector):
+    def build(self, pickled: bytes) -> None:
+        message = "this processor cannot do that"
+        raise UserError(message, hint="Take another one.")
+
+
+class Stranger(RemoteCollector):
+    def code(self) -> tuple[str, dict[str, str]]:
+        return "", super().code()[1] | {"code": "0123456789abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words", "hint"),
+    [
+        (Broken, WorkerCrashError, r"was lost 3 times within 600 s; the last time it [\s\S]*collector broke down", ""),
+        (Unable, CollectorRefusedError, "is refused: this processor cannot do that", "Take another one."),
+        (
+            Stranger,
+            CollectorRefusedError,
+            "is refused: it is of another version: code 0123456789abcdef, and the learner's is [0-9a-f]{16}",
+            "Install the same version of Rulka on every node",
+        ),
+    ],
+)
+def test_what_would_come_again_ends_the_run_with_its_words(
+    begin: Begin, kind: type, error: type[Exception], words: str, hint: str
+) -> None:
+    run = begin(1, num_collectors=1, kind=kind)
+    with pytest.raises(error, match=f"collector 0 on node-0 {words}") as raised:
+        run.learn(1)
+    assert hint in getattr(raised.value, "hint", "")
 
 
 def test_a_node_of_another_version_that_comes_later_does_not_end_the_run(
@@ -335,7 +342,7 @@ def test_a_node_of_another_version_that_comes_later_does_not_end_the_run(
     run = begin(1, 1, num_collectors=2)
     run.gather()
     run.learn(10)
-    run.cluster.change = lambda actor, method, answer: _lie(answer) if actor.number > 1 and method == "code" else answer
+    run.cluster.kind = Stranger
     run.cluster.remove("n1")
     run.cluster.add(nodes(1, 1, 1)[2])
     run.until(lambda: "collector 1 on node-2 is refused" in caplog.text)
@@ -402,33 +409,6 @@ def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
     assert here.is_closed
 
 
-class Broken(RemoteCollector):
-    def build(self, pickled: bytes) -> None:
-        message = "the collector broke down"
-        raise RuntimeError(message)
-
-
-def test_an_error_that_comes_again_and_again_ends_the_run_with_its_words(begin: Begin) -> None:
-    run = begin(1, num_collectors=1, kind=Broken)
-    with pytest.raises(WorkerCrashError, match=r"(?s)collector 0 on node-0 was lost 3 times.*collector broke down"):
-        run.learn(1)
-
-
-class Full(RemoteCollector):
-    def build(self, pickled: bytes) -> None:
-        message = "this processor cannot do that"
-        raise UserError(message, hint="Take another one.")
-
-
-def test_what_a_node_cannot_do_is_said_with_its_hint(begin: Begin) -> None:
-    run = begin(1, num_collectors=1, kind=Full)
-    with pytest.raises(
-        CollectorRefusedError, match="collector 0 on node-0 is refused: this processor cannot do that"
-    ) as error:
-        run.learn(1)
-    assert error.value.hint == "Take another one."
-
-
 def test_a_whole_training_has_the_samples_that_it_would_have_had(tmp_path: Path, here: ClusterHere) -> None:
     """The loop, the rank and the budget: exactly as many environment steps as asked for, though one was killed."""
     num_blocks = 0
@@ -452,7 +432,7 @@ def test_a_whole_training_has_the_samples_that_it_would_have_had(tmp_path: Path,
 # What a cluster has to have -------------------------------------------------------------------------------------------
 
 
-def test_too_few_cpus_are_said_at_once_with_what_is_there(tmp_path: Path) -> None:
+def test_too_little_is_said_at_once_with_what_is_there(tmp_path: Path) -> None:
     cluster = ClusterHere(nodes(2, 1))
     wanted = r"num_collectors 4 take a CPU each, and the cluster has 3: node-0 2, node-1 1"
     with pytest.raises(ClusterTooSmallError, match=wanted):
@@ -461,16 +441,11 @@ def test_too_few_cpus_are_said_at_once_with_what_is_there(tmp_path: Path) -> Non
     with pytest.raises(ClusterTooSmallError, match="has 3, of which others have taken 2"):
         Run(tmp_path, cluster, num_collectors=2)
     assert cluster.actors == []
-
-
-def test_too_little_memory_for_blocks_is_said_with_both_figures() -> None:
-    there = [node._replace(store_bytes=100 << 20) for node in nodes(1, 2)]
-    check_size(2, there, 3, 50 << 20)
-    with pytest.raises(ClusterTooSmallError, match=r"of node node-0 has 100 MiB, .* may take 120 MiB"):
-        check_size(2, there, 3, 60 << 20)
-    roomy = there[0]._replace(store_bytes=1 << 30)
-    with pytest.raises(ClusterTooSmallError, match=r"of node node-1 has 100 MiB, .* may take 120 MiB"):
-        check_size(3, [roomy, there[1]], 3, 60 << 20)
+    one, other = (node._replace(store_bytes=100 << 20) for node in nodes(1, 2))
+    check_size(2, [one, other], 3, 50 << 20)
+    for count, there, name in ((2, one, "node-0"), (3, one._replace(store_bytes=1 << 30), "node-1")):
+        with pytest.raises(ClusterTooSmallError, match=f"of node {name} has 100 MiB, .* may take 120 MiB"):
+            check_size(count, [there, other], 3, 60 << 20)
 
 
 @pytest.mark.parametrize(
@@ -479,7 +454,7 @@ def test_too_little_memory_for_blocks_is_said_with_both_figures() -> None:
         ({"num_collectors": 0}, "num_collectors 0 has no processes that could be elsewhere"),
         ({"num_collectors": 2, "learners": 2}, "2 learners have their collectors beside them"),
         ({"num_collectors": 1, "environment": "game"}, "games run where the learner does"),
-        ({"num_collectors": 1, "inference": "central"}, "policy workers act beside the learner"),
+        ({"num_collectors": 1, "inference": "central"}, "central inference acts beside the learner"),
     ],
 )
 def test_what_collectors_elsewhere_cannot_do_is_refused_when_parameters_are_read(
@@ -487,7 +462,3 @@ def test_what_collectors_elsewhere_cannot_do_is_refused_when_parameters_are_read
 ) -> None:
     with pytest.raises(ValueError, match=message):
         fake_run(Path(), cluster="ray", **changes)
-
-
-def test_nobody_asks_for_a_cluster_by_default() -> None:
-    assert read_params().train.cluster == "none"

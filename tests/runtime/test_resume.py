@@ -12,9 +12,6 @@ from runtime_fakes import BLOCK_STEPS, fake_run
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Delivery
 from rulka.runtime.connect import connect, train_run
-from rulka.runtime.messages import RaceEnd
-from rulka.runtime.metrics import RaceStatistics
-from rulka.runtime.metrics_log import MetricsLog, read_metrics
 from rulka.runtime.stop import StopRequestedError, StopSignals
 
 
@@ -44,43 +41,6 @@ def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
         assert loop._learner.collectors == []
     assert again.best.result == first.best.result
     assert again.best.env_steps == first.best.env_steps
-
-
-def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, env_steps=0, num_bytes=0)
-    log.write(10, {"Training": {"loss": 1.0}}, {})
-    num_bytes = log.num_bytes
-    log.write(20, {"Training": {"loss": 2.0}}, {})
-    log.close()
-    log = MetricsLog(tmp_path, env_steps=10, num_bytes=num_bytes)
-    log.write(15, {"Training": {"loss": float("nan"), "text": "x"}}, {})
-    log.close()
-    expected = [{"env_steps": 10, "loss": 1.0}, {"env_steps": 15, "loss": None, "text": "x"}]
-    assert list(read_metrics(tmp_path / "metrics.jsonl")) == expected
-    # The same in DVCLive's folder, where what is not a number has no place.
-    assert (tmp_path / "dvclive/plots/metrics/Training/loss.tsv").read_text().split() == ["step", "loss", "10", "1.0"]
-
-
-def test_new_run_does_not_inherit_metrics(tmp_path: Path) -> None:
-    for _ in range(2):
-        log = MetricsLog(tmp_path, env_steps=0, num_bytes=0)
-        log.write(10, {"Training": {"loss": 1.0}}, {})
-        log.close()
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
-    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-    assert len((tmp_path / "dvclive/plots/metrics/Training/loss.tsv").read_text().splitlines()) == 2
-
-
-def test_race_statistics_survive(tmp_path: Path) -> None:
-    statistics = RaceStatistics()
-    assert statistics.values()["finish_rate"] is None
-    for time_ms, is_finished, is_full in [(9000, False, True), (20_000, True, True), (8000, True, False)]:
-        statistics.add([RaceEnd(0, 0, is_finished, is_full, time_ms, 100.0, 3.0)])
-    assert statistics.best_training_time_s == 20.0
-    again = RaceStatistics()
-    again.load_state_dict(statistics.state_dict())
-    assert again.values() == statistics.values()
-    assert again.values()["finish_rate"] == pytest.approx(1 / 2), "the third began down the track"
 
 
 def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +18,13 @@ from runtime_fakes import (
     FakeCars,
     FakeNetwork,
     check_intact,
-    columns,
     fake_run,
     record_in,
 )
-from torch import Tensor
 
-from rulka.agents.spec import Decision
 from rulka.buffers.experience import new_block
 from rulka.runtime import learner_loop
-from rulka.runtime.collector import CarGroup, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
@@ -47,7 +43,7 @@ def _train(spec, during=lambda loop: None):
 def test_blocks_follow_each_other() -> None:
     """The first observation of a block is the last one of the block before, and nothing is overwritten in between."""
     cars = FakeCars(SPEC.num_cars, at_line=False)
-    collector = Collector(0, [CarGroup(cars, LocalActor(FakeActor(1)), 5)], SPEC)
+    collector = Collector(0, cars, LocalActor(FakeActor(1)), 5, SPEC)
     first, second = new_block(SPEC), new_block(SPEC)
     collector.fill(first, Moment(0))
     kept = first.image[-1].copy(), first.floats[-1].copy(), first.potential[-1].copy()
@@ -60,53 +56,11 @@ def test_blocks_follow_each_other() -> None:
     assert (second.log_prob == BLOCK_STEPS * MOMENT).all(), "the actor was told how many env steps were taken"
 
 
-class NotingActor(LocalActor):
-    """Notes when it is asked, and when its answer is taken."""
-
-    def __init__(self, name: str, seed: int, notes: list[str]) -> None:
-        super().__init__(FakeActor(seed))
-        self._name, self._notes = name, notes
-
-    def ask(self, image: Tensor, floats: Tensor) -> None:
-        self._notes.append(f"{self._name}?")
-        super().ask(image, floats)
-
-    def answer(self) -> Decision:
-        self._notes.append(self._name)
-        return super().answer()
-
-
-def test_groups_of_cars_take_turns_and_do_as_they_would_alone() -> None:
-    notes: list[str] = []
-    one_car = replace(SPEC, num_cars=1)
-    groups = [
-        CarGroup(FakeCars(1, at_line=False), NotingActor(name, seed, notes), seed)
-        for name, seed in (("a", 1), ("b", 2), ("c", 3))
-    ]
-    together, block = Collector(0, groups, SPEC), new_block(SPEC)
-    alone = [
-        Collector(0, [CarGroup(FakeCars(1, at_line=False), LocalActor(FakeActor(seed)), seed)], one_car)
-        for seed in (1, 2, 3)
-    ]
-    for number in range(2):
-        filled = together.fill(block, Moment(number))
-        others = [new_block(one_car) for _ in alone]
-        expected = [one.fill(other, Moment(number)) for one, other in zip(alone, others, strict=True)]
-        assert sorted(map(str, filled.races)) == sorted(str(race) for each in expected for race in each.races)
-        for group, other in zip(columns(block, 3), others, strict=True):
-            for name in SPEC.layout():
-                np.testing.assert_array_equal(getattr(group, name), getattr(other, name))
-        np.testing.assert_array_equal(filled.cars, np.concatenate([each.cars for each in expected]))
-    num_asked = 3 * SPEC.num_steps
-    assert notes[: 2 * num_asked - 3] == ["a?", "b?", "c?", *["a", "a?", "b", "b?", "c", "c?"] * (SPEC.num_steps - 1)]
-    assert notes[2 * num_asked - 3 : 2 * num_asked] == ["a", "b", "c"], "what comes after a block, the next one asks"
-
-
 def test_races_by_hand() -> None:
     """A race lasts 7 decisions and one reset: in 16 decisions each of 3 cars ends two, with known sums of rewards."""
     actor = LocalActor(FakeActor(1))
     actor.load(3, FakeNetwork().state_dict())
-    collector = Collector(4, [CarGroup(FakeCars(SPEC.num_cars, at_line=True), actor, 5)], SPEC)
+    collector = Collector(4, FakeCars(SPEC.num_cars, at_line=True), actor, 5, SPEC)
     block = new_block(SPEC)
     races = collector.fill(block, Moment(0)).races
     assert len(races) == 6
@@ -123,6 +77,7 @@ def test_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
     other, stranger = _train(fake_run(tmp_path / "c", seed=2))
     assert learner.seen == twin.seen
     assert len(learner.seen) == 20
+    assert set(learner.staleness) == {0}, "the limiter keeps it fresh"
     assert learner.seen != stranger.seen
     assert first.best.result == second.best.result
     assert first.state.env_steps == other.state.env_steps == 20 * BLOCK_STEPS
@@ -155,24 +110,15 @@ def test_metrics_hold_what_the_report_needs(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
-def test_races_down_the_track_are_no_records(tmp_path: Path) -> None:
-    _train(fake_run(tmp_path, cars={"starts_at_line": False}))
-    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["best_training_time_s"] is None
-
-
 def test_only_greedy_races_make_records(tmp_path: Path) -> None:
-    """The one check car that finishes takes 7 decisions of 50 ms; its race is kept whole."""
+    """Training races begin down the track; the one check car that finishes takes 7 decisions of 50 ms, kept whole."""
     outcome, _ = _train(fake_run(tmp_path, cars={"starts_at_line": False}))
     assert outcome.record_s == 0.35
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["best_training_time_s"] is None
     race = record_in(tmp_path)
     assert race["action"].tolist() == [1] * RACE_STEPS
     np.testing.assert_array_equal(race["floats"][:, 3], np.arange(RACE_STEPS))
     assert race["image"].shape == (RACE_STEPS, 1, HEIGHT, WIDTH)
-
-
-def test_limiter_keeps_serial_experience_fresh(tmp_path: Path) -> None:
-    _, learner = _train(fake_run(tmp_path))
-    assert set(learner.staleness) == {0}
 
 
 def test_stall_is_an_error_that_names_the_numbers(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from runtime_fakes import FakeNetwork, fake_run, memory_of
 
 from rulka.buffers.experience import BlockSpec
 from rulka.runtime import shared as shared_module
+from rulka.runtime.central import InferenceClient
 from rulka.runtime.collectors import CollectorProcesses
+from rulka.runtime.messages import Response
 from rulka.runtime.shared import (
     MEMORY_FOLDER,
     NO_VERSION,
+    POISON,
     IncompleteBlockError,
     SharedBlocks,
     SharedMemoryError,
@@ -52,13 +55,6 @@ def weights() -> SharedWeights:
     return SharedWeights(layout_of(TENSORS))
 
 
-def test_slots_are_poisoned_at_creation(blocks: SharedBlocks) -> None:
-    for slot in range(3):
-        assert np.isnan(blocks[slot].reward).all()
-        assert (blocks[slot].image == 255).all()
-        assert (blocks[slot].action == 255).all()
-
-
 def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: SharedBlocks) -> None:
     other = SharedBlocks(SPEC, 3, blocks._memory)
     for slot in range(3):
@@ -70,22 +66,54 @@ def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: Shared
         np.testing.assert_array_equal(blocks[slot].image, np.full((5, 2, 1, 3, 5), 10 * slot))
 
 
+NUMBERS = BlockSpec(1, num_cars=2, height=3, width=5, num_floats=6, decision_shape=(2,), continuous=True)
+
+
 @pytest.mark.parametrize(
-    ("name", "size"),
-    [("reward", 8), ("potential", 10), ("floats", 60), ("action", 8), ("is_reset", 8), ("log_prob", 8)],
+    ("spec", "name", "size"),
+    [
+        *((SPEC, name, 8) for name in ("reward", "action", "is_reset", "log_prob")),
+        (SPEC, "potential", 10),
+        (SPEC, "floats", 60),
+        (NUMBERS, "action", 4),  # what says of an index that nobody wrote it is a number like any other
+    ],
 )
-def test_every_missing_part_is_noticed(blocks: SharedBlocks, name: str, size: int) -> None:
-    for part in SPEC.layout():
-        getattr(blocks[0], part)[...] = 0
-    check_written(blocks[0])
-    kept = getattr(blocks[0], name).copy()
-    blocks.poison(0)
-    for part in SPEC.layout():
-        if part != name:
-            getattr(blocks[0], part)[...] = 0
-    getattr(blocks[0], name).reshape(-1)[1:] = kept.reshape(-1)[1:]  # all but the first
+def test_every_missing_part_is_noticed(spec: BlockSpec, name: str, size: int) -> None:
+    block = SharedBlocks(spec, 1)[0]
+    for part in spec.layout():
+        assert (getattr(block, part).view(np.uint8) == POISON).all()
+        getattr(block, part)[...] = 0
+    if spec.continuous:
+        block.action[...] = POISON
+    check_written(block)
+    getattr(block, name).reshape(-1).view(np.uint8)[: getattr(block, name).itemsize] = POISON  # its first
     with pytest.raises(IncompleteBlockError, match=rf"1 of {size} numbers of '{name}'"):
-        check_written(blocks[0])
+        check_written(block)
+
+
+def test_central_inference_answers_with_numbers() -> None:
+    blocks, (ours, theirs) = SharedBlocks(NUMBERS, 1), multiprocessing.Pipe()
+    decided = np.array([[0.5, -1.25], [2.75, 0.125]], np.float32)
+    blocks[0].action[0] = decided
+    theirs.send(Response(1, 7))
+    image, floats = torch.zeros(2, 1, 3, 5, dtype=torch.uint8), torch.zeros(2, 6)
+    decision = InferenceClient(blocks, ours, 0, lambda: None).act(image, floats)
+    blocks[0].action[0] = 0.0
+    np.testing.assert_array_equal(decision.action, decided)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weight": torch.zeros(2, 5)}, r"'weight' has shape \(2, 5\), agreed was \(3, 5\)"),
+        ({"more": torch.zeros(1)}, "nobody agreed on: \\['more'\\]"),
+        ({"half": None}, "'half' has shape None"),
+    ],
+)
+def test_wrong_tensors_are_refused(weights: SharedWeights, change: dict, words: str) -> None:
+    tensors = {name: tensor for name, tensor in (TENSORS | change).items() if tensor is not None}
+    with pytest.raises(WeightsError, match=words):
+        weights.publish(1, tensors)
 
 
 def test_weights_of_any_dtype_come_through(weights: SharedWeights) -> None:
@@ -97,15 +125,6 @@ def test_weights_of_any_dtype_come_through(weights: SharedWeights) -> None:
     for name, tensor in TENSORS.items():
         assert read[name].dtype == tensor.dtype
         assert torch.equal(read[name], tensor)
-
-
-def test_wrong_tensors_are_refused(weights: SharedWeights) -> None:
-    with pytest.raises(WeightsError, match=r"'weight' has shape \(2, 5\), agreed was \(3, 5\)"):
-        weights.publish(1, TENSORS | {"weight": torch.zeros(2, 5)})
-    with pytest.raises(WeightsError, match="nobody agreed on: \\['more'\\]"):
-        weights.publish(1, TENSORS | {"more": torch.zeros(1)})
-    with pytest.raises(WeightsError, match="'half' has shape None"):
-        weights.publish(1, {name: tensor for name, tensor in TENSORS.items() if name != "half"})
 
 
 def test_torn_copy_is_never_returned(weights: SharedWeights, monkeypatch: pytest.MonkeyPatch) -> None:
