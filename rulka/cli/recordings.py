@@ -227,4 +227,5 @@ def _lines(summary: dict[str, Any]) -> str:
         shown = {name: value for name, value in shown.items() if value and (name, value) != ("kind", "unknown")}
     if shown.get("hint") is None:
         shown.pop("hint", None)
+    shown.pop("blocks", None)  # thousands of them; as JSON they are all there
     return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())

@@ -134,6 +134,6 @@ def _uid_of_body(data: bytes, kind: str) -> str:
     A file of a game that the reader does not know is no damaged one: then only what its error names is returned.
     """
     try:
-        return parse_map(data).map_uid if kind == "map" else parse_recording(data).map_uid
+        return parse_map(data).header.map_uid if kind == "map" else parse_recording(data).map_uid
     except UnsupportedGenerationError as error:
         return error.map_uid

@@ -53,3 +53,7 @@ class ContradictoryTimeError(RecordingError):
 
 class MisalignedInputsError(RecordingError):
     """The inputs do not cause the steering that the samples hold, whatever the lag between them."""
+
+
+class UnlimiterMapError(UnsupportedGenerationError):
+    """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""

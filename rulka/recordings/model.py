@@ -171,6 +171,39 @@ class RecordingHeader:
     xml: dict[str, str] = field(default_factory=dict)
 
 
+class Block(NamedTuple):
+    """One block of a map.
+
+    Attributes:
+        name: block model.
+        coordinates: x, y, z in blocks.
+        quarter_turns: rotation about the vertical, 0 to 3.
+        flags: the game's flags.
+        position_m: world position of the middle of its floor; of a free block, of its own origin.
+        pitch_yaw_roll: rotation of a block that lies off the grid (2020), radians; None for one on the grid.
+    """
+
+    name: str
+    coordinates: tuple[int, int, int]
+    quarter_turns: int
+    flags: int
+    position_m: tuple[float, float, float]
+    pitch_yaw_roll: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """A map.
+
+    Attributes:
+        header: what the uncompressed header says; what it lacks, as that of an embedded map does, is from the body.
+        blocks: the placed blocks.
+    """
+
+    header: RecordingHeader
+    blocks: tuple[Block, ...]
+
+
 @dataclass(frozen=True)
 class Recording:
     """A recording file.

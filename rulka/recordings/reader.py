@@ -20,7 +20,7 @@ from rulka.recordings.ghost import read_entity_record, read_ghost
 from rulka.recordings.header import parse_header, xml_number
 from rulka.recordings.inputs import FINISH_LINE, read_events
 from rulka.recordings.map import read_map_container
-from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader
+from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
 from rulka.recordings.nodes import ChunkReader, Nodes, keep, passed, read_chunks, skip, unknown_chunk
 from rulka.recordings.stream import Cursor
 
@@ -63,16 +63,17 @@ def parse_recording(data: bytes) -> Recording:
     return _assemble(container, _read_replay(container))
 
 
-def read_map(path: Path | str) -> RecordingHeader:
+def read_map(path: Path | str) -> MapInfo:
     """Reads a map (`.Challenge.Gbx`, `.Map.Gbx`).
 
     Raises:
-        RecordingError: of the kind that says what is wrong with the file.
+        UnlimiterMapError: if the map was made with TMUnlimiter.
+        RecordingError: of another kind that says what is wrong with the file.
     """
     return parse_map(_read_bytes(Path(path)))
 
 
-def parse_map(data: bytes) -> RecordingHeader:
+def parse_map(data: bytes) -> MapInfo:
     """Reads a map from the bytes of its file, for example from `Recording.map_data`.
 
     Raises:

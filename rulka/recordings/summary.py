@@ -7,7 +7,7 @@ from typing import Any
 
 from rulka.recordings.alignment import device_of, measure_lag
 from rulka.recordings.errors import RecordingError
-from rulka.recordings.model import Ghost, RecordingHeader
+from rulka.recordings.model import Ghost, MapInfo
 from rulka.recordings.reader import read_header, read_map, read_recording
 from rulka.recordings.times import check_times
 
@@ -22,9 +22,9 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
 
     Returns:
         The facts of the first ghost, and `ghosts` with those of each. `kind` is recording, map, ghost or unknown. A map
-        has besides `map_name`, `map_author` and `medals_ms`. `error` is None, or the class of the error and its
-        message, and `hint` what to do about it; what the header says is given all the same. Text is empty and
-        everything else None where the file does not say.
+        has besides `map_name`, `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and `blocks`. `error` is None,
+        or the class of the error and its message, and `hint` what to do about it; what the header says is given all the
+        same. Text is empty and everything else None where the file does not say.
     """
     file = Path(path).name
     summary = _facts(Ghost(), file, "unknown") | {"ghosts": []}
@@ -78,6 +78,12 @@ def _problem(error: RecordingError | None) -> dict[str, str | None]:
     return {"error": f"{type(error).__name__}: {error}", "hint": error.hint or None}
 
 
-def _map_facts(header: RecordingHeader) -> dict[str, Any]:
-    medals = dict(zip(MEDALS, header.medals_ms, strict=True))
-    return {"map_name": header.map_name, "map_author": header.map_author, "medals_ms": medals}
+def _map_facts(found: MapInfo) -> dict[str, Any]:
+    return {
+        "map_name": found.header.map_name,
+        "map_author": found.header.map_author,
+        "medals_ms": dict(zip(MEDALS, found.header.medals_ms, strict=True)),
+        "num_blocks": len(found.blocks),
+        "checkpoints_m": [list(block.position_m) for block in found.blocks if "Checkpoint" in block.name],
+        "blocks": [block._asdict() for block in found.blocks],
+    }

@@ -58,8 +58,15 @@ def test_what_contradicts_itself_is_said_beside_what_was_read(forge, tmp_path: P
 def test_a_map(forge, tmp_path: Path) -> None:
     found = inspect_file(put(tmp_path, "a.Challenge.Gbx", forge.map_file()))
     assert (found["kind"], found["error"], found["map_uid"], found["ghosts"]) == ("map", None, forge.MAP_UID, [])
-    assert (found["map_name"], found["map_author"]) == ("Hand-made", "author")
+    assert (found["map_name"], found["map_author"], found["num_blocks"]) == ("Hand-made", "author", 2)
     assert found["medals_ms"] == {"bronze": 4000, "silver": 3000, "gold": 2000, "author": 1500}
+    assert found["checkpoints_m"] == [[11 * 32 + 16, 8, 19 * 32 + 16]]
+    assert found["blocks"][0]["name"] == "StadiumRoadMain"
+    assert json.loads(json.dumps(found))["blocks"][1]["coordinates"] == [11, 1, 19]
+    path = put(tmp_path, "b.Challenge.Gbx", forge.map_file(block_name="TMUnlimiter is required"))
+    found = inspect_file(path)
+    assert found["error"].startswith("UnlimiterMapError: ")
+    assert (found["kind"], found["map_uid"]) == ("map", forge.MAP_UID)
 
 
 def test_a_ghost_file(forge, tmp_path: Path) -> None:
