@@ -81,7 +81,6 @@ def fetch(  # noqa: PLR0913
     name: str = "",
     author: str = "",
     environment: str = "",
-    min_length_s: float | None = None,
     max_length_s: float | None = None,
     maps: int | None = None,
     replays: int = 20,
@@ -102,7 +101,6 @@ def fetch(  # noqa: PLR0913
         name: part of a map's name.
         author: who uploaded the map.
         environment: only maps of this environment, for example Stadium, as their files say.
-        min_length_s: least author time.
         max_length_s: greatest author time.
         maps: at most so many maps; must be given where maps are not named one by one.
         replays: best-ranked recordings of each map; 0 for maps alone.
@@ -116,9 +114,9 @@ def fetch(  # noqa: PLR0913
     from rulka.exchange.fetch import REJECTED, fetch
     from rulka.exchange.site import MapQuery, Site
 
-    least_ms, most_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
+    most_ms = None if max_length_s is None else round(1000 * max_length_s)
     check_folder(out)
-    query = MapQuery(map_id, map_uid, name, author, least_ms, most_ms, maps)
+    query = MapQuery(map_id, map_uid, name, author, most_ms, maps)
     site = Site(url or os.environ.get("RULKA_EXCHANGE_URL") or "https://tmnf.exchange", requests_per_s)
     with lines_aside(as_json):
         if only_list:

@@ -36,10 +36,6 @@ action and the time of each.{rendered} The first map is that of the main track, 
 |---|---|---|
 {splits}
 
-| driven by | races | frames |
-|---|---|---|
-{sources}
-
 Shares of the actions in the training frames, by the time for which they were held:
 
 | action | keys | share |
@@ -95,10 +91,6 @@ def card(index: FrameIndex, backend: Backend | None = None) -> str:
     """
     statistics = index.statistics
     splits = [f"| {s} | {statistics['num_races'][s]} | {n} |" for s, n in statistics["num_frames"].items()]
-    sources = []
-    for source in sorted({race.source for race in index.races}):
-        frames = [race.num_frames for race in index.races if race.source == source]
-        sources.append(f"| {source} | {len(frames)} | {sum(frames)} |")
     maps = []
     for uid in maps_of(index):
         races = [race for race in index.races if race.map_uid == uid]
@@ -119,7 +111,6 @@ def card(index: FrameIndex, backend: Backend | None = None) -> str:
         split_rules="---|" * len(index.shards),
         maps="\n".join(maps),
         splits="\n".join(splits),
-        sources="\n".join(sources),
         shares="\n".join(shares),
     )
 

@@ -430,17 +430,11 @@ def _open(shards: Sequence[Path], name: str) -> ShardedArray:
 
 
 def _statistics(folder: Path, shards: Mapping[str, list[str]], races: Sequence[FrameRace]) -> dict[str, Any]:
-    """Counts frames and races, and measures the training frames."""
+    """Counts frames and races, and the actions of the training frames."""
     train = [folder / shard for shard in shards["train"]]
-    images, floats, share = (_open(train, name) for name in ("image", "floats", "action_share"))
-    values = floats[:].astype(np.float64)
-    pixels = images[:: max(1, len(images) // 2000)]
+    share = _open(train, "action_share")
     return {
         "num_frames": {split: sum(r.num_frames for r in races if r.split == split) for split in shards},
         "num_races": {split: sum(r.split == split for r in races) for split in shards},
         "action_share": [round(float(x), 6) for x in share[:].mean(axis=0, dtype=np.float64)],
-        "image_mean": round(float(pixels.mean(dtype=np.float64)), 4),
-        "image_std": round(float(pixels.std(dtype=np.float64)), 4),
-        "float_mean": [round(float(x), 6) for x in values.mean(axis=0)],
-        "float_std": [round(float(x), 6) for x in values.std(axis=0)],
     }

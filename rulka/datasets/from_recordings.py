@@ -278,7 +278,7 @@ def _path_of(race: Race) -> DrivenPath:
 def map_name(recording: Recording) -> str:
     """Returns the name of the embedded map, or its UID where there is no map or it cannot be read."""
     try:
-        return plain_text(parse_map(recording.map_data).name) or recording.map_uid
+        return plain_text(parse_map(recording.map_data).header.map_name) or recording.map_uid
     except RecordingError:
         return recording.map_uid
 

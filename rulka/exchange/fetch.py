@@ -17,7 +17,7 @@ from pathlib import Path
 from rulka.exchange.site import MapEntry, MapQuery, NotThereError, Site
 from rulka.outputs import new_file
 from rulka.recordings.container import read_container
-from rulka.recordings.errors import RecordingError, UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.errors import RecordingError, UnsupportedGenerationError
 from rulka.recordings.header import parse_header
 from rulka.recordings.reader import parse_map, parse_recording
 
@@ -134,8 +134,6 @@ def _uid_of_body(data: bytes, kind: str) -> str:
     A file of a game that the reader does not know is no damaged one: then only what its error names is returned.
     """
     try:
-        return parse_map(data).uid if kind == "map" else parse_recording(data).map_uid
+        return parse_map(data).header.map_uid if kind == "map" else parse_recording(data).map_uid
     except UnsupportedGenerationError as error:
         return error.map_uid
-    except UnlimiterMapError:
-        return ""

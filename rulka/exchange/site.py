@@ -87,7 +87,6 @@ class MapQuery:
         uids: unique names of maps, as recordings state them.
         name: part of the shown name.
         author: name of the uploader, whatever its case.
-        min_length_ms: least author time.
         max_length_ms: greatest author time.
         max_maps: at most so many.
 
@@ -99,7 +98,6 @@ class MapQuery:
     uids: tuple[str, ...] = ()
     name: str = ""
     author: str = ""
-    min_length_ms: int | None = None
     max_length_ms: int | None = None
     max_maps: int | None = None
 
@@ -114,12 +112,11 @@ class MapQuery:
     def fits(self, found: MapEntry) -> bool:
         """Returns whether a map is wanted."""
         is_any = not self.ids and not self.uids
-        least_ms, most_ms, length_ms = self.min_length_ms, self.max_length_ms, found.length_ms
+        most_ms, length_ms = self.max_length_ms, found.length_ms
         return (
             (is_any or found.map_id in self.ids or found.uid in self.uids)
             and self.name.casefold() in found.name.casefold()
             and (not self.author or self.author.casefold() == found.author.casefold())
-            and (least_ms is None or (length_ms is not None and length_ms >= least_ms))
             and (most_ms is None or (length_ms is not None and length_ms <= most_ms))
         )
 
@@ -129,7 +126,6 @@ class MapQuery:
             "id": ",".join(map(str, self.ids)),
             "uid": ",".join(self.uids),
             "trackname": self.name,
-            "authorTimeMin": self.min_length_ms,
             "authorTimeMax": self.max_length_ms,
         }
         return {name: str(value) for name, value in asked.items() if value not in ("", None)}

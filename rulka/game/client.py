@@ -30,12 +30,6 @@ class Frame(NamedTuple):
 
 
 Message = RunStep | CheckpointCount | LapCount | Frame | OnConnect
-_NUMBERS = {
-    MessageId.RUN_STEP: RunStep,
-    MessageId.CHECKPOINT_COUNT: CheckpointCount,
-    MessageId.LAP_COUNT: LapCount,
-    MessageId.ON_CONNECT: OnConnect,
-}
 
 
 class GameClient:
@@ -60,7 +54,6 @@ class GameClient:
         self._timeout_s, self._patience_s = timeout_s, patience_s
         self.counts: dict[MessageId, int] = dict.fromkeys(sorted(protocol.SYNC_IDS), 0)
         self._head = memoryview(bytearray(protocol.INT.size))
-        self._numbers = memoryview(bytearray(max(known.size for known in protocol.SYNC_PAYLOADS.values())))
         self._pixels = np.empty((0, 0, protocol.NUM_CHANNELS), np.uint8)
         self._sync: Sync | None = None
         self._connection: Connection = self._open()
@@ -128,11 +121,11 @@ class GameClient:
         self.close()
 
     def _numbered(self, message_id: MessageId) -> Message:
-        payload = protocol.SYNC_PAYLOADS[message_id]
-        numbers = self._numbers[: payload.size]
-        if payload.size:
-            self._connection.fill(numbers, f"message {message_id}")
-        return _NUMBERS[message_id](*payload.unpack(numbers))
+        kind = protocol.SYNCS[message_id]
+        numbers = bytearray(protocol.INT.size * len(kind._fields))
+        if numbers:
+            self._connection.fill(memoryview(numbers), f"message {message_id}")
+        return kind(*(number for (number,) in protocol.INT.iter_unpack(numbers)))
 
     def _frame(self) -> Frame:
         if self._connection.frame_size is None:

@@ -11,9 +11,9 @@ One thing is added, in a way that a plain plugin or client never notices: the ve
 
 from __future__ import annotations
 
+import re
 import struct
 from enum import IntEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 from rulka.game.errors import GameProtocolError
@@ -63,60 +63,6 @@ class MessageId(IntEnum):
     GET_INPUTS = 23
 
 
-SYNC_IDS: frozenset[MessageId] = frozenset(
-    (MessageId.RUN_STEP, MessageId.CHECKPOINT_COUNT, MessageId.LAP_COUNT, MessageId.FRAME, MessageId.ON_CONNECT)
-)
-"""Messages that stop the game until they are echoed."""
-
-INT = struct.Struct("<i")
-"""An id, a length, or an answer of 0 or 1."""
-
-_NOTHING = struct.Struct("<")
-SYNC_PAYLOADS = MappingProxyType(
-    {
-        MessageId.RUN_STEP: INT,  # race time, ms
-        MessageId.CHECKPOINT_COUNT: struct.Struct("<ii"),  # passed, in all
-        MessageId.LAP_COUNT: struct.Struct("<ii"),  # driven, in all
-        MessageId.FRAME: _NOTHING,  # then the pixels, as many as were asked for
-        MessageId.ON_CONNECT: _NOTHING,
-    }
-)
-"""Fixed part of what follows the id of a sync."""
-
-COMMAND_PAYLOADS = MappingProxyType(
-    {
-        **dict.fromkeys(SYNC_IDS, _NOTHING),  # an echo
-        MessageId.SET_SPEED: struct.Struct("<f"),  # factor, 0 stops the clock
-        MessageId.REWIND_TO_STATE: INT,  # length, then the state
-        MessageId.REWIND_TO_CURRENT: _NOTHING,
-        MessageId.GET_STATE: _NOTHING,
-        MessageId.SET_INPUTS: struct.Struct("<4B"),  # left, right, accelerate, brake
-        MessageId.GIVE_UP: _NOTHING,
-        MessageId.PREVENT_FINISH: _NOTHING,
-        MessageId.SHUTDOWN: _NOTHING,
-        MessageId.EXECUTE_COMMAND: INT,  # length in bytes, then the text
-        MessageId.SET_TIMEOUT: struct.Struct("<I"),  # ms
-        MessageId.IS_FINISHED: _NOTHING,
-        MessageId.REQUEST_FRAME: struct.Struct("<ii"),  # width, height
-        MessageId.RESET_CAMERA: _NOTHING,
-        MessageId.SET_STEP_PERIOD: INT,  # ms
-        MessageId.CANCEL_FRAME: _NOTHING,
-        MessageId.SHOW_INTERFACE: INT,  # above 0 shows it
-        MessageId.IS_IN_MENUS: _NOTHING,
-        MessageId.GET_INPUTS: _NOTHING,
-    }
-)
-"""Fixed part of what follows the id of a message to the game."""
-
-VERSION = 1
-"""Version of what Rulka adds to the protocol."""
-VERSION_COMMAND = "rulka_version"
-"""Console command of the handshake. A game that speaks Rulka's version puts one line in front of its next answer to
-`GET_INPUTS`, a comment in the language of input scripts; any other game takes it for an unknown command, and answers
-with the plain script. So both sides learn it from messages that exist anyway, and nobody else is disturbed."""
-VERSION_MARK = "# rulka link "
-
-
 class RunStep(NamedTuple):
     """A tick of the race that is a multiple of the period."""
 
@@ -142,6 +88,39 @@ class OnConnect(NamedTuple):
     """The first message of a connection."""
 
 
+INT = struct.Struct("<i")
+"""An id, a length, or an answer of 0 or 1."""
+SYNCS = {
+    MessageId.RUN_STEP: RunStep,
+    MessageId.CHECKPOINT_COUNT: CheckpointCount,
+    MessageId.LAP_COUNT: LapCount,
+    MessageId.ON_CONNECT: OnConnect,
+}
+"""Messages that stop the game until they are echoed, all of 32-bit integers. A frame is one, too: of pixels alone."""
+SYNC_IDS = frozenset((*SYNCS, MessageId.FRAME))
+
+_COMMAND_FORMATS = {
+    MessageId.SET_SPEED: "f",  # factor, 0 stops the clock
+    MessageId.REWIND_TO_STATE: "i",  # length, then the state
+    MessageId.SET_INPUTS: "4B",  # left, right, accelerate, brake
+    MessageId.EXECUTE_COMMAND: "i",  # length in bytes, then the text
+    MessageId.SET_TIMEOUT: "I",  # ms
+    MessageId.REQUEST_FRAME: "ii",  # width, height
+    MessageId.SET_STEP_PERIOD: "i",  # ms
+    MessageId.SHOW_INTERFACE: "i",  # above 0 shows it
+}
+COMMAND_PAYLOADS = {number: struct.Struct("<" + _COMMAND_FORMATS.get(number, "")) for number in MessageId}
+"""Fixed part of what follows the id of a message to the game; the id of a sync is its echo."""
+
+VERSION = 1
+"""Version of what Rulka adds to the protocol."""
+VERSION_COMMAND = "rulka_version"
+"""Console command of the handshake. A game that speaks Rulka's version puts one line in front of its next answer to
+`GET_INPUTS`, a comment in the language of input scripts; any other game takes it for an unknown command, and answers
+with the plain script. So both sides learn it from messages that exist anyway, and nobody else is disturbed."""
+VERSION_MARK = "# rulka link "
+
+
 def pack(message_id: MessageId, *values: float) -> bytes:
     """Returns the bytes of a message to the game that holds nothing but numbers.
 
@@ -158,7 +137,7 @@ def pack_sized(message_id: MessageId, content: bytes) -> bytes:
 
 def pack_sync(message_id: MessageId, *values: int) -> bytes:
     """Returns the bytes of a sync; of a frame, those before the pixels."""
-    return INT.pack(message_id) + SYNC_PAYLOADS[message_id].pack(*values)
+    return struct.pack(f"<{1 + len(values)}i", message_id, *values)
 
 
 def sync_id(data: bytes | bytearray | memoryview) -> MessageId:
@@ -179,10 +158,7 @@ def version_line() -> str:
     return f"{VERSION_MARK}{VERSION}\n"
 
 
-def split_version(inputs: str) -> tuple[int | None, str]:
-    """Returns the version that an answer to `GET_INPUTS` begins with, None without one, and the script itself."""
-    line, _, script = inputs.partition("\n")
-    number = line.removeprefix(VERSION_MARK)
-    if not line.startswith(VERSION_MARK) or not (number.isascii() and number.isdigit()):
-        return None, inputs
-    return int(number), script
+def read_version(inputs: str) -> int | None:
+    """Returns the version that an answer to `GET_INPUTS` begins with, None without one."""
+    found = re.match(rf"{VERSION_MARK}(\d+)\n", inputs, re.ASCII)
+    return int(found[1]) if found else None

@@ -23,7 +23,6 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
 NO_KEYS = Controls(accelerate=False, brake=False, left=False, right=False)
-_KEY_NAMES = Controls(accelerate="up", brake="down", left="left", right="right")  # pyright: ignore[reportArgumentType]
 _ACTION_OF = {controls: np.array([index]) for index, controls in enumerate(CONTROLS)}
 _ONE_CAR = np.ones(1, np.bool_)
 CONSTANTS = {"version": 2, "context_mode": 1, "flags": 0xFF}
@@ -41,14 +40,6 @@ class Passed(NamedTuple):
     target: int
 
 
-class KeyEvent(NamedTuple):
-    """A key that went down or up."""
-
-    time_ms: int
-    name: str
-    is_down: bool
-
-
 class SimulatedRace:
     """One car on one track, moved tick by tick.
 
@@ -57,7 +48,7 @@ class SimulatedRace:
         race_time_ms: milliseconds since the start, negative in the countdown; stands still after the finish.
         tick_time_ms: the same, but it goes on after the finish.
         is_finished: the finish was passed, and nobody prevented that.
-        keys: what is pressed.
+        keys: what is pressed; may be changed.
 
     Raises:
         UserError: if the track has too many gates for a block of the game.
@@ -74,7 +65,6 @@ class SimulatedRace:
         for name, value in CONSTANTS.items():
             self._fixed[name] = value
         self.keys = NO_KEYS
-        self._events: list[KeyEvent] = []
         self.simulator.step(_ACTION_OF[NO_KEYS])  # compiles now, not while a program waits
         self.restart()
 
@@ -101,7 +91,6 @@ class SimulatedRace:
         self.simulator.reset(_ONE_CAR)
         self.race_time_ms = self.tick_time_ms = -COUNTDOWN_MS - TICK_MS  # the first tick is that of -2600
         self.is_finished = False
-        self._events = [KeyEvent(self.race_time_ms, name, True) for name in _pressed(self.keys)]
 
     def tick(self) -> Passed | None:
         """Goes on by 10 ms; returns the count where a checkpoint was passed, None where none was."""
@@ -122,18 +111,6 @@ class SimulatedRace:
         """Takes the finish back; the clock goes on from where it stood."""
         self.is_finished = False
         self.tick_time_ms = self.race_time_ms
-
-    def press(self, keys: Controls) -> None:
-        """Holds keys from now on."""
-        for name, was_down, is_down in zip(_KEY_NAMES, self.keys, keys, strict=True):
-            if was_down != is_down:
-                self._events.append(KeyEvent(self.race_time_ms, str(name), is_down))
-        self.keys = keys
-
-    def script(self) -> str:
-        """Returns the inputs so far as a TMInterface script: a time in ms, press or rel, and a key."""
-        lines = (f"{max(e.time_ms, 0)} {'press' if e.is_down else 'rel'} {e.name}\n" for e in self._events)
-        return "".join(lines)
 
     def state(self) -> bytes:
         """Returns the simulation as a block of the game's form, from which `rewind` restores it to the bit."""
@@ -164,11 +141,6 @@ class SimulatedRace:
         self.tick_time_ms = state.simulation_time_ms - COUNTDOWN_MS - FIRST_TICK_MS
         self.is_finished = state.is_finished and bool(state.checkpoints["time_ms"][-1] != NOT_PASSED_MS)
         self.keys = Controls(*map(bool, state.fixed["events"]["value"][_KEY_EVENTS] & _VALUE_BITS))
-        self._events = [event for event in self._events if event.time_ms <= self.race_time_ms]
-
-
-def _pressed(keys: Controls) -> list[str]:
-    return [str(name) for name, is_down in zip(_KEY_NAMES, keys, strict=True) if is_down]
 
 
 def _possible(keys: Controls) -> Controls:

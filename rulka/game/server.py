@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 import socket
-import struct
 import threading
 import time
 from contextlib import suppress
-from typing import NamedTuple
 
 from rulka.actions import TICK_MS
 from rulka.game import state
@@ -33,12 +31,7 @@ LONGEST_S = 1_000_000.0
 """No socket waits for as long as the protocol can say."""
 BEHIND_S = 0.02
 """A race that lags further behind its clock does not catch up."""
-ACCEPT_S = 0.01
-"""New connections are looked for this often while the race runs as fast as it can."""
 SEND_TIMEOUT_S = 2.0
-SAME_S = 0.01
-"""Waits that differ by less are one, which saves a system call for each message."""
-_PAYLOADS: dict[int, struct.Struct] = {int(number): payload for number, payload in COMMAND_PAYLOADS.items()}
 _MAX_CONTENT: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
 """Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
 
@@ -47,51 +40,41 @@ class Lost(Exception):  # noqa: N818
     """The program is gone, or what it sends can no longer be followed; the text says why."""
 
 
-class Message(NamedTuple):
-    """A message of a program.
-
-    Attributes:
-        number: its id, perhaps an unknown one.
-        values: the numbers of its payload, or the bytes of a sized one.
-    """
-
-    number: int
-    values: tuple
-
-
 class _Program:
     """A connected program; every method raises `Lost` where it is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._unread = connection, connection.makefile("rb")
-        self._wait_s = 0.0
 
     def send(self, message: bytes | memoryview) -> None:
         """Sends all of a message."""
-        self._set_wait(SEND_TIMEOUT_S)
+        self._socket.settimeout(SEND_TIMEOUT_S)
         try:
             self._socket.sendall(message)
         except OSError as error:
             reason = f"it cannot be sent to ({error})"
             raise Lost(reason) from error
 
-    def receive(self, wait_s: float) -> Message:
-        """Returns the next message; an unknown id is a message of four bytes."""
-        self._set_wait(min(max(wait_s, SLICE_S), LONGEST_S))
+    def receive(self, wait_s: float) -> tuple[int, tuple]:
+        """Returns the id of the next message, and the numbers of its payload or the bytes of a sized one.
+
+        An unknown id is a message of four bytes.
+        """
+        self._socket.settimeout(min(max(wait_s, SLICE_S), LONGEST_S))
         (number,) = INT.unpack(self._take(INT.size))
-        payload = _PAYLOADS.get(number)
+        payload = COMMAND_PAYLOADS.get(number)  # pyright: ignore[reportArgumentType, reportCallIssue]
         if payload is None:
             logger.warning("message %d is unknown; its four bytes are skipped", number)
         if not payload or not payload.size:
-            return Message(number, ())
+            return number, ()
         values = payload.unpack(self._take(payload.size))
         if number not in _MAX_CONTENT:
-            return Message(number, values)
+            return number, values
         if not 0 <= values[0] <= _MAX_CONTENT[number]:
             reason = f"message {number} claims {values[0]} bytes"
             raise Lost(reason)
-        return Message(number, (self._take(values[0]),))
+        return number, (self._take(values[0]),)
 
     def close(self) -> None:
         """Closes the connection, which ends a wait in another thread too."""
@@ -99,19 +82,11 @@ class _Program:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _set_wait(self, wait_s: float) -> None:
-        if abs(wait_s - self._wait_s) > SAME_S:
-            self._socket.settimeout(wait_s)
-            self._wait_s = wait_s
-
     def _take(self, size: int) -> bytes:
         try:
             data = self._unread.read(size)
-        except TimeoutError as error:
-            reason = "no echo came in time"
-            raise Lost(reason) from error
-        except OSError as error:
-            reason = f"it is gone ({error})"
+        except OSError as error:  # a timeout is one, too
+            reason = f"nothing came from it ({error})"
             raise Lost(reason) from error
         if len(data) < size:
             reason = "it closed the connection"
@@ -136,7 +111,7 @@ class GameServer:
 
     def __init__(self, game: SimulatedGame, frames: GameFrames, port: int) -> None:
         self._game, self._frames = game, frames
-        self._last_tick_s = self._next_accept_s = 0.0
+        self._last_tick_s = 0.0
         self._program: _Program | None = None
         self._stopped = threading.Event()
         try:
@@ -211,10 +186,6 @@ class GameServer:
         self._game.forget_frame()
 
     def _accept(self, wait_s: float) -> None:
-        now_s = time.monotonic()
-        if wait_s <= 0 and now_s < self._next_accept_s:
-            return
-        self._next_accept_s = now_s + ACCEPT_S
         self._listener.settimeout(wait_s)
         try:
             connection, _ = self._listener.accept()
@@ -223,7 +194,7 @@ class GameServer:
         self._drop("another program connected")
         self._program = _Program(connection)
         logger.info("a program connected")
-        self._last_tick_s = now_s
+        self._last_tick_s = time.monotonic()
         self._sync(MessageId.ON_CONNECT, pack_sync(MessageId.ON_CONNECT))
 
     def _drop(self, reason: str) -> None:

@@ -60,8 +60,8 @@ class SimulatedGame:
             MessageId.SET_STEP_PERIOD: self._set_period,
             MessageId.CANCEL_FRAME: self.forget_frame,
             MessageId.GET_STATE: self._state,
-            MessageId.IS_FINISHED: self._is_finished,
-            MessageId.IS_IN_MENUS: self._is_in_menus,
+            MessageId.IS_FINISHED: lambda: INT.pack(race.is_finished or race.tick_time_ms > race.race_time_ms),
+            MessageId.IS_IN_MENUS: lambda: INT.pack(self.is_in_menus),
             MessageId.GET_INPUTS: self._inputs,
         }
 
@@ -112,7 +112,7 @@ class SimulatedGame:
             logger.warning("a rewind is ignored: %s", error)
 
     def _set_inputs(self, left: int, right: int, accelerate: int, brake: int) -> None:
-        self.race.press(Controls(accelerate > 0, brake > 0, left > 0, right > 0))
+        self.race.keys = Controls(accelerate > 0, brake > 0, left > 0, right > 0)
 
     def _execute(self, command: bytes) -> None:
         name, _, _ = command.decode(errors="replace").strip().partition(" ")
@@ -143,14 +143,8 @@ class SimulatedGame:
         block = b"" if self.is_in_menus else self.race.state()
         return INT.pack(len(block)) + block
 
-    def _is_finished(self) -> bytes:
-        return INT.pack(self.race.is_finished or self.race.tick_time_ms > self.race.race_time_ms)
-
-    def _is_in_menus(self) -> bytes:
-        return INT.pack(self.is_in_menus)
-
     def _inputs(self) -> bytes:
-        version = protocol.version_line() if self._says_version else ""
+        """The answer to the handshake; the script of inputs that the game has behind it is empty here."""
+        text = protocol.version_line().encode() if self._says_version else b""
         self._says_version = False
-        text = (version + self.race.script()).encode()
         return INT.pack(len(text)) + text

@@ -34,13 +34,13 @@ EVENT_NAMES = ("running", "finish", "accelerate", "brake", "left", "right", "ste
 
 STATE = np.dtype(
     {
-        "names": ["version", "context_mode", "flags", "timers", "quaternion", "rotation", "position", "velocity",
+        "names": ["version", "context_mode", "flags", "timers", "rotation", "position", "velocity",
                   "angular_velocity", "gearbox_state", "rpm", "gear", "is_free_wheeling", "wheels", "race_time_ms",
                   "checkpoint_count", "is_finished", "display_speed", "events", "num_respawns", "reserved"],
-        "offsets": [0, 4, 8, 12, 672, 688, 724, 736,
+        "offsets": [0, 4, 8, 12, 688, 724, 736,
                     760, 2388, 3112, 3128, 3196, 3816, 7892,
                     8024, 8032, 8036, 8276, 8340, 8344],
-        "formats": ["<u4", "<u4", "<u4", ("<i4", 53), ("<f4", 4), ("<f4", (3, 3)), ("<f4", 3), ("<f4", 3),
+        "formats": ["<u4", "<u4", "<u4", ("<i4", 53), ("<f4", (3, 3)), ("<f4", 3), ("<f4", 3),
                     ("<f4", 3), "<i4", "<f4", "<i4", "<i4", (WHEEL, NUM_WHEELS), "<i4",
                     "<u4", "<i4", "<i4", (EVENT, len(EVENT_NAMES)), "<u4", "<i4"],
         "itemsize": 8348,

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import psutil
 
-from rulka.errors import UserError
 from rulka.game.errors import GameError
 from rulka.game.link import GameLink, hang_report
 from rulka.game.settings import GameSettings
@@ -30,8 +29,8 @@ from rulka.processes import RestartBudget, end_group, start_group
 WINE = "wine"
 
 
-class LaunchError(UserError):
-    """A game cannot be started; the message says what is missing."""
+class GameStartError(GameError):
+    """A game cannot be started, ended before it listened, or stays silent; the message says what is missing."""
 
 
 def launch_command(settings: GameSettings, port: int) -> list[str]:
@@ -40,13 +39,13 @@ def launch_command(settings: GameSettings, port: int) -> list[str]:
     The port goes to TMInterface as a variable of its console, as in Linesight.
 
     Raises:
-        LaunchError: if the settings do not say what to start.
+        GameStartError: if the settings do not say what to start.
     """
     if settings.command:
         return [word.replace("{port}", str(port)) for word in settings.command]
     if settings.exe is None:
         message = "nothing says which program the game is"
-        raise LaunchError(message, hint="Set RULKA_GAME_EXE or RULKA_GAME_COMMAND; see docs/game.md.")
+        raise GameStartError(message, hint="Set RULKA_GAME_EXE or RULKA_GAME_COMMAND; see docs/game.md.")
     game = [str(settings.exe), f"/configstring=set custom_port {port}"]
     return [WINE, *game] if settings.prefix else game
 
@@ -60,7 +59,7 @@ def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[byt
         log: gets what it prints; appended.
 
     Raises:
-        LaunchError: if the program cannot be started.
+        GameStartError: if the program cannot be started.
     """
     command = launch_command(settings, port)
     wine = {"WINEPREFIX": str(settings.prefix), "WINEDEBUG": "-all"} if settings.prefix else {}
@@ -71,7 +70,9 @@ def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[byt
             return start_group(command, os.environ | wine, out, folder)
     except OSError as error:
         message = f"the game cannot be started with {command[0]!r}: {error.strerror or error}"
-        raise LaunchError(message, hint="Look at RULKA_GAME_EXE, RULKA_GAME_PREFIX and RULKA_GAME_COMMAND.") from error
+        raise GameStartError(
+            message, hint="Look at RULKA_GAME_EXE, RULKA_GAME_PREFIX and RULKA_GAME_COMMAND."
+        ) from error
 
 
 LOG_DIR = Path("runs/games")
@@ -85,10 +86,6 @@ SELF_MADE_PATIENCE_S = 60.0
 PATIENCE_S = 10.0
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class GameStartError(GameError):
-    """A game ended before it listened, or does not listen in time; the message names its log."""
 
 
 class GameSupervisor:
@@ -119,8 +116,7 @@ class GameSupervisor:
         """Starts all games and waits until they listen.
 
         Raises:
-            LaunchError: if the program cannot be started.
-            GameStartError: if a port is taken, or a game ends or stays silent.
+            GameStartError: if the program cannot be started, a port is taken, or a game ends or stays silent.
         """
         taken = sorted(set(self._ports) & listening_ports())
         if taken:
@@ -162,7 +158,7 @@ class GameSupervisor:
             while not self._is_ending.wait(LOOK_S):
                 if self._is_started.is_set():
                     self._replace_broken()
-        except (LaunchError, GameStartError) as error:
+        except GameStartError as error:
             self._error = error
             _LOGGER.error("%s", error.for_people())
         finally:
@@ -209,7 +205,6 @@ def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
         num_games: how many, at neighbouring ports.
 
     Raises:
-        LaunchError: if the program cannot be started.
         GameStartError: if a game does not come up.
     """
     if not settings.starts_games:

@@ -123,21 +123,16 @@ class Sync:
         """Asks whether no map is open."""
         return self._flag(MessageId.IS_IN_MENUS)
 
-    def inputs(self) -> str:
-        """Fetches the inputs of the race so far, as a TMInterface script."""
-        self._gather(pack(MessageId.GET_INPUTS))
-        self._flush()
-        text = self._read_sized(MessageId.GET_INPUTS, 0, protocol.MAX_TEXT_BYTES)
-        return text.decode(errors="replace")
-
     def version(self) -> int | None:
         """Asks for the version of what Rulka adds to the protocol; None from a game that does not know of it.
 
         Ask in a run step: a plain plugin has no inputs to answer with outside a race.
         """
         self.execute(protocol.VERSION_COMMAND)
-        version, _ = protocol.split_version(self.inputs())
-        return version
+        self._gather(pack(MessageId.GET_INPUTS))
+        self._flush()
+        text = self._read_sized(MessageId.GET_INPUTS, 0, protocol.MAX_TEXT_BYTES)
+        return protocol.read_version(text.decode(errors="replace"))
 
     # The end -------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ Dimensions: S samples, L lags.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,19 +40,16 @@ ANALOG_CONTROLS = frozenset({"Steer", "Gas", "AccelerateReal", "BrakeReal"})
 _HINT = "Its inputs are not those of its path: record it again, or use another file."
 
 
-@dataclass(frozen=True)
-class Lag:
+class Lag(NamedTuple):
     """When the car shows an input.
 
     Attributes:
         ticks: from the stamp of an input to the first state that shows it.
         is_measured: it was measured on this ghost; otherwise it is the one that its game is known to have.
-        num_telling: samples by which the best lag beats the next, 0 where there are no samples.
     """
 
     ticks: int
     is_measured: bool
-    num_telling: int
 
 
 def require_inputs(ghost: Ghost) -> tuple[InputEvent, ...]:
@@ -113,7 +109,7 @@ def measure_lag(ghost: Ghost) -> Lag:
     known = known_lag(ghost.game_version)
     samples = ghost.samples
     if samples is None or samples.vehicle is None or not ghost.events:
-        return Lag(known, is_measured=False, num_telling=0)
+        return Lag(known, is_measured=False)
     agrees_sl = _agreement(ghost, samples, samples.vehicle)
     is_telling = ~agrees_sl.all(axis=1)
     num_agreeing_l = agrees_sl[is_telling].sum(axis=0)
@@ -121,11 +117,11 @@ def measure_lag(ghost: Ghost) -> Lag:
     _refuse_strangers(int(num_agreeing_l[best]), int(is_telling.sum()))
     margin = int(num_agreeing_l[best] - np.delete(num_agreeing_l, best).max())
     if margin < MIN_TELLING:
-        return Lag(known, is_measured=False, num_telling=margin)
+        return Lag(known, is_measured=False)
     if LAGS[best] not in POSSIBLE_LAGS:
         message = f"the inputs lie {LAGS[best]} ticks before the steering that they cause; {POSSIBLE} can be"
         raise MisalignedInputsError(message, hint=_HINT)
-    return Lag(LAGS[best], is_measured=True, num_telling=margin)
+    return Lag(LAGS[best], is_measured=True)
 
 
 def known_lag(game_version: str) -> int:

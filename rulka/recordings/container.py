@@ -75,16 +75,6 @@ def read_container(data: bytes, *, header_only: bool = False) -> Container:
     return Container(class_id, header, external, _read_body(cursor, body_compression))
 
 
-def header_size(data: bytes) -> int | None:
-    """Returns how many bytes of a file `header_only` reading needs, None when `data` is too short to tell."""
-    cursor = Cursor(data, is_file=True)
-    if len(data) < 17:
-        return None
-    version, _ = _read_signature(cursor)
-    cursor.skip(4)
-    return cursor.position + 4 + cursor.u32() if version >= 6 else cursor.position
-
-
 def _read_signature(cursor: Cursor) -> tuple[int, int]:
     if cursor.data[:3] != b"GBX":
         message = "this is not a Gbx file: it does not begin with the letters GBX"

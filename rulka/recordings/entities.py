@@ -24,8 +24,8 @@ DETAIL_BYTES = 103
 WHEEL_DAMPER, WHEEL_MATERIAL = [23, 25, 27, 29], [24, 26, 28, 30]
 MAX_RPM = 30_000
 """Engine speed of the highest value of its byte: the same range as in older games, by which gears keep their ratios."""
-PEDALS = [14, 15, 18, 21]
-"""Steering, gas, brake and turbo."""
+PEDALS = [14, 15, 18]
+"""Steering, gas and brake."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class _Records:
     states: list[bytes]
 
 
-_ROW_HEAD = np.dtype([("is_more", "u1"), ("time", "<i4"), ("size", "<u4")])
 ENTITY_RECORD = 0x0911F000
 """Class, and only chunk, of the record."""
 
@@ -92,30 +91,12 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 
 
 def _read_rows(cursor: Cursor) -> _Records:
-    """Reads records one by one; as many as possible of one size at once, which is how a car's are stored."""
-    records = _read_equal_rows(cursor)
-    cursor.names.spend(len(records.time_ms) * ITEM_BYTES)
+    records = _Records([], [])
     while cursor.u8():
         cursor.names.spend(ITEM_BYTES)
         records.time_ms.append(cursor.i32())
         records.states.append(cursor.take(cursor.u32()))
     return records
-
-
-def _read_equal_rows(cursor: Cursor) -> _Records:
-    """Takes the records at the cursor that are as large as the first of them."""
-    start, size_at = cursor.position, cursor.position + _ROW_HEAD.itemsize
-    if cursor.remaining < _ROW_HEAD.itemsize or not cursor.data[start]:
-        return _Records([], [])
-    size = int(np.frombuffer(cursor.data, _ROW_HEAD, 1, start)["size"][0])
-    row = np.dtype([*_ROW_HEAD.descr, ("state", f"V{size}")]) if 0 < size <= cursor.end - size_at else None
-    if row is None:
-        return _Records([], [])
-    rows = np.frombuffer(cursor.data, row, cursor.remaining // row.itemsize, start)
-    differs = np.flatnonzero((rows["is_more"] != 1) | (rows["size"] != size))
-    count = int(differs[0]) if len(differs) else len(rows)
-    cursor.skip(count * row.itemsize)
-    return _Records(rows["time"][:count].tolist(), rows["state"][:count].tolist())
 
 
 def _read_columns(cursor: Cursor) -> _Records:
@@ -159,30 +140,23 @@ def _decode(records: _Records, version: int) -> Samples:
         quaternion=quaternion,
         velocity=velocity,
         angular_velocity=spin,
-        vehicle=_decode_vehicle(rows, position, velocity) if size >= DETAIL_BYTES else None,
+        vehicle=_decode_vehicle(rows, velocity) if size >= DETAIL_BYTES else None,
     )
 
 
-def _decode_vehicle(
-    rows: NDArray[np.uint8], position: NDArray[np.float32], velocity: NDArray[np.float32]
-) -> VehicleState:
-    num = len(rows)
-    steer, gas, brake, turbo = unit_bytes(rows[:, PEDALS].T)
+def _decode_vehicle(rows: NDArray[np.uint8], velocity: NDArray[np.float32]) -> VehicleState:
+    steer, gas, brake = unit_bytes(rows[:, PEDALS].T)
     slide_bits = rows[:, 32].astype(np.uint16) | (rows[:, 33].astype(np.uint16) << 8)
     slide = np.stack([slide_bits >> place & 1 for place in (6, 8, 10, 12)], axis=1).astype(bool)
     ground = (rows[:, 89] & 1).astype(bool)
-    side = np.ascontiguousarray(rows[:, 2:4]).view("<u2")[:, 0]
     return VehicleState(
         forward_speed_mps=as_float32(np.linalg.norm(velocity, axis=1)),
-        side_speed_mps=as_float32((side / 65536 - 0.5) * 2000),
         rpm=as_float32(rows[:, 5] * (MAX_RPM / 255)),
         steer=steer * 2 - 1,
         gas=np.minimum(gas + brake, 1),
         brake=brake,
-        turbo=turbo,
         has_contact=np.repeat(ground[:, None], 4, axis=1),
         is_sliding=slide,
         material=rows[:, WHEEL_MATERIAL],
         damper_m=unit_bytes(rows[:, WHEEL_DAMPER]) * 4 - 2,
-        dirt=np.zeros(num, dtype=np.float32),
     )

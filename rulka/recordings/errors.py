@@ -55,5 +55,5 @@ class MisalignedInputsError(RecordingError):
     """The inputs do not cause the steering that the samples hold, whatever the lag between them."""
 
 
-class UnlimiterMapError(RecordingError):
+class UnlimiterMapError(UnsupportedGenerationError):
     """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""

@@ -104,17 +104,11 @@ def _driver(num_unknown: int) -> ChunkReader[Ghost]:
     return chunk
 
 
-def _checkpoints(*, has_stunts: bool) -> ChunkReader[Ghost]:
-    """Returns the reader of pairs of a time and a score; old games store in its place what nobody needs."""
-
-    def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-        pairs = [(cursor.optional(), cursor.optional()) for _ in range(cursor.count(8))]
-        cursor.expect_end()
-        ghost.checkpoint_times_ms = tuple(time for time, _ in pairs)
-        if has_stunts:
-            ghost.checkpoint_stunts = tuple(stunts or 0 for _, stunts in pairs)
-
-    return chunk
+def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    """Reads pairs of a time and of what nobody needs."""
+    pairs = [(cursor.optional(), cursor.u32()) for _ in range(cursor.count(8))]
+    cursor.expect_end()
+    ghost.checkpoint_times_ms = tuple(time for time, _ in pairs)
 
 
 def _skins(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
@@ -169,14 +163,14 @@ GHOST_CHUNKS: dict[int, ChunkReader[Ghost]] = {
     0x0303F006: _replaying_samples,
     0x03092000: _appearance,
     0x03092003: _driver(0),
-    0x03092004: _checkpoints(has_stunts=False),
+    0x03092004: _checkpoints,
     0x03092005: keep("race_time_ms", Cursor.optional),
     0x03092006: _driver(1),
     0x03092007: skip(12),
     0x03092008: keep("respawns", Cursor.optional),
     0x03092009: skip(12),
     0x0309200A: keep("stunts", Cursor.optional),
-    0x0309200B: _checkpoints(has_stunts=True),
+    0x0309200B: _checkpoints,
     0x0309200C: skip(4),
     0x0309200D: _driver(4),
     0x0309200E: passed(Cursor.id),

@@ -37,12 +37,10 @@ def _recording_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
     fields: dict[str, object] = {}
     if REPLAY in chunks:
         fields = _basic_fields(Cursor(chunks[REPLAY]))
-    validable = xml.get("times.validable")
     return RecordingHeader(
         kind="recording",
         respawns=xml_number(xml, "times.respawns"),
         stunts=xml_number(xml, "times.stuntscore"),
-        is_validable=None if validable is None else validable == "1",
         xml=xml,
         **fields,  # pyright: ignore[reportArgumentType]
     )
@@ -57,9 +55,6 @@ def _basic_fields(cursor: Cursor) -> dict[str, object]:
         fields |= {"race_time_ms": cursor.optional(), "nickname": cursor.string()}
         if version >= 6:
             fields["login"] = cursor.string()
-    if 8 <= version < 1 << 31:  # the game compares this one as a signed number
-        cursor.skip(1)
-        fields["title"] = cursor.id()
     return fields
 
 

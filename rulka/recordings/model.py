@@ -39,31 +39,25 @@ class VehicleState:
 
     Attributes:
         forward_speed_mps: [S] float32 speed along the car's own forward axis, m/s.
-        side_speed_mps: [S] float32 speed along its side axis, m/s.
         rpm: [S] float32 engine revolutions per minute.
         steer: [S] float32 in [-1, 1], positive right.
         gas: [S] float32 in [0, 1].
         brake: [S] float32 in [0, 1].
-        turbo: [S] float32 strength of the turbo in [0, 1].
         has_contact: [S, 4] bool, whether the wheel touches the ground.
         is_sliding: [S, 4] bool, whether the wheel slides.
         material: [S, 4] uint8 id of the material under the wheel.
         damper_m: [S, 4] float32 length of the damper, metres.
-        dirt: [S] float32 in [0, 1], how dirty the car is; zeros where not stored.
     """
 
     forward_speed_mps: NDArray[np.float32]
-    side_speed_mps: NDArray[np.float32]
     rpm: NDArray[np.float32]
     steer: NDArray[np.float32]
     gas: NDArray[np.float32]
     brake: NDArray[np.float32]
-    turbo: NDArray[np.float32]
     has_contact: NDArray[np.bool_]
     is_sliding: NDArray[np.bool_]
     material: NDArray[np.uint8]
     damper_m: NDArray[np.float32]
-    dirt: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,6 @@ class Ghost:
         respawns: None when not stored.
         stunts: stunt score, None when not stored.
         checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached.
-        checkpoint_stunts: stunt score at each checkpoint.
         events: inputs in stored order, with the constant offset of tool-made recordings removed; also those that the
             games before United store beside the ghosts.
         num_inputs: number of stored inputs; differs from the number of events where one input holds several.
@@ -131,7 +124,6 @@ class Ghost:
     respawns: int | None = None
     stunts: int | None = None
     checkpoint_times_ms: tuple[int | None, ...] = ()
-    checkpoint_stunts: tuple[int, ...] = ()
     events: tuple[InputEvent, ...] = ()
     num_inputs: int = 0
     stamp_offset_ms: int = 0
@@ -159,10 +151,8 @@ class RecordingHeader:
         race_time_ms: stored time, None where there is none.
         nickname: shown name of the driver.
         login: account of the driver.
-        title: title pack, empty before 2011.
         respawns: None where not stored.
         stunts: None where not stored.
-        is_validable: whether the game says that it can check the run (finished, with inputs); None where not stored.
         medals_ms: bronze, silver, gold and author time of a map file; None each where not stored.
         xml: attributes of the XML header, `element.attribute` to text.
     """
@@ -175,10 +165,8 @@ class RecordingHeader:
     race_time_ms: int | None = None
     nickname: str = ""
     login: str = ""
-    title: str = ""
     respawns: int | None = None
     stunts: int | None = None
-    is_validable: bool | None = None
     medals_ms: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
     xml: dict[str, str] = field(default_factory=dict)
 
@@ -200,7 +188,7 @@ class Block(NamedTuple):
     quarter_turns: int
     flags: int
     position_m: tuple[float, float, float]
-    pitch_yaw_roll: tuple[float, float, float] | None = None
+    pitch_yaw_roll: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -208,22 +196,12 @@ class MapInfo:
     """A map.
 
     Attributes:
-        uid: unique name.
-        name: shown name with its colour codes.
-        author: login of the author.
-        environment: name of the environment, or a number where the game stores one.
-        medals_ms: bronze, silver, gold and author time; None each where not stored.
+        header: what the uncompressed header says; what it lacks, as that of an embedded map does, is from the body.
         blocks: the placed blocks.
-        header: the file's header.
     """
 
-    uid: str
-    name: str
-    author: str
-    environment: str
-    medals_ms: tuple[int | None, int | None, int | None, int | None]
-    blocks: tuple[Block, ...]
     header: RecordingHeader
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ states its size and may be passed over; any other chunk must be understood to ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from rulka.recordings.container import fold
@@ -74,7 +74,7 @@ def read_chunks(
     nodes: Nodes,
     chunks: Mapping[int, ChunkReader[T]],
     *,
-    until: int | None = None,
+    until: Collection[int] = (),
 ) -> int | None:
     """Reads the chunks of one node.
 
@@ -83,10 +83,10 @@ def read_chunks(
         target: what the chunk readers fill.
         nodes: the nodes of this body.
         chunks: reader of each chunk by folded id. Chunks not listed are passed over where that is possible.
-        until: a chunk after which to stop, leaving the rest of the node unread.
+        until: chunks after which to stop, whether read to their end or not.
 
     Returns:
-        None at the end of the node, else the id of the first chunk that cannot be passed (or `until`).
+        None at the end of the node, else the id of the first chunk that cannot be passed, or that of `until`.
     """
     while nodes.num_chunks < MAX_CHUNKS:
         nodes.num_chunks += 1
@@ -105,7 +105,7 @@ def read_chunks(
             return folded
         else:
             read(cursor, target, nodes)
-        if folded == until:
+        if folded in until:
             return folded
     message = f"more than {MAX_CHUNKS} chunks in one file"
     raise DamagedError(message)

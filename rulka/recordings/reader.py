@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rulka.recordings.clip import read_clip
-from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, header_size, read_container
+from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, read_container
 from rulka.recordings.errors import (
     DamagedError,
     RecordingError,
@@ -24,22 +24,16 @@ from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, Record
 from rulka.recordings.nodes import ChunkReader, Nodes, keep, passed, read_chunks, skip, unknown_chunk
 from rulka.recordings.stream import Cursor
 
-FIRST_READ_BYTES = 1 << 16
 MAP_CHUNK = REPLAY | 0x002
 
 
 def read_header(path: Path | str) -> RecordingHeader:
-    """Reads the uncompressed header of any Gbx file, and no more of the file than that.
+    """Reads the uncompressed header of any Gbx file.
 
     Raises:
         RecordingError: of the kind that says what is wrong with the file.
     """
-    file = Path(path)
-    data = _read_bytes(file, FIRST_READ_BYTES)
-    size = header_size(data)
-    if size is not None and size > len(data):
-        data = _read_bytes(file, size)
-    return parse_header(read_container(data, header_only=True))
+    return parse_header(read_container(_read_bytes(Path(path)), header_only=True))
 
 
 def read_recording(path: Path | str) -> Recording:
@@ -52,7 +46,7 @@ def read_recording(path: Path | str) -> Recording:
         UnsupportedGenerationError: for the games of 2003; its `map_uid` names the map where that is stored.
         RecordingError: of another kind that says what is wrong with the file.
     """
-    return parse_recording(_read_bytes(Path(path), MAX_FILE_BYTES))
+    return parse_recording(_read_bytes(Path(path)))
 
 
 def parse_recording(data: bytes) -> Recording:
@@ -76,7 +70,7 @@ def read_map(path: Path | str) -> MapInfo:
         UnlimiterMapError: if the map was made with TMUnlimiter.
         RecordingError: of another kind that says what is wrong with the file.
     """
-    return parse_map(_read_bytes(Path(path), MAX_FILE_BYTES))
+    return parse_map(_read_bytes(Path(path)))
 
 
 def parse_map(data: bytes) -> MapInfo:
@@ -91,8 +85,8 @@ def parse_map(data: bytes) -> MapInfo:
     return read_map_container(container)
 
 
-def _read_bytes(path: Path, limit: int) -> bytes:
-    """Reads up to `limit` bytes; a file larger than any recording is an error."""
+def _read_bytes(path: Path) -> bytes:
+    """Reads a file; one larger than any recording is an error."""
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -100,7 +94,7 @@ def _read_bytes(path: Path, limit: int) -> bytes:
                 message = f"{path} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
                 raise UnreadableFileError(message)
             # One byte more than there should be: a buffer of the limit would take longer than all the reading.
-            return file.read(min(limit, size + 1)) or b""
+            return file.read(size + 1) or b""
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
         is_there = not isinstance(error, FileNotFoundError) or path.is_symlink()

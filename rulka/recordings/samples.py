@@ -6,14 +6,15 @@ of the car, which version 8 orders anew and later ones extend at the end.
 
 from __future__ import annotations
 
+import math
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import NUM_WHEELS, Samples, VehicleState
-from rulka.recordings.sample_kernels import ABSENT, SCALARS, decode_motion_into, decode_vehicle_into
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 MAX_UNCOMPRESSED_BYTES = 1 << 27
@@ -24,9 +25,11 @@ NO_CLASS = 0xFFFFFFFF
 SIZES = {7: 56, 8: 60, 9: 61}
 MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
 """Least size of a sample by version; these versions may append further parts."""
-FIRST_EXTENDED_VERSION = 10
-"""From this version on, samples of versions not listed are read for their motion alone."""
+FIRST_REORDERED_VERSION, FIRST_EXTENDED_VERSION = 8, 10
+"""The first orders the car's state anew; from the second on, versions not listed are read for their motion alone."""
 MOTION_BYTES = 26
+NO_LENGTH = -32768
+"""Exponent of a vector of length zero."""
 MAX_LEFT_BYTES = 4
 """ManiaPlanet and Turbo store one more number, which nobody needs, after the samples."""
 
@@ -193,10 +196,25 @@ def decode_motion(
     if not np.isfinite(position).all():
         message = "a sample holds a position that is not finite"
         raise DamagedError(message)
-    count = len(rows)
-    quaternion, velocity, spin = (np.empty((count, width), dtype=np.float32) for width in (4, 3, 3))
-    decode_motion_into(np.ascontiguousarray(rows[:, 12:MOTION_BYTES]), quaternion, velocity, spin)
-    return position, quaternion, velocity, spin
+    turn = np.ascontiguousarray(rows[:, 12:18])
+    angle = turn.view("<u2")[:, 0] / 65535 * math.pi
+    heading, pitch = turn.view("<i2")[:, 1] / 32767 * math.pi, turn.view("<i2")[:, 2] / 32767 * (math.pi / 2)
+    axis = np.sin(angle)[:, None] * _direction(heading, pitch)
+    quaternion = np.concatenate([np.cos(angle)[:, None], axis], axis=1)
+    return position, as_float32(quaternion), _unpack_vectors(rows[:, 18:22]), _unpack_vectors(rows[:, 22:26])
+
+
+def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [S, 3] unit vectors."""
+    return np.stack([np.cos(pitch) * np.cos(heading), np.cos(pitch) * np.sin(heading), np.sin(pitch)], axis=1)
+
+
+def _unpack_vectors(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Unpacks [S, 4] bytes: the logarithm of a magnitude in thousandths, a heading and a pitch."""
+    packed = np.ascontiguousarray(packed)
+    exponent, angles = packed.view("<i2")[:, 0], packed.view("i1")[:, 2:] / 127 * math.pi
+    magnitude = np.where(exponent == NO_LENGTH, 0.0, np.exp(exponent / 1000))
+    return as_float32(magnitude[:, None] * _direction(angles[:, 0], angles[:, 1] / 2))
 
 
 def as_float32(values: NDArray) -> NDArray[np.float32]:
@@ -209,27 +227,37 @@ def unit_bytes(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
     return as_float32(rows) / np.float32(255)
 
 
-# Offsets of steering, turbo, damper, material, from wheel to wheel, of the two bytes with a slide and a contact bit for
-# each wheel, the first of these bits, and the offset of dirt: as `decode_vehicle_into` takes them.
-_PLACES = {
-    7: np.array([50, ABSENT, 34, 36, 3, 46, 1, ABSENT]),
-    8: np.array([40, 47, 49, 50, 2, 58, 6, ABSENT]),
-}
-_LATER_PLACES = np.array([40, 47, 49, 50, 2, 58, 6, 60])
+class _Places(NamedTuple):
+    """Offsets in a sample."""
+
+    steer: int
+    damper: int
+    material: int
+    stride: int
+    """From wheel to wheel."""
+    flags: int
+    """Two bytes with a slide and a contact bit for each wheel."""
+    first_bit: int
+
+
+_OLD_PLACES, _PLACES = _Places(50, 34, 36, 3, 46, 1), _Places(40, 49, 50, 2, 58, 6)
 
 
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
-    count = len(rows)
-    scalars = np.zeros((len(SCALARS), count), dtype=np.float32)
-    has_contact, is_sliding = (np.empty((count, NUM_WHEELS), dtype=np.bool_) for _ in range(2))
-    material = np.empty((count, NUM_WHEELS), dtype=np.uint8)
-    damper_m = np.empty((count, NUM_WHEELS), dtype=np.float32)
-    places = _PLACES.get(version, _LATER_PLACES)
-    decode_vehicle_into(rows, places, scalars, has_contact, is_sliding, material, damper_m)
+    places = _OLD_PLACES if version < FIRST_REORDERED_VERSION else _PLACES
+    wheel = np.arange(NUM_WHEELS)
+    speeds = np.ascontiguousarray(rows[:, 26:32]).view("<u2") / 65535
+    gas, brake = unit_bytes(rows[:, places.steer + 1 : places.steer + 3].T)
+    bits = np.ascontiguousarray(rows[:, places.flags : places.flags + 2]).view("<u2")
+    bit = places.first_bit + 2 * wheel
     return VehicleState(
-        **dict(zip(SCALARS, scalars, strict=True)),
-        has_contact=has_contact,
-        is_sliding=is_sliding,
-        material=material,
-        damper_m=damper_m,
+        forward_speed_mps=as_float32(speeds[:, 0] * 11000 - 1000),
+        rpm=as_float32(speeds[:, 2] * 30000),
+        steer=as_float32(rows[:, places.steer] / 255 * 2 - 1),
+        gas=gas,
+        brake=brake,
+        has_contact=(bits >> (bit + 1) & 1).astype(np.bool_),
+        is_sliding=(bits >> bit & 1).astype(np.bool_),
+        material=rows[:, places.material + places.stride * wheel],
+        damper_m=as_float32(rows[:, places.damper + places.stride * wheel] / 255 * 4 - 2),
     )

@@ -136,10 +136,6 @@ class Cursor:
         self.position = start + (8 if is_skippable else 4)
         return identifier, is_skippable
 
-    def floats(self, count: int) -> tuple[float, ...]:
-        """Reads `count` 32-bit floats."""
-        return struct.unpack_from(f"<{count}f", self.data, self._advance(4 * count))
-
     def take(self, size: int) -> bytes:
         """Reads `size` bytes."""
         start = self.position
@@ -182,12 +178,6 @@ class Cursor:
 
     def string(self) -> str:
         """Reads a length and as many bytes of UTF-8; bytes that are not UTF-8 become replacement characters."""
-        start = self.position + 4
-        if start <= self.end:
-            size = _U32(self.data, start - 4)[0]
-            if size <= MAX_STRING_BYTES and size <= self.end - start:  # as nearly all are
-                self.position = start + size
-                return str(self.data[start : start + size], "utf-8", "replace")
         size = self.u32()
         if size > MAX_STRING_BYTES and size <= self.remaining:
             message = f"a text of {size} bytes is stated at offset {self.position}, {MAX_STRING_BYTES} is the most"

@@ -80,11 +80,9 @@ def _problem(error: RecordingError | None) -> dict[str, str | None]:
 
 def _map_facts(found: MapInfo) -> dict[str, Any]:
     return {
-        "map_uid": found.uid,
-        "environment": found.environment,
-        "map_name": found.name,
-        "map_author": found.author,
-        "medals_ms": dict(zip(MEDALS, found.medals_ms, strict=True)),
+        "map_name": found.header.map_name,
+        "map_author": found.header.map_author,
+        "medals_ms": dict(zip(MEDALS, found.header.medals_ms, strict=True)),
         "num_blocks": len(found.blocks),
         "checkpoints_m": [list(block.position_m) for block in found.blocks if "Checkpoint" in block.name],
         "blocks": [block._asdict() for block in found.blocks],

@@ -20,7 +20,6 @@ STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
 _FIRST_ACTION_KEY_BIT, _ACTION_KEYS = 14, 31
-_NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake", ACTION_KEYS)
 _MAX_EVENTS = 4
 """Events that one stored change makes at most: two respawns, the horn and the action keys."""
 _MODE_BITS, _ON_FOOT, _IN_VEHICLE = 3, 1, 2
@@ -83,39 +82,24 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
 
 
 def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
-    """Turns stored changes into one event for each control that changed, in the order of ticks and of `_NAMES`."""
-    rows = np.empty((_MAX_EVENTS * len(changes), 3), dtype=np.int64)
-    tick, name, value = rows[: _changed_controls(changes, rows)].T.tolist()
-    return [new_event((start_ms + TICK_MS * tick[i], _NAMES[name[i]], value[i])) for i in range(len(tick))]
+    """Turns stored changes into one event for each press of respawn and each other control that is now another.
 
-
-@njit(cache=True, nogil=True)
-def _changed_controls(changes: NDArray[np.int64], rows: NDArray[np.int64]) -> int:
-    """Writes (tick, index in `_NAMES`, value) for every press of respawn and every other control that is now another.
-
-    Controls begin at zero. Returns the number of rows, at most `_MAX_EVENTS` for each change.
+    Controls begin at zero.
     """
-    num_rows = 0
-    now, before = np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
-    for i in range(changes.shape[0]):
-        tick, kind, value = changes[i]
+    events: list[InputEvent] = []
+    now = dict.fromkeys(("Horn", "SteerByte", "Accelerate", "Brake", ACTION_KEYS), 0)
+    for tick, kind, value in changes.tolist():
+        stamp, before = start_ms + TICK_MS * tick, dict(now)
         if kind == _STATE:
-            for bit in _RESPAWN_BITS:
-                if value >> bit & 1:
-                    rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, 0, 1
-                    num_rows += 1
-            now[1] = value >> _HORN_BIT & 1
-            now[5] = value >> _FIRST_ACTION_KEY_BIT & _ACTION_KEYS
+            events += [new_event((stamp, "Respawn", 1)) for bit in _RESPAWN_BITS if value >> bit & 1]
+            now["Horn"] = value >> _HORN_BIT & 1
+            now[ACTION_KEYS] = value >> _FIRST_ACTION_KEY_BIT & _ACTION_KEYS
         elif kind == _SHORT:
-            now[1] = value >> 1 & 1
+            now["Horn"] = value >> 1 & 1
         elif kind == _VEHICLE:
-            now[2], now[3], now[4] = (value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1
-        for name in range(1, 6):
-            if now[name] != before[name]:
-                before[name] = now[name]
-                rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, name, now[name]
-                num_rows += 1
-    return num_rows
+            now |= {"SteerByte": (value & 0xFF ^ 0x80) - 0x80, "Accelerate": value >> 8 & 1, "Brake": value >> 9 & 1}
+        events += [new_event((stamp, name, held)) for name, held in now.items() if held != before[name]]
+    return events
 
 
 @njit(cache=True, nogil=True)

@@ -27,8 +27,7 @@ from rulka.simulator.params import PhysicsParams
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DRIVEN_SOURCE
 from tasks.races import race_of_driver
-from tests.recordings.race_writer import recording_of_race
-from tests.recordings.writer import write_recording
+from tests.recordings.race_writer import write_race
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
 needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")
@@ -100,9 +99,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     races = [race_of_driver(race, track.uid, action_table(5)) for race in driven if race.is_finished]
     for number, race in enumerate(races[:4]):
-        recording = recording_of_race(race)
-        ghost = replace(recording.ghosts[0], game_version="TmForever.2011-02-21")
-        write_recording(folder / f"{number}.Replay.Gbx", replace(recording, ghosts=(ghost,)))
+        write_race(folder / f"{number}.Replay.Gbx", race)
     (folder / "broken.Replay.Gbx").write_bytes(b"not a recording")
     return folder
 

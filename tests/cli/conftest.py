@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 from contextlib import chdir
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -23,8 +22,7 @@ from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
 from tests.conftest import write_synthetic_frames
-from tests.recordings.race_writer import recording_of_race
-from tests.recordings.writer import write_recording
+from tests.recordings.race_writer import write_race
 
 TESTS = Path(__file__).parents[1]
 SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}
@@ -60,9 +58,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
         1,
     )
     for number, race in enumerate(race_of_driver(race, track.uid, table) for race in driven if race.is_finished):
-        recording = recording_of_race(race)
-        ghost = replace(recording.ghosts[0], game_version="TmForever.2011-02-21")
-        write_recording(folder / f"{number}.Replay.Gbx", replace(recording, ghosts=(ghost,)))
+        write_race(folder / f"{number}.Replay.Gbx", race)
     return folder
 
 

@@ -22,18 +22,11 @@ def test_indexing_equals_the_whole(cuts: list[int]) -> None:
         np.testing.assert_array_equal(sharded[rows], WHOLE[rows])
 
 
-def test_rows_are_copies() -> None:
+def test_rows_are_copies_of_what_there_is() -> None:
     whole = WHOLE.copy()
     ShardedArray([whole])[:][0, 0] = 99
     assert whole[0, 0] == 0
-
-
-@pytest.mark.parametrize("row", [-1, 20])
-def test_a_row_that_does_not_exist_is_refused(row: int) -> None:
-    with pytest.raises(IndexError, match="from 0 to 19"):
-        ShardedArray([WHOLE])[np.array([row])]
-
-
-def test_nothing_at_all() -> None:
-    assert len(ShardedArray([])) == 0
-    assert ShardedArray([])[:].shape == (0,)
+    for row in (-1, 20):
+        with pytest.raises(IndexError, match="from 0 to 19"):
+            ShardedArray([WHOLE])[np.array([row])]
+    assert (len(ShardedArray([])), ShardedArray([])[:].shape) == (0, (0,))

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import product
 
 import pytest
 
-from rulka.datasets.split import place, split_maps, split_races
-
-
-def test_place_by_hand() -> None:
-    first = hashlib.sha256(b"race-1").hexdigest()[:16]
-    assert place("race-1") == int(first, 16) / 2**64
+from rulka.datasets.split import split_maps, split_races
 
 
 def test_split_is_frozen() -> None:
@@ -23,7 +17,7 @@ def test_split_is_frozen() -> None:
 
 
 def test_other_races_do_not_move_a_race() -> None:
-    few, many = (split_races([f"race-{n}" for n in range(count)], 0.2, 0.1) for count in (50, 500))
+    few, many = (split_races([f"race-{n}" for n in range(count)][::-1], 0.2, 0.1) for count in (50, 500))
     assert {name: many[name] for name in few} == few
 
 
@@ -33,24 +27,15 @@ def test_share_is_about_what_was_asked_for() -> None:
     assert 0.08 < splits.count("test") / 2000 < 0.12
 
 
-@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9, 1.0])
-@pytest.mark.parametrize("num_races", [2, 5])
-def test_both_sides_get_a_race(fraction: float, num_races: int) -> None:
-    splits = split_races([f"race-{n}" for n in range(num_races)], fraction, 0.0)
-    assert set(splits.values()) == {"train", "validation"}
-
-
-def test_a_single_race_is_trained_on() -> None:
-    assert split_races(["alone"], 0.5, 0.4) == {"alone": "train"}
+def test_both_sides_get_a_race() -> None:
+    for fraction, num_races in product((1e-9, 1 - 1e-9, 1.0), (2, 5)):
+        splits = split_races([f"race-{n}" for n in range(num_races)], fraction, 0.0)
+        assert set(splits.values()) == {"train", "validation"}
+    assert sorted(split_races(["race-1", "race-2"], 0.0, 0.1).values()) == ["test", "train"]
 
 
 def test_nothing_is_held_out_when_nothing_is_asked_for() -> None:
     assert set(split_races([f"race-{n}" for n in range(50)], 0.0, 0.0).values()) == {"train"}
-
-
-def test_order_does_not_matter() -> None:
-    names = [f"race-{n}" for n in range(20)]
-    assert split_races(names, 0.2, 0.1) == split_races(names[::-1], 0.2, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +48,6 @@ def test_training_comes_first_then_validation_then_test(num_races: int, expected
         (start, parts): split_races([f"race-{start + n}" for n in range(num_races)], *parts) for start, parts in cases
     }
     assert {case: splits for case, splits in found.items() if sorted(splits.values()) != expected} == {}
-
-
-def test_without_validation_the_second_race_tests() -> None:
-    assert sorted(split_races(["race-1", "race-2"], 0.0, 0.1).values()) == ["test", "train"]
 
 
 def test_the_held_out_races_are_those_of_one_share_divided() -> None:

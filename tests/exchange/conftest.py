@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -19,28 +17,9 @@ import pytest
 from urllib3.util import retry
 
 from rulka.exchange import site as exchange
-from rulka.recordings.reader import parse_recording
-from tests.recordings.writer import encode_recording
+from tests.recordings import forge
 
-
-def _forge() -> Any:
-    """The maker of Gbx files of the tests of recordings."""
-    path = Path(__file__).parents[1] / "recordings" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("gbx_forge", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Forge
-
-
-FORGE = _forge()
-MAP_UID = FORGE.MAP_UID
-
-
-def recording_of(uid: str) -> bytes:
-    recording = parse_recording(FORGE.recording_file())
-    return encode_recording(replace(recording, map_uid=uid, map_data=b""))
+MAP_UID = forge.MAP_UID
 
 
 @dataclass
@@ -69,12 +48,12 @@ class Site:
     def add_map(self, map_id: int, uid: str, **facts: Any) -> None:
         row = {"TrackId": map_id, "UId": uid, "TrackName": f"Map {map_id}", "AuthorTime": 30_000}
         self.maps.append(row | {"Uploader": {"Name": "Maker"}} | facts)
-        self.files[f"/trackgbx/{map_id}"] = FORGE.map_file(uid=uid)
+        self.files[f"/trackgbx/{map_id}"] = forge.map_file(uid=uid)
 
     def add_replay(self, map_id: int, replay_id: int, position: Any, uid: str = MAP_UID) -> None:
         row = {"ReplayId": replay_id, "ReplayTime": 24_000 + replay_id, "Position": position}
         self.replays.setdefault(map_id, []).append(row)
-        self.files[f"/recordgbx/{replay_id}"] = recording_of(uid)
+        self.files[f"/recordgbx/{replay_id}"] = forge.recording_file(uid=uid)
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[bytes, str]:
         if path == "/api/tracks":

@@ -7,9 +7,8 @@ from rulka.game.errors import GameProtocolError
 from rulka.game.protocol import MessageId, pack, pack_sized, pack_sync
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
+def test_messages_to_the_byte() -> None:
+    rows = (
         # 0.5 as float32 has sign 0, exponent 126, mantissa 0: 0x3F000000.
         (pack(MessageId.SET_SPEED, 0.5), "06 00 00 00 00 00 00 3f"),
         (pack(MessageId.SET_INPUTS, 1, 0, 1, 0), "0a 00 00 00 01 00 01 00"),
@@ -25,10 +24,9 @@ from rulka.game.protocol import MessageId, pack, pack_sized, pack_sync
         (pack_sync(MessageId.CHECKPOINT_COUNT, 1, 3), "02 00 00 00 01 00 00 00 03 00 00 00"),
         (pack_sync(MessageId.FRAME), "04 00 00 00"),
         (pack_sync(MessageId.ON_CONNECT), "05 00 00 00"),
-    ],
-)
-def test_messages_to_the_byte(message: bytes, expected: str) -> None:
-    assert message.hex(" ") == expected
+    )
+    for message, expected in rows:
+        assert message.hex(" ") == expected
 
 
 def test_ids_are_those_of_the_plugin() -> None:
@@ -38,7 +36,7 @@ def test_ids_are_those_of_the_plugin() -> None:
         SET_STEP_PERIOD CANCEL_FRAME SHOW_INTERFACE IS_IN_MENUS GET_INPUTS
     """
     assert {known.name: known.value for known in MessageId} == {name: k + 1 for k, name in enumerate(names.split())}
-    assert sorted(protocol.SYNC_PAYLOADS) == [1, 2, 3, 4, 5]
+    assert sorted(protocol.SYNC_IDS) == [1, 2, 3, 4, 5]
     assert set(protocol.COMMAND_PAYLOADS) == set(MessageId)
 
 
@@ -47,26 +45,15 @@ def test_inputs_out_of_range_are_not_packed() -> None:
         pack(MessageId.SET_INPUTS, 1, 0, 300, 0)
 
 
-@pytest.mark.parametrize("data", [b"\x06\0\0\0", b"HTTP", b"\xff\xff\xff\xff", b"\0\0\0\0"])
-def test_what_the_game_never_sends_is_refused(data: bytes) -> None:
-    with pytest.raises(GameProtocolError, match=r"expected one of the ids \[1, 2, 3, 4, 5\], got .*" + data.hex(" ")):
-        protocol.sync_id(data)
+def test_what_the_game_never_sends_is_refused() -> None:
+    for data in (b"\x06\0\0\0", b"HTTP", b"\xff\xff\xff\xff", b"\0\0\0\0"):
+        expected = r"expected one of the ids \[1, 2, 3, 4, 5\], got .*" + data.hex(" ")
+        with pytest.raises(GameProtocolError, match=expected):
+            protocol.sync_id(data)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "expected"),
-    [
-        ("# rulka link 1\n0 press up\n", (1, "0 press up\n")),
-        ("# rulka link 12\n", (12, "")),
-        ("0 press up\n# rulka link 1\n", (None, "0 press up\n# rulka link 1\n")),
-        ("# rulka link x\n", (None, "# rulka link x\n")),
-        ("# rulka link \u00b2\n", (None, "# rulka link \u00b2\n")),
-        ("", (None, "")),
-    ],
-)
-def test_the_version_is_a_comment_before_the_script(inputs: str, expected: tuple[int | None, str]) -> None:
-    assert protocol.split_version(inputs) == expected
-
-
-def test_our_own_version_line_is_understood() -> None:
-    assert protocol.split_version(protocol.version_line() + "0 press up\n") == (protocol.VERSION, "0 press up\n")
+def test_the_version_is_a_comment_before_the_script() -> None:
+    assert protocol.read_version(protocol.version_line() + "0 press up\n") == protocol.VERSION
+    assert protocol.read_version("# rulka link 12\n") == 12
+    for other in ("0 press up\n# rulka link 1\n", "# rulka link x\n", "# rulka link \u00b2\n", ""):
+        assert protocol.read_version(other) is None

@@ -12,7 +12,6 @@ from rulka.game.errors import GameClosedError, GameError, GameOrderError, GamePr
 from rulka.game.frames import grey_from_bgra
 from rulka.game.server import GameServer
 from rulka.game.session import GameSession, SessionSettings
-from rulka.observation import CAR
 from rulka.params import Params
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
@@ -69,20 +68,16 @@ def test_a_race_in_the_game_is_that_in_the_simulator(session: GameSession, track
 
 
 def test_races_follow_each_other_and_repeat(session: GameSession) -> None:
+    with pytest.raises(GameOrderError, match="begin one"):
+        session.decide(CONTROLS[0])
     first = race(session)
+    with pytest.raises(GameOrderError, match="begin one"):
+        session.decide(CONTROLS[0])
     assert race(session) == first  # after a finish
     part = race(session, 20)
     session.give_up()
     assert part == first[:20]
     assert race(session) == first  # after giving up
-
-
-def test_a_decision_needs_a_race(session: GameSession) -> None:
-    with pytest.raises(GameOrderError, match="begin one"):
-        session.decide(CONTROLS[0])
-    race(session)
-    with pytest.raises(GameOrderError, match="begin one"):
-        session.decide(CONTROLS[0])
 
 
 def test_after_an_error_the_next_race_is_whole(serve: ServerMaker) -> None:
@@ -171,11 +166,3 @@ def read_until(wire: Wire, echo: int) -> None:
             wire.send(i32(8356), bytes(8356))
         else:
             wire.read(payloads.get(number, 0))
-
-
-def test_the_car_row_of_the_start_is_a_car_at_rest(session: GameSession) -> None:
-    decision = session.begin()
-    assert decision.time_ms == 0
-    assert not decision.car[CAR["velocity"]].any()
-    assert decision.car[CAR["gearbox_state"]] == 2
-    assert decision.car[CAR["gearbox_counter"]] == 0

@@ -1,4 +1,5 @@
 import struct
+from itertools import product
 
 import numpy as np
 import pytest
@@ -67,7 +68,6 @@ def test_a_block_written_by_hand_is_read() -> None:
 def test_places_follow_from_the_blocks_they_lie_in() -> None:
     """Dyna starts at 224 with the current state at +448; wheels at 3816, 764 each, real-time state at +180."""
     offsets = {name: field[1] for name, field in (STATE.fields or {}).items()}
-    assert offsets["quaternion"] == 224 + 448
     assert [offsets[name] - 672 for name in ("rotation", "position", "velocity", "angular_velocity")] == [
         16,
         52,
@@ -108,39 +108,25 @@ def test_the_gearbox_counter_counts_decisions_in_a_row() -> None:
     assert next_gearbox_counter(4, read_state(idle)) == 0
 
 
-@pytest.mark.parametrize(("num_flags", "num_entries"), [(0, 0), (1, 0), (0, 1), (5, 3)])
-def test_what_is_written_is_read_back(num_flags: int, num_entries: int) -> None:
-    fixed = np.zeros(1, STATE)
-    fixed["race_time_ms"], fixed["position"] = 4321, (1, 2, 3)
-    times = np.arange(num_entries, dtype=np.int32) - 1
-    block = write_state(fixed, np.arange(num_flags, dtype=np.int32), times)
-    assert len(block) == 8356 + 4 * num_flags + 8 * num_entries
-    state = read_state(block)
-    assert state.race_time_ms == 4321
-    assert state.flags.tolist() == list(range(num_flags))
-    assert state.checkpoints["time_ms"].tolist() == times.tolist()
+def test_what_is_written_is_read_back() -> None:
+    for num_flags, num_entries in ((0, 0), (1, 0), (0, 1), (5, 3)):
+        fixed = np.zeros(1, STATE)
+        fixed["race_time_ms"], fixed["position"] = 4321, (1, 2, 3)
+        times = np.arange(num_entries, dtype=np.int32) - 1
+        block = write_state(fixed, np.arange(num_flags, dtype=np.int32), times)
+        assert len(block) == 8356 + 4 * num_flags + 8 * num_entries
+        state = read_state(block)
+        assert (state.race_time_ms, state.flags.tolist()) == (4321, list(range(num_flags)))
+        assert state.checkpoints["time_ms"].tolist() == times.tolist()
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        b"",
-        bytes(8355),
-        bytes(8357),
-        bytes(by_hand(3, 2)[:-1]),
-        bytes(by_hand(3, 2)) + b"\0",
-        bytes(MAX_BYTES + 4),
-    ],
-)
-def test_a_block_of_a_wrong_length_is_refused(block: bytes) -> None:
-    with pytest.raises(StateRefusedError, match="bytes"):
-        read_state(block)
-
-
-@pytest.mark.parametrize("count", [-1, 1, MAX_CHECKPOINTS + 1, 2**31 - 1])
-@pytest.mark.parametrize("offset", [8348, 8352])
-def test_counts_that_do_not_fit_are_refused(count: int, offset: int) -> None:
-    block = by_hand()
-    struct.pack_into("<i", block, offset, count)
-    with pytest.raises(StateRefusedError):
-        read_state(block)
+def test_blocks_of_wrong_lengths_and_counts_are_refused() -> None:
+    whole = bytes(by_hand(3, 2))
+    for block in (b"", bytes(8355), bytes(8357), whole[:-1], whole + b"\0", bytes(MAX_BYTES + 4)):
+        with pytest.raises(StateRefusedError, match="bytes"):
+            read_state(block)
+    for offset, count in product((8348, 8352), (-1, 1, MAX_CHECKPOINTS + 1, 2**31 - 1)):
+        block = by_hand()
+        struct.pack_into("<i", block, offset, count)
+        with pytest.raises(StateRefusedError):
+            read_state(block)

@@ -1,22 +1,20 @@
-"""Gbx files made by hand, and the folder of real ones where it is present."""
+"""Limits of work and memory, and the folder of real recordings where it is present."""
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import tracemalloc
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-END = 0xFACADE01
-SKIP = 0x534B4950
-MAP_UID = "AbCdEfGhIjKlMnOpQrStUvWxYz0"
+from tests.recordings import forge as hand
+
 MAX_STEPS = 5_000_000
 
 
@@ -50,168 +48,9 @@ def little_memory(max_bytes: int) -> Iterator[None]:
     assert peak < max_bytes
 
 
-def u32(*values: int) -> bytes:
-    return b"".join(struct.pack("<I", value & 0xFFFFFFFF) for value in values)
-
-
-def text(value: str) -> bytes:
-    data = value.encode()
-    return u32(len(data)) + data
-
-
-class Ids:
-    """Writes ids the way the game does: the version first, each name once, references after that."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.is_new = True
-
-    def __call__(self, *values: str) -> bytes:
-        return b"".join(self._one(value) for value in values)
-
-    def _one(self, value: str) -> bytes:
-        start = u32(3) if self.is_new else b""
-        self.is_new = False
-        if value == "":
-            return start + u32(0xFFFFFFFF)
-        if value in self.names:
-            return start + u32(0x40000000 | (self.names.index(value) + 1))
-        self.names.append(value)
-        return start + u32(0x40000000) + text(value)
-
-
-def chunk(identifier: int, payload: bytes = b"") -> bytes:
-    return u32(identifier) + payload
-
-
-def skippable(identifier: int, payload: bytes = b"") -> bytes:
-    return u32(identifier, SKIP, len(payload)) + payload
-
-
-def lzo_literals(data: bytes) -> bytes:
-    """Compresses by not compressing: one run of literals and the end mark."""
-    if len(data) <= 238:
-        return bytes([len(data) + 17]) + data + b"\x11\x00\x00"
-    rest, length = len(data) - 18, b""
-    while rest > 255:
-        rest, length = rest - 255, length + b"\x00"
-    return b"\x00" + length + bytes([rest]) + data + b"\x11\x00\x00"
-
-
-def gbx(
-    class_id: int, header: dict[int, bytes], body: bytes, *, compression: str = "C", references: bytes = b""
-) -> bytes:
-    user = u32(len(header)) + b"".join(u32(key, len(value)) for key, value in header.items())
-    user += b"".join(header.values())
-    stored = body
-    if compression == "C":
-        packed = lzo_literals(body)
-        stored = u32(len(body), len(packed)) + packed
-    start = b"GBX" + struct.pack("<H", 6) + b"BU" + compression.encode() + b"R" + u32(class_id)
-    return start + u32(len(user)) + user + u32(1) + (references or u32(0)) + stored
-
-
-def sample_bytes(position: tuple[float, float, float], *, steer: int = 127, gas: int = 0, brake: int = 0) -> bytes:
-    """One sample of version 9: level, facing +z, moving at exp(2) m/s along +z, all wheels on asphalt."""
-    rotation = struct.pack("<Hhh", 0, 0, 0)
-    ahead = struct.pack("<hbb", 2000, 0, 127)  # pitch of a quarter turn: the third axis
-    still = struct.pack("<hbb", -32768, 0, 0)
-    speeds = struct.pack("<HHH", round(1007 / 11000 * 65535), 32767, 32767)
-    wheels = b"\x80\x10" * 4
-    return (
-        struct.pack("<3f", *position) + rotation + ahead + still + speeds + bytes(8)
-        + bytes([steer, gas, brake]) + bytes(6) + wheels + bytes([0, 0x80, 0b101010, 255])
-    )  # fmt: skip
-
-
-def samples_chunk(samples: list[bytes], *, version: int = 9, sizes: list[int] | None = None) -> bytes:
-    states = b"".join(samples)
-    data = u32(0x0A02B000, 1, 0, 100, version, len(states)) + states + u32(len(samples), 0)
-    data += u32(len(samples[0])) if sizes is None else u32(0xFFFFFFFF, *sizes)
-    packed = zlib.compress(data)
-    return chunk(0x0303F005, u32(len(data), len(packed)) + packed)
-
-
-def events_payload(ids: Ids, names: list[str], events: list[tuple[int, int, int]], *, offset: int = 0) -> bytes:
-    listed = b"".join(
-        struct.pack("<iBI", 100000 + time + offset, name, value & 0xFFFFFFFF) for time, name, value in events
-    )
-    return u32(0, len(names)) + ids(*names) + u32(len(events), 0) + listed
-
-
-def ghost_body(
-    ids: Ids,
-    *,
-    race_time: int = 300,
-    events: list[tuple[int, int, int]] | None = None,
-    offset: int = 0,
-    extra: bytes = b"",
-) -> bytes:
-    names = ["_FakeIsRaceRunning", "Accelerate", "SteerLeft", "SteerRight", "Steer"]
-    if events is None:
-        events = [(0, 0, 1), (10, 1, 1), (100, 3, 1), (200, 3, 0)]
-    body = samples_chunk([sample_bytes((0.0, 1.0, 0.7 * i), steer=255 if i == 2 else 127, gas=255) for i in range(5)])
-    body += skippable(0x03092005, u32(race_time)) + skippable(0x03092008, u32(2)) + skippable(0x0309200A, u32(7))
-    body += skippable(0x0309200B, u32(2, 150, 3, race_time, 7))
-    body += extra
-    body += chunk(0x0309200E, ids("ghost-uid")) + chunk(0x0309200F, text("driver")) + chunk(0x03092010, ids(""))
-    body += chunk(0x03092015, ids("Nick")) + chunk(0x03092018, ids("StadiumCar", "Vehicles", "Nadeo"))
-    validation = u32(race_time) + events_payload(ids, names, events, offset=offset) if events else u32(0)
-    tail = text("Exe") + u32(1, 2, 3) + text("settings") + u32(9) if events else b""
-    return body + chunk(0x03092019, validation + tail) + u32(END)
-
-
-def map_file(*, block_name: str = "StadiumRoadMain", uid: str = MAP_UID) -> bytes:
-    ids = Ids()
-    medals = u32(0x0305B004, 4000, 3000, 2000, 1500, 0, END)
-    parameters = (
-        u32(0x0304300D) + ids("", "Vehicles", "") + u32(0x03043011, 0xFFFFFFFF, 5, 0x0305B000) + medals + u32(6)
-    )
-    body = parameters + u32(0x0304301F) + ids(uid, "Stadium", "author") + text("Hand-made")
-    body += ids("Day", "Stadium", "Nadeo") + u32(32, 32, 32, 0, 1, 2)
-    body += ids(block_name) + bytes([3, 2, 1, 4]) + u32(0x1000)
-    body += ids("Hole") + bytes([0, 0, 0, 0]) + u32(0xFFFFFFFF)  # a placeholder that does not count
-    body += ids("StadiumCheckpoint") + bytes([1, 11, 1, 19]) + u32(0, END)
-    common = b"\x05" + Ids()(uid, "Stadium", "author") + text("Hand-made") + b"\x08"
-    description = b"\x0b" + u32(0, 4000, 3000, 2000, 1500)
-    return gbx(0x03043000, {0x03043002: description, 0x03043003: common}, body)
-
-
-def replay_header(race_time: int = 300) -> dict[int, bytes]:
-    basic = u32(7) + Ids()(MAP_UID, "Stadium", "author") + u32(race_time) + text("Nick") + text("driver")
-    xml = '<header type="replay"><map uid="x"/><times best="300" respawns="2" stuntscore="7" validable="1"/></header>'
-    return {0x03093000: basic, 0x03093001: text(xml)}
-
-
-def recording_file(*, tail: bytes = u32(END), num_ghosts: int = 1, header_time: int = 300, **ghost: object) -> bytes:
-    ids = Ids()
-    ghosts = b"".join(u32(k + 1, 0x03092000) + ghost_body(ids, **ghost) for k in range(num_ghosts))  # pyright: ignore[reportArgumentType]
-    track = map_file()
-    body = chunk(0x03093002, u32(len(track)) + track) + skippable(0x03093007, u32(0))
-    body += chunk(0x03093014, u32(10, num_ghosts) + ghosts + u32(0, 1) + bytes(8)) + tail
-    return gbx(0x03093000, replay_header(header_time), body)
-
-
-class Forge:
-    """The functions above, for tests that build what they read."""
-
-    MAP_UID, END = MAP_UID, END
-    u32, text, chunk, skippable, gbx = (
-        staticmethod(u32),
-        staticmethod(text),
-        staticmethod(chunk),
-        staticmethod(skippable),
-        staticmethod(gbx),
-    )
-    Ids, lzo_literals, sample_bytes = Ids, staticmethod(lzo_literals), staticmethod(sample_bytes)
-    samples_chunk, events_payload = staticmethod(samples_chunk), staticmethod(events_payload)
-    ghost_body, map_file = staticmethod(ghost_body), staticmethod(map_file)
-    replay_header, recording_file = staticmethod(replay_header), staticmethod(recording_file)
-
-
 @pytest.fixture
-def forge() -> type[Forge]:
-    return Forge
+def forge() -> ModuleType:
+    return hand
 
 
 @pytest.fixture

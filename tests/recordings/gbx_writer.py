@@ -7,16 +7,11 @@ from collections.abc import Mapping
 
 from lzallright import LZOCompressor
 
-from rulka.recordings.errors import RecordingError
 from rulka.recordings.stream import SKIPPABLE
 
 ID_VERSION = 3
 CONTAINER_VERSION = 6
 _EMPTY_ID, _NEW_ID = 0xFFFFFFFF, 0x40000000
-
-
-class UnwritableError(RecordingError):
-    """A race that cannot be written as a recording."""
 
 
 def u32(*values: int) -> bytes:
@@ -64,18 +59,28 @@ def skippable(identifier: int, payload: bytes) -> bytes:
     return u32(identifier, SKIPPABLE, len(payload)) + payload
 
 
-def container(class_id: int, header: Mapping[int, bytes], body: bytes, num_nodes: int) -> bytes:
-    """Returns a whole file with a compressed body and no external references.
+def gbx(
+    class_id: int,
+    header: Mapping[int, bytes],
+    body: bytes,
+    *,
+    num_nodes: int = 1,
+    compression: str = "C",
+    references: bytes = bytes(4),
+) -> bytes:
+    """Returns a whole file.
 
     Args:
         class_id: what the file is.
         header: payload of each header chunk by id.
         body: the uncompressed body.
         num_nodes: number of node indices in use, the file's own included.
+        compression: "C", or "U" to store the body as it is.
+        references: table of external references.
     """
     user = u32(len(header)) + b"".join(u32(key, len(value)) for key, value in header.items())
     user += b"".join(header.values())
-    # The game reads stored bodies too, but compresses those that it writes: other tools expect that.
     packed = LZOCompressor().compress(body)
-    start = b"GBX" + struct.pack("<H", CONTAINER_VERSION) + b"BUCR" + u32(class_id)
-    return start + u32(len(user)) + user + u32(num_nodes, 0, len(body), len(packed)) + packed
+    stored = u32(len(body), len(packed)) + packed if compression == "C" else body
+    start = b"GBX" + struct.pack("<H", CONTAINER_VERSION) + b"BU" + compression.encode() + b"R" + u32(class_id)
+    return start + u32(len(user)) + user + u32(num_nodes) + references + stored

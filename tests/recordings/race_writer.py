@@ -1,8 +1,14 @@
-"""Races as recordings: what the tests read back."""
+"""Races as `.Replay.Gbx` files in the layout of Forever: what the tests read back.
+
+What the format keeps: positions as they are; rotations to 0.00005 rad of angle and 0.0001 rad of axis; velocities to
+0.05 % of their size and 0.013 rad of heading, 0.007 rad of pitch; forward speed to 0.09 m/s, engine speed to 0.23 rpm;
+controls to 0.004; dampers to 8 mm. The recording embeds no map, as the tracks of the simulator are none of the game.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,126 +18,98 @@ from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
 from rulka.observation import CAR
 from rulka.recordings.car_rows import interpolate_rows
-from rulka.recordings.controls import FULL_LOCK
-from rulka.recordings.inputs import FINISH_LINE, RACE_RUNNING
-from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
-from tests.recordings.gbx_writer import UnwritableError
+from rulka.recordings.container import GHOST, REPLAY
+from tests.recordings.forge import END, events_payload, samples_chunk
+from tests.recordings.gbx_writer import Ids, chunk, gbx, skippable, string, u32
 
 PERIOD_MS = 100
-VEHICLE, ENVIRONMENT = "StadiumCar", "Stadium"
-PROGRAM = "rulka"
+NAMES = ["_FakeIsRaceRunning", "SteerLeft", "SteerRight", "Accelerate", "Brake"]
+_SAMPLE = np.dtype(
+    {
+        "names": [
+            "position", "angle", "heading", "pitch", "velocity", "spin", "speeds", "controls", "wheel_angle", "wheels",
+            "bits",
+        ],
+        "formats": [
+            ("<f4", 3), "<u2", "<i2", "<i2", ("u1", 4), ("u1", 4), ("<u2", 3), ("u1", 3), "u1", ("u1", (4, 2)), "<u2",
+        ],
+        "offsets": [0, 12, 14, 16, 18, 22, 26, 40, 48, 49, 58],
+        "itemsize": 61,
+    }
+)  # fmt: skip
+"""Where everything lies in a sample of version 9; what is left out is zero."""
 
 
-def recording_of_race(race: Race) -> Recording:
-    """Returns a race as a recording: its inputs, and a sample of the car every 100 ms up to the finish.
-
-    The recording embeds no map, as the tracks of the simulator are none of the game: the game does not open it, this
-    project's reader does.
-
-    Raises:
-        RecordingError: if its controls or states cannot be held by a recording.
-    """
-    ghost = Ghost(
-        nickname=race.player,
-        vehicle=VEHICLE,
-        race_time_ms=race.race_time_ms,
-        respawns=0,
-        stunts=0,
-        checkpoint_times_ms=race.checkpoint_times_ms,
-        checkpoint_stunts=(0,) * len(race.checkpoint_times_ms),
-        events=controls_to_events(race.controls, race.race_time_ms),
-        game_version=PROGRAM,
-        samples=_samples(race),
-    )
-    ghost.num_inputs = len(ghost.events)
-    header = RecordingHeader("recording", map_uid=race.map_uid, race_time_ms=race.race_time_ms, nickname=race.player)
-    return Recording("recording", header, race.map_uid, ENVIRONMENT, "", (ghost,), b"", ())
+def write_race(path: Path, race: Race) -> None:
+    """Writes a finished race that was driven with keys."""
+    ids = Ids()
+    times = b"".join(u32(time_ms, 0) for time_ms in race.checkpoint_times_ms)
+    time_ms = race.race_time_ms or 0
+    ghost = samples_chunk([row.tobytes() for row in _samples(race)])
+    ghost += skippable(GHOST | 0x005, u32(time_ms)) + skippable(GHOST | 0x008, u32(0))
+    ghost += skippable(GHOST | 0x00B, u32(len(race.checkpoint_times_ms)) + times)
+    ghost += chunk(GHOST | 0x015, ids(race.player)) + chunk(GHOST | 0x018, ids("StadiumCar", "Vehicles", "Nadeo"))
+    inputs = u32(time_ms) + events_payload(ids, NAMES, [(0, 0, 1), *sorted(_events(race.controls))])
+    inputs += string("TmForever.2011-02-21") + u32(0, 0, 0) + string("") + u32(0)
+    ghost += chunk(GHOST | 0x019, inputs) + u32(END)
+    body = chunk(REPLAY | 0x014, u32(10, 1, 1, GHOST) + ghost + u32(0, 0)) + u32(END)
+    header = u32(7) + Ids()(race.map_uid, "Stadium", "") + u32(time_ms) + string(race.player) + string("")
+    path.write_bytes(gbx(REPLAY, {REPLAY: header}, body, num_nodes=2))
 
 
-def _samples(race: Race) -> Samples:
+def _events(controls: NDArray[np.float32]) -> Iterator[tuple[int, int, int]]:
+    """Yields time, number of the name and value of every change of a key; all begin released."""
+    steer, gas, brake = controls.T
+    for name, is_down in enumerate((steer < 0, steer > 0, gas > 0, brake > 0), start=1):
+        for tick in np.flatnonzero(np.diff(is_down.astype(np.int64), prepend=0)).tolist():
+            yield TICK_MS * tick, name, int(is_down[tick])
+
+
+def _samples(race: Race) -> NDArray:
     """Returns samples from 0 to the first at or after the finish, or to the last known state."""
-    last_ms = min(race.duration_ms + PERIOD_MS - 1, int(race.state_time_ms[-1]) + PERIOD_MS - 1)
+    last_ms = min(race.duration_ms, int(race.state_time_ms[-1])) + PERIOD_MS - 1
     time_ms = np.arange(last_ms // PERIOD_MS + 1, dtype=np.int64) * PERIOD_MS
-    rows = interpolate_rows(race.state_time_ms, race.state, time_ms)
-    rotation = rows[:, CAR["rotation"]].reshape(-1, 3, 3)
-    return Samples(
-        layout="car",
-        version=9,
-        size_bytes=61,
-        period_ms=PERIOD_MS,
-        time_ms=time_ms,
-        position=rows[:, CAR["position"]],
-        quaternion=Rotation.from_matrix(rotation).as_quat(scalar_first=True).astype(np.float32),
-        velocity=rows[:, CAR["velocity"]],
-        angular_velocity=rows[:, CAR["angular_velocity"]],
-        vehicle=_vehicle(rows, rotation, _controls_at(race, time_ms)),
-    )
+    car = interpolate_rows(race.state_time_ms, race.state, time_ms)
+    rotation = car[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
+    rows = np.zeros(len(time_ms), dtype=_SAMPLE)
+    rows["position"] = car[:, CAR["position"]]
+    turn = Rotation.from_matrix(rotation).as_rotvec()
+    angle = np.linalg.norm(turn, axis=1)
+    heading, pitch = _angles(turn / np.maximum(angle, 1e-12)[:, None])
+    rows["angle"] = np.rint(angle / 2 / np.pi * 65535)
+    rows["heading"], rows["pitch"] = np.rint(heading / np.pi * 32767), np.rint(pitch / (np.pi / 2) * 32767)
+    rows["velocity"], rows["spin"] = _packed(car[:, CAR["velocity"]]), _packed(car[:, CAR["angular_velocity"]])
+    forward_mps = (rotation[:, :, 2] * car[:, CAR["velocity"]]).sum(axis=1)
+    speeds = (forward_mps + 1000) / 11000, np.full(len(rows), 0.5), car[:, CAR["rpm"]][:, 0] / 30000
+    rows["speeds"] = np.stack([_steps(speed, 65535) for speed in speeds], axis=1)
+    tick = np.clip(time_ms // TICK_MS - 1, 0, len(race.controls) - 1)  # the state shows the tick before it
+    felt = np.where((time_ms > 0)[:, None], race.controls[tick], 0)
+    rows["controls"] = _steps(np.stack([(felt[:, 0] + 1) / 2, felt[:, 1], felt[:, 2]], axis=1), 255)
+    rows["wheel_angle"] = 128
+    rows["wheels"][:, :, 0] = _steps((car[:, CAR["damper"]] + 2) / 4, 255)
+    rows["wheels"][:, :, 1] = car[:, CAR["material"]]
+    places = 6 + 2 * np.arange(4)
+    slides, touches = car[:, CAR["is_sliding"]] > 0, car[:, CAR["has_contact"]] > 0
+    rows["bits"] = (slides << places | touches.astype(np.int64) << (places + 1)).sum(axis=1)
+    return rows
 
 
-def _controls_at(race: Race, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Returns the controls that the state at each time has felt: those of the tick before it."""
-    tick = np.clip(time_ms // 10 - 1, 0, len(race.controls) - 1)
-    return np.where((time_ms > 0)[:, None], race.controls[tick], np.float32(0))
+def _angles(unit: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.arctan2(unit[:, 1], unit[:, 0]), np.arcsin(np.clip(unit[:, 2], -1, 1))
 
 
-def _vehicle(rows: NDArray, rotation: NDArray, controls: NDArray) -> VehicleState:
-    velocity = (rotation * rows[:, CAR["velocity"]][:, :, None]).sum(axis=1)  # into the car's frame
-    absent = np.zeros(len(rows), dtype=np.float32)
-    return VehicleState(
-        forward_speed_mps=velocity[:, 2],
-        side_speed_mps=velocity[:, 0],
-        rpm=rows[:, CAR["rpm"]][:, 0],
-        steer=controls[:, 0],
-        gas=controls[:, 1],
-        brake=controls[:, 2],
-        turbo=absent,
-        has_contact=rows[:, CAR["has_contact"]] > 0,
-        is_sliding=rows[:, CAR["is_sliding"]] > 0,
-        material=rows[:, CAR["material"]].astype(np.uint8),
-        damper_m=rows[:, CAR["damper"]],
-        dirt=absent,
-    )
+def _packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Returns [S, 4] bytes for [S, 3] vectors: the logarithm of the magnitude, heading and pitch."""
+    magnitude = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    is_zero = magnitude < np.exp(-32.767)
+    length = np.where(is_zero, 1.0, magnitude)
+    heading, pitch = _angles(vectors / length[:, None])
+    packed = np.zeros(len(vectors), dtype=[("exponent", "<i2"), ("heading", "i1"), ("pitch", "i1")])
+    packed["exponent"] = np.where(is_zero, -32768, np.clip(np.rint(1000 * np.log(length)), -32767, 32767))
+    packed["heading"], packed["pitch"] = np.rint(heading / np.pi * 127), np.rint(pitch / (np.pi / 2) * 127)
+    return packed.view(np.uint8).reshape(-1, 4)
 
 
-def controls_to_events(controls: NDArray[np.float32], race_time_ms: int | None) -> tuple[InputEvent, ...]:
-    """Returns the inputs that hold the given controls.
-
-    Steering of full lock or none throughout becomes keys, any other an axis, rounded to 1/65536; gas and brake
-    likewise, on the one axis that there is for both or, where both are pressed in part, on one each.
-    `events_to_controls` with a shift of 0 gives the same controls back.
-
-    Args:
-        controls: [T, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1] of every tick from 0 ms.
-        race_time_ms: time of the finish, where its marker stands; None leaves it out.
-
-    Raises:
-        UnwritableError: if a control is out of range.
-    """
-    steer, gas, brake = np.asarray(controls, dtype=np.float64).T
-    if not (np.abs(steer) <= 1).all() or not ((gas >= 0) & (gas <= 1) & (brake >= 0) & (brake <= 1)).all():
-        message = "controls out of their range: steering must be in [-1, 1], gas and brake in [0, 1]"
-        raise UnwritableError(message)
-    events = [InputEvent(0, RACE_RUNNING, 1)]
-    if np.isin(steer, (-1, 0, 1)).all():
-        events += [*_changes("SteerLeft", steer < 0), *_changes("SteerRight", steer > 0)]
-    else:
-        events += _changes("Steer", _analog(steer))
-    if np.isin(gas, (0, 1)).all() and np.isin(brake, (0, 1)).all():
-        events += [*_changes("Accelerate", gas > 0), *_changes("Brake", brake > 0)]
-    elif not ((gas > 0) & (brake > 0)).any():
-        events += _changes("Gas", _analog(brake - gas))  # the game stores full gas as full lock to the left
-    else:
-        events += [*_changes("AccelerateReal", _analog(gas)), *_changes("BrakeReal", _analog(brake))]
-    end = [] if race_time_ms is None else [InputEvent(race_time_ms, FINISH_LINE, 1)]
-    return (*sorted(events, key=lambda event: event.time_ms), *end)
-
-
-def _analog(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    return -np.rint(values * FULL_LOCK).astype(np.int64) & 0xFFFFFF
-
-
-def _changes(name: str, values: NDArray) -> Iterator[InputEvent]:
-    """Yields an event for every tick whose value differs from the one before; all controls begin at zero."""
-    stored = values.astype(np.int64)
-    for tick in np.flatnonzero(np.diff(stored, prepend=0)).tolist():
-        yield InputEvent(TICK_MS * tick, name, int(stored[tick]))
+def _steps(share: NDArray, most: int) -> NDArray[np.float64]:
+    """Returns shares of a range as whole steps of it; beyond the range as its end."""
+    return np.clip(np.rint(np.asarray(share, dtype=np.float64) * most), 0, most)

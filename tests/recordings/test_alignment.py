@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from rulka.recordings.alignment import (
     ACTION_KEYS,
     LAGS,
-    MIN_TELLING,
     POSSIBLE_LAGS,
     device_of,
     inputs_to_controls,
     measure_lag,
 )
 from rulka.recordings.controls import events_to_controls
-from rulka.recordings.errors import MisalignedInputsError, NoInputsError
+from rulka.recordings.errors import MisalignedInputsError
 from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState
 
 NUM_TICKS = 3000
@@ -37,9 +38,8 @@ def samples_of(steer: np.ndarray, period_ms: int = 100) -> Samples:
     shown = (np.rint((steer[time_ms // 10] + 1) * 127.5) / 127.5 - 1).astype(np.float32)
     zeros, wheels = np.zeros(len(time_ms), np.float32), np.zeros((len(time_ms), 4))
     vehicle = VehicleState(
-        zeros, zeros, zeros, shown, zeros + 1, zeros, zeros, wheels > 0, wheels > 0,
-        wheels.astype(np.uint8), wheels.astype(np.float32), zeros,
-    )  # fmt: skip
+        zeros, zeros, shown, zeros + 1, zeros, wheels > 0, wheels > 0, np.uint8(wheels), np.float32(wheels)
+    )
     motion = np.zeros((len(time_ms), 4), np.float32)
     return Samples("car", 9, 61, period_ms, time_ms, motion[:, :3], motion, motion[:, :3], motion[:, :3], vehicle)
 
@@ -49,40 +49,31 @@ def ghost_of(events: tuple[InputEvent, ...], lag: int, program: str = "TmForever
     return Ghost(events=events, samples=samples_of(steer), game_version=program, race_time_ms=10 * NUM_TICKS - 200)
 
 
-@pytest.mark.parametrize("lag", POSSIBLE_LAGS)
-@pytest.mark.parametrize("program", ["TmForever.2.11.26", "ManiaPlanet date=2019", "a game that nobody knows"])
-def test_the_lag_is_measured_whatever_the_program(lag: int, program: str, rng: np.random.Generator) -> None:
-    found = measure_lag(ghost_of(keys(rng, 120), lag, program))
-    assert (found.ticks, found.is_measured) == (lag, True)
-    assert found.num_telling >= MIN_TELLING
-
-
-@pytest.mark.parametrize("lag", POSSIBLE_LAGS)
-def test_controls_are_those_that_act_on_the_state(lag: int, rng: np.random.Generator) -> None:
+def test_the_lag_is_measured_whatever_the_program(rng: np.random.Generator) -> None:
     """The state at 10 (t + 1) shows what is held in row t, so that rows are the same for games of any lag."""
-    events = keys(rng, 120)
-    felt = events_to_controls(events, num_ticks=NUM_TICKS, shift_ticks=lag)
-    np.testing.assert_array_equal(inputs_to_controls(ghost_of(events, lag), NUM_TICKS - 1), felt[1:])
+    programs = ["TmForever.2.11.26", "ManiaPlanet date=2019", "a game that nobody knows"]
+    for lag, program in product(POSSIBLE_LAGS, programs):
+        events = keys(rng, 120)
+        ghost = ghost_of(events, lag, program)
+        assert measure_lag(ghost) == (lag, True)
+        felt = events_to_controls(events, num_ticks=NUM_TICKS, shift_ticks=lag)
+        np.testing.assert_array_equal(inputs_to_controls(ghost, NUM_TICKS - 1), felt[1:])
 
 
-@pytest.mark.parametrize(
-    ("program", "lag"),
-    [
-        ("", 1),
-        ("TmForever.2.11.26", 1),
-        ("ManiaPlanet.3.3.0", 1),
-        ("ManiaPlanet date=2019-11-19_18_50 Svn=98046", 0),
-        ("TrackmaniaTurbo.3.3.0", 0),
-        ("Trackmania date=2022-04-14_19_00", 1),
-    ],
-)
-def test_without_evidence_the_lag_is_that_of_the_game(program: str, lag: int) -> None:
+def test_without_evidence_the_lag_is_that_of_the_game() -> None:
     """Steering once, for a second, leaves every lag within ten ticks of the samples possible."""
+    lags = {
+        "": 1,
+        "TmForever.2.11.26": 1,
+        "ManiaPlanet.3.3.0": 1,
+        "ManiaPlanet date=2019-11-19_18_50 Svn=98046": 0,
+        "TrackmaniaTurbo.3.3.0": 0,
+        "Trackmania date=2022-04-14_19_00": 1,
+    }
     events = (InputEvent(150, "SteerLeft", 1), InputEvent(1150, "SteerLeft", 0))
-    for ghost in (ghost_of(events, lag, program), Ghost(events=events, game_version=program)):
-        found = measure_lag(ghost)
-        assert (found.ticks, found.is_measured) == (lag, False)
-        assert found.num_telling < MIN_TELLING
+    for program, lag in lags.items():
+        for ghost in (ghost_of(events, lag, program), Ghost(events=events, game_version=program)):
+            assert measure_lag(ghost) == (lag, False)
 
 
 def test_a_few_wrong_samples_do_not_move_the_lag(rng: np.random.Generator) -> None:
@@ -93,11 +84,11 @@ def test_a_few_wrong_samples_do_not_move_the_lag(rng: np.random.Generator) -> No
     assert measure_lag(ghost).ticks == 1
 
 
-@pytest.mark.parametrize("lag", [LAGS[0], -1, POSSIBLE_LAGS[-1] + 1, LAGS[-1]])
-def test_a_lag_that_no_game_has_is_refused(lag: int, rng: np.random.Generator) -> None:
-    with pytest.raises(MisalignedInputsError, match=f"{lag} ticks before") as caught:
-        inputs_to_controls(ghost_of(keys(rng, 200), lag), 10)
-    assert caught.value.hint
+def test_a_lag_that_no_game_has_is_refused(rng: np.random.Generator) -> None:
+    for lag in (LAGS[0], -1, POSSIBLE_LAGS[-1] + 1, LAGS[-1]):
+        with pytest.raises(MisalignedInputsError, match=f"{lag} ticks before") as caught:
+            inputs_to_controls(ghost_of(keys(rng, 200), lag), 10)
+        assert caught.value.hint
 
 
 def test_inputs_of_another_run_are_refused(rng: np.random.Generator) -> None:
@@ -110,27 +101,17 @@ def test_inputs_of_another_run_are_refused(rng: np.random.Generator) -> None:
         measure_lag(ghost)
 
 
-def test_no_inputs_are_never_no_key_pressed(rng: np.random.Generator) -> None:
-    ghost = ghost_of(keys(rng, 20), 1)
-    ghost.events = ()
-    with pytest.raises(NoInputsError) as caught:
-        inputs_to_controls(ghost, 10)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("events", "device"),
-    [
-        ([("Accelerate", 1), ("SteerLeft", 1)], "keyboard"),
-        ([("Accelerate", 1), ("Steer", 5000)], "analog"),
-        ([("Gas", 65536)], "analog"),
-        ([("AccelerateReal", 65536)], "analog"),
-        ([("SteerByte", -127), ("SteerByte", 0), ("SteerByte", 127), ("Brake", 1)], "keyboard"),
-        ([("SteerByte", -127), ("SteerByte", -64)], "analog"),
-    ],
-)
-def test_devices(events: list[tuple[str, int]], device: str) -> None:
-    assert device_of(Ghost(events=tuple(InputEvent(0, name, value) for name, value in events))) == device
+def test_devices() -> None:
+    rows = (
+        ("keyboard", [("Accelerate", 1), ("SteerLeft", 1)]),
+        ("analog", [("Accelerate", 1), ("Steer", 5000)]),
+        ("analog", [("Gas", 65536)]),
+        ("analog", [("AccelerateReal", 65536)]),
+        ("keyboard", [("SteerByte", -127), ("SteerByte", 0), ("SteerByte", 127), ("Brake", 1)]),
+        ("analog", [("SteerByte", -127), ("SteerByte", -64)]),
+    )
+    for device, events in rows:
+        assert device_of(Ghost(events=tuple(InputEvent(0, name, value) for name, value in events))) == device
 
 
 def test_action_keys_limit_the_steering(rng: np.random.Generator) -> None:

@@ -31,16 +31,6 @@ def test_rows_of_a_recording_by_hand(forge) -> None:
     np.testing.assert_allclose(rows[:, CAR["rpm"]], 15000, atol=1)
 
 
-@pytest.mark.parametrize("gear", [1, 2, 3, 4, 5])
-def test_the_gear_that_fits_the_engine(gear: int, forge) -> None:
-    ghost = parse_recording(forge.recording_file()).ghosts[0]
-    assert ghost.samples is not None
-    assert ghost.samples.vehicle is not None
-    ghost.samples.vehicle.forward_speed_mps[:] = 40.0
-    ghost.samples.vehicle.rpm[:] = 40.0 * RPM_PER_MPS[gear - 1]
-    assert (car_rows(ghost)[1][:, CAR["gear"]] == gear).all()
-
-
 def test_gear_changes_and_the_start(forge) -> None:
     """Standing, then second gear, then wheels spinning freely, which tells nothing, then third."""
     ghost = parse_recording(forge.recording_file()).ghosts[0]
@@ -49,19 +39,19 @@ def test_gear_changes_and_the_start(forge) -> None:
     ghost.samples.vehicle.forward_speed_mps[:] = [0, 40, 40, 50, 50]
     ghost.samples.vehicle.rpm[:] = [1000, 40 * 219, 1000, 50 * 160, 50 * 160]
     _, rows = car_rows(ghost)
+    np.testing.assert_allclose(interpolate_rows(ghost.samples.time_ms, rows, ghost.samples.time_ms), rows, atol=1e-5)
     assert rows[:, CAR["gear"]][:, 0].tolist() == [1, 2, 2, 3, 3]
     assert rows[:, CAR["gearbox_state"]][:, 0].tolist() == [2, 1, 0, 1, 0]
     assert rows[:, CAR["gearbox_counter"]][:, 0].tolist() == [2, 4, 0, 2, 0]
+    for gear, rpm_per_mps in enumerate(RPM_PER_MPS, start=1):
+        ghost.samples.vehicle.forward_speed_mps[:] = 40.0
+        ghost.samples.vehicle.rpm[:] = 40.0 * rpm_per_mps
+        assert (car_rows(ghost)[1][:, CAR["gear"]] == gear).all()
 
 
 def test_a_ghost_without_samples_is_an_error() -> None:
     with pytest.raises(NoSamplesError, match="not read: odd"):
         car_rows(Ghost(notes=["samples not read: odd"]))
-
-
-def test_at_the_samples_rows_are_the_samples(forge) -> None:
-    time_ms, rows = car_rows(parse_recording(forge.recording_file()).ghosts[0])
-    np.testing.assert_allclose(interpolate_rows(time_ms, rows, time_ms), rows, atol=1e-5)
 
 
 def test_a_cubic_path_is_met_exactly() -> None:

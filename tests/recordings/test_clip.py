@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from rulka.recordings.reader import parse_recording, read_recording
 
 CLIP, TRACK = 0x03079000, 0x03078000
@@ -27,15 +25,13 @@ def new_ghost(forge, index: int) -> bytes:
     return forge.u32(index, 0x03092000) + forge.chunk(0x0309200F, forge.text("other")) + forge.u32(forge.END)
 
 
-@pytest.mark.parametrize("versioned", [False, True])
-def test_a_ghost_in_a_clip_comes_last(versioned: bool, forge) -> None:
-    block = ghost_block(forge, 60, new_ghost(forge, 61), versioned=versioned)
-    recording = parse_recording(forge.recording_file(tail=clip_chunk(forge, block)))
-    assert [(ghost.login, ghost.is_from_clip) for ghost in recording.ghosts] == [("driver", False), ("other", True)]
-    assert recording.notes == ()
-
-
-def test_the_recorded_ghost_in_a_clip_is_no_second_one(forge) -> None:
+def test_a_ghost_in_a_clip_comes_last_and_the_recorded_one_is_no_second(forge) -> None:
+    for versioned in (False, True):
+        block = ghost_block(forge, 60, new_ghost(forge, 61), versioned=versioned)
+        recording = parse_recording(forge.recording_file(tail=clip_chunk(forge, block)))
+        found = [(ghost.login, ghost.is_from_clip) for ghost in recording.ghosts]
+        assert found == [("driver", False), ("other", True)]
+        assert recording.notes == ()
     block = ghost_block(forge, 60, forge.u32(1))
     assert len(parse_recording(forge.recording_file(tail=clip_chunk(forge, block))).ghosts) == 1
 

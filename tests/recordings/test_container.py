@@ -1,4 +1,5 @@
 import pytest
+from lzallright import LZOCompressor
 
 from rulka.recordings import container
 from rulka.recordings.container import GHOST, MAP, REPLAY, fold, read_container
@@ -31,8 +32,7 @@ def test_external_references_are_passed_over(forge) -> None:
 
 def test_header_only_needs_no_body(forge) -> None:
     data = forge.gbx(REPLAY, {REPLAY: b"one"}, b"body" * 100)
-    size = container.header_size(data)
-    assert size is not None
+    size = 17 + 4 + 8 + 3  # signature, class and size; count, entry and chunk
     assert read_container(data[:size], header_only=True).header == {REPLAY: b"one"}
     with pytest.raises(TruncatedError):
         read_container(data[: size - 1], header_only=True)
@@ -61,7 +61,7 @@ def test_every_cut_is_called_truncated(forge) -> None:
 
 
 def test_a_size_that_cannot_be_is_refused_before_memory_is_taken(forge) -> None:
-    packed = forge.lzo_literals(b"body")
+    packed = LZOCompressor().compress(b"body")
     data = forge.gbx(REPLAY, {}, b"", compression="U")
     for size in (container.MAX_BODY_BYTES + 1, container.MAX_BODY_BYTES // 2):
         stored = data[:7] + b"C" + data[8:] + forge.u32(size, len(packed)) + packed

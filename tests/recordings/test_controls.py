@@ -14,48 +14,26 @@ def steer_at(events: list[tuple[int, str, int]], tick: int) -> float:
     return float(controls[tick, 0])
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        (0, 0.0),
-        (0xFF0000, 1.0),  # -65536 in 24 bits, negated: full right
-        (0x010000, -1.0),
-        (0xFF8000, 0.5),
-        (0xAAFF0000, 1.0),  # the upper byte does not count
-        (0x7FFFFF, -1.0),  # beyond full lock
-    ],
-)
-def test_analog_values_by_hand(raw: int, expected: float) -> None:
-    assert analog_value(raw) == pytest.approx(expected)
+def test_analog_values_by_hand() -> None:
+    """Full right is -65536 in 24 bits, negated; the upper byte does not count; beyond full lock is full lock."""
+    values = {0: 0.0, 0xFF0000: 1.0, 0x010000: -1.0, 0xFF8000: 0.5, 0xAAFF0000: 1.0, 0x7FFFFF: -1.0}
+    assert {raw: analog_value(raw) for raw in values} == pytest.approx(values)
 
 
-@pytest.mark.parametrize(("shift_ticks", "first"), [(0, 3), (1, 4), (2, 5)])
-def test_when_an_event_shows(shift_ticks: int, first: int) -> None:
-    """Stamped 30, it is visible in the state of 40 (row 4) with the usual shift of one tick."""
-    controls = events_to_controls([InputEvent(30, "Accelerate", 1)], num_ticks=10, shift_ticks=shift_ticks)
-    assert controls[:, 1].tolist() == [0.0] * first + [1.0] * (10 - first)
+def test_when_an_event_shows() -> None:
+    """Stamped 30, it is visible in the state of 40 (row 4) with the usual shift of one tick; 31 a tick later."""
+    for stamp, shift_ticks, first in ((30, 0, 3), (30, 1, 4), (30, 2, 5), (31, 0, 4), (-2000, 0, 0)):
+        events = [InputEvent(stamp, "Accelerate", 1)]
+        controls = events_to_controls(events, num_ticks=10, shift_ticks=shift_ticks)
+        assert controls[:, 1].tolist() == [0.0] * first + [1.0] * (10 - first)
 
 
-def test_stamps_between_ticks_show_at_the_next_tick() -> None:
-    """United stores single milliseconds: 31 is seen at 40 without a shift."""
-    controls = events_to_controls([InputEvent(31, "Brake", 1)], num_ticks=6, shift_ticks=0)
-    assert controls[:, 2].tolist() == [0, 0, 0, 0, 1, 1]
-
-
-def test_events_before_the_start_hold_from_the_start() -> None:
-    assert steer_at([(-2000, "SteerLeft", 1)], 0) == -1
-    assert steer_at([(-2000, "SteerLeft", 1), (-1000, "SteerLeft", 0)], 0) == 0
-
-
-def test_keys_and_axis() -> None:
-    axis = (0, "Steer", 0xFF8000)
+def test_keys_outweigh_an_axis_and_of_both_keys_the_later_one_counts() -> None:
+    axis, left = (0, "Steer", 0xFF8000), (10, "SteerLeft", 1)
     assert steer_at([axis], 5) == 0.5
-    assert steer_at([axis, (10, "SteerLeft", 1)], 5) == -1
-    assert steer_at([axis, (10, "SteerLeft", 1), (20, "SteerLeft", 0)], 5) == 0.5
-
-
-def test_both_keys_the_later_one_counts() -> None:
-    right, left = (0, "SteerRight", 1), (10, "SteerLeft", 1)
+    assert steer_at([axis, left], 5) == -1
+    assert steer_at([axis, left, (20, "SteerLeft", 0)], 5) == 0.5
+    right = (0, "SteerRight", 1)
     assert steer_at([right, left], 5) == -1
     assert steer_at([right, left, (20, "SteerLeft", 0)], 5) == 1
 
@@ -68,11 +46,8 @@ def test_analog_gas() -> None:
     assert controls[7].tolist() == [0, 0, 1]
 
 
-def test_a_flipped_axis() -> None:
+def test_a_flipped_axis_and_steering_of_the_2020_game() -> None:
     assert steer_at([(0, "_FakeDontInverseAxis", 1), (0, "Steer", 0xFF0000)], 5) == -1
-
-
-def test_steering_of_the_2020_game() -> None:
     assert steer_at([(0, "SteerByte", 127)], 1) == 1
     assert steer_at([(0, "SteerByte", -128)], 1) == -1
 
@@ -125,18 +100,11 @@ def test_label_shares_by_hand() -> None:
     assert by_tick.tolist() == [[0, 0, 1, 1, 1], [5, 5, 5, 5, 5], [0, 1, 1, 1, 5]]
 
 
-def test_ties_go_to_the_action_held_first() -> None:
+def test_ties_go_to_the_action_held_first_and_ticks_past_the_end_repeat_the_last() -> None:
     controls = np.array([[0, 0, 1]] * 2 + [[0, 1, 0]] * 2 + [[1, 1, 0]], dtype=np.float32)
-    majority = label_decisions(controls, TABLE, np.array([0]), 0.1).action
-    assert majority.tolist() == [6]
-
-
-def test_ticks_past_the_end_repeat_the_last_row() -> None:
-    controls = np.array([[0, 1, 0], [0, 0, 1]], dtype=np.float32)
-    shares, majority, by_tick = label_decisions(controls, TABLE, np.array([0, 1]), 0.1)
-    np.testing.assert_allclose(shares[0, [0, 6]], [0.2, 0.8], atol=1e-7)
-    assert majority.tolist() == [6, 6]
-    assert by_tick.tolist() == [[0, 6, 6, 6, 6], [6, 6, 6, 6, 6]]
+    assert label_decisions(controls, TABLE, np.array([0]), 0.1).action.tolist() == [6]
+    by_tick = label_decisions(controls[1:3], TABLE, np.array([0, 1]), 0.1).by_tick
+    assert by_tick.tolist() == [[6, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
 
 
 def test_the_dead_zone() -> None:
@@ -161,13 +129,12 @@ def test_keys_stay_as_they_are_and_what_was_missing_is_forgotten_between() -> No
     assert tapped_steer(steer, 0.1).tolist() == [0, 1, -1, -1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_taps_are_down_for_the_share_of_the_steering(seed: int) -> None:
+def test_taps_are_down_for_the_share_of_the_steering() -> None:
     """Whatever it does, the keys are never further from it than a tap; and they never steer the other way."""
-    rng = np.random.default_rng(seed)
-    steer = np.repeat(rng.uniform(0.05, 0.95, 60), 30).astype(np.float32)
-    keys = tapped_steer(steer, 0.01)
-    assert set(keys.tolist()) == {0.0, 1.0}
-    assert np.abs(np.cumsum(steer - keys)).max() <= TAP_TICKS + 1e-3
-    changes = np.flatnonzero(np.diff(keys))
-    assert np.diff(changes).min() >= 2 * TAP_TICKS - 1, "a tap, or a pause, lasts 30 ms or more"
+    for seed in range(5):
+        steer = np.repeat(np.random.default_rng(seed).uniform(0.05, 0.95, 60), 30).astype(np.float32)
+        keys = tapped_steer(steer, 0.01)
+        assert set(keys.tolist()) == {0.0, 1.0}
+        assert np.abs(np.cumsum(steer - keys)).max() <= TAP_TICKS + 1e-3
+        changes = np.flatnonzero(np.diff(keys))
+        assert np.diff(changes).min() >= 2 * TAP_TICKS - 1, "a tap, or a pause, lasts 30 ms or more"

@@ -52,10 +52,13 @@ def test_a_recording_cut_off_at_any_byte_is_an_error(forge) -> None:
 
 
 def test_a_map_cut_off_before_its_blocks_end_is_an_error(forge) -> None:
-    data = forge.map_file()
-    for size in range(len(data)):
-        with pytest.raises(RecordingError):
-            parse_map(data[:size])
+    """Compressed at any byte; stored plainly up to the end mark, which follows the blocks."""
+    packed = forge.map_file()
+    stored = forge.gbx(0x03043000, {}, read_container(packed).body, compression="U")
+    for whole in (packed, stored[:-4]):
+        for size in range(len(whole)):
+            with pytest.raises(RecordingError):
+                parse_map(whole[:size])
 
 
 def test_a_stated_size_or_count_that_is_another_does_not_pass(forge) -> None:
@@ -150,14 +153,13 @@ def test_endless_chunks_and_endless_nesting(forge) -> None:
 
 def test_a_body_that_says_it_is_huge(forge) -> None:
     data = forge.gbx(0x03093000, {}, b"")
-    start = data[: -len(forge.u32(0, 4)) - 4]
+    start = data[: -len(forge.u32(0, 3)) - 3]
     for size in (1 << 27, 0xFFFFFFFF):
         limited(parse_recording, start + forge.u32(size, 2_000_000) + bytes(2_000_000))
 
 
 def test_placeholders_of_a_map_without_end(forge) -> None:
     ids = forge.Ids()
-    body = forge.u32(0x0304301F) + ids("uid", "Stadium", "author") + forge.text("x") + ids("Day", "", "")
-    body += forge.u32(32, 32, 32, 0, 6, 1) + ids("Hole") + bytes(4) + forge.u32(0xFFFFFFFF)
+    body = forge.map_start(ids, 6, 1) + ids("Hole") + bytes(4) + forge.u32(0xFFFFFFFF)
     hole = ids("Hole") + bytes(4) + forge.u32(0xFFFFFFFF)
     limited(parse_map, forge.gbx(0x03043000, {}, body + hole * 400_000, compression="U"))

@@ -27,7 +27,7 @@ def test_a_recording_made_by_hand(forge, tmp_path: Path) -> None:
     ghost = recording.ghosts[1]
     assert (ghost.login, ghost.nickname, ghost.vehicle) == ("driver", "Nick", "StadiumCar")
     assert (ghost.race_time_ms, ghost.respawns, ghost.stunts) == (300, 2, 7)
-    assert (ghost.checkpoint_times_ms, ghost.checkpoint_stunts) == ((150, 300), (3, 7))
+    assert ghost.checkpoint_times_ms == (150, 300)
     assert [event.name for event in ghost.events] == ["_FakeIsRaceRunning", "Accelerate", "SteerRight", "SteerRight"]
     assert [(event.time_ms, event.value) for event in ghost.events] == [(0, 1), (10, 1), (100, 1), (200, 0)]
     assert ghost.game_version == "Exe"
@@ -39,7 +39,7 @@ def test_the_header_alone(forge, tmp_path: Path) -> None:
     """The body is garbage, which header reading never sees."""
     path = tmp_path / "a.Replay.Gbx"
     data = forge.recording_file()
-    path.write_bytes(data[:-1000] + bytes(1000))
+    path.write_bytes(data[:-200] + bytes(200))
     header = read_header(path)
     assert (header.map_uid, header.race_time_ms, header.login, header.nickname) == (
         forge.MAP_UID,
@@ -47,15 +47,7 @@ def test_the_header_alone(forge, tmp_path: Path) -> None:
         "driver",
         "Nick",
     )
-    assert (header.respawns, header.stunts, header.is_validable) == (2, 7, True)
-
-
-def test_a_header_larger_than_the_first_read(forge, tmp_path: Path) -> None:
-    header = forge.replay_header()
-    header[0x03093001] = forge.text("<header " + "x" * 100_000 + '><times respawns="3"/>')
-    path = tmp_path / "a.Replay.Gbx"
-    path.write_bytes(forge.gbx(0x03093000, header, b""))
-    assert read_header(path).respawns == 3
+    assert (header.respawns, header.stunts) == (2, 7)
 
 
 def test_no_time_is_none(forge) -> None:
@@ -65,24 +57,15 @@ def test_no_time_is_none(forge) -> None:
     assert ghost.checkpoint_times_ms == (150, None)
 
 
-def test_the_offset_of_tools_is_taken_off(forge) -> None:
+def test_inputs_of_tools_and_none(forge) -> None:
+    """Stamps of tools are late by a constant; those before the start stay."""
     ghost = parse_recording(forge.recording_file(offset=TOOL_OFFSET_MS)).ghosts[0]
     assert [event.time_ms for event in ghost.events] == [0, 10, 100, 200]
     assert ghost.stamp_offset_ms == TOOL_OFFSET_MS
-
-
-def test_stamps_before_the_start_are_kept(forge) -> None:
-    events = [(-2468, 1, 0), (0, 0, 1), (10, 1, 1)]
-    ghost = parse_recording(forge.recording_file(events=events)).ghosts[0]
-    assert [event.time_ms for event in ghost.events] == [-2468, 0, 10]
-
-
-def test_inputs_can_be_demanded(forge) -> None:
-    assert len(require_inputs(parse_recording(forge.recording_file()).ghosts[0])) == 4
-    without = parse_recording(forge.recording_file(events=[]))
-    assert without.ghosts[0].race_time_ms == 300
+    ghost = parse_recording(forge.recording_file(events=[(-2468, 1, 0), (0, 0, 1), (10, 1, 1)])).ghosts[0]
+    assert [event.time_ms for event in require_inputs(ghost)] == [-2468, 0, 10]
     with pytest.raises(NoInputsError) as caught:
-        require_inputs(without.ghosts[0])
+        require_inputs(parse_recording(forge.recording_file(events=[])).ghosts[0])
     assert caught.value.hint
 
 
@@ -118,21 +101,13 @@ def test_of_several_ghosts_the_one_that_drove_the_time_of_the_recording_has_the_
     assert [ghost.events for ghost in unknown] == [events, ()]
 
 
-def test_inputs_in_a_ghost_stay(forge) -> None:
-    own, events = (InputEvent(0, "Brake", 1),), (InputEvent(0, "Accelerate", 1),)
-    ghost = Ghost(race_time_ms=300, events=own, num_inputs=1)
-    complete_ghosts([ghost], events, RecordingHeader("recording", race_time_ms=300))
-    assert (ghost.events, ghost.num_inputs) == (own, 1)
-
-
-def test_unknown_chunks_that_can_be_passed_are_passed(forge) -> None:
+def test_unknown_chunks_are_passed_or_named(forge) -> None:
     extra = forge.skippable(0x030920AA, b"anything at all")
     assert parse_recording(forge.recording_file(extra=extra)).ghosts[0].login == "driver"
-
-
-def test_an_unknown_chunk_that_cannot_be_passed_is_named(forge) -> None:
     with pytest.raises(UnsupportedGenerationError, match="0x030920AA"):
         parse_recording(forge.recording_file(extra=forge.chunk(0x030920AA, b"....")))
+    with pytest.raises(DamagedError):
+        parse_recording(forge.recording_file(tail=b""))  # the record has no end mark
 
 
 def test_a_clip_after_the_ghosts_is_noted(forge) -> None:
@@ -186,19 +161,3 @@ def test_every_cut_of_a_file_is_a_named_error(forge) -> None:
     for end in range(3, len(data), 7):
         with pytest.raises(TruncatedError):
             parse_recording(data[:end])
-
-
-def test_a_cut_inside_the_body_is_damage(forge) -> None:
-    data = forge.recording_file(tail=b"")  # the record has no end mark
-    with pytest.raises(DamagedError):
-        parse_recording(data)
-
-
-def test_motion_of_the_samples_by_hand(forge) -> None:
-    """The bytes of the sample say: level, facing +z, exp(2000 / 1000) m/s along +z."""
-    samples = parse_recording(forge.recording_file()).ghosts[0].samples
-    assert samples is not None
-    np.testing.assert_allclose(samples.position[3], [0.0, 1.0, 2.1], rtol=1e-6)
-    np.testing.assert_allclose(samples.quaternion[0], [1, 0, 0, 0], atol=1e-6)
-    np.testing.assert_allclose(samples.velocity[0], [0, 0, np.exp(2.0)], atol=1e-5)
-    np.testing.assert_allclose(samples.angular_velocity[0], 0, atol=1e-9)

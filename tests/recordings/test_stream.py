@@ -16,14 +16,6 @@ def test_ids_by_hand(forge) -> None:
     assert cursor.remaining == 0
 
 
-def test_parts_share_their_names(forge) -> None:
-    ids = forge.Ids()
-    inner = ids("Stadium")
-    cursor = Cursor(inner + ids("Stadium"))
-    assert cursor.part(len(inner)).id() == "Stadium"
-    assert cursor.id() == "Stadium"
-
-
 def test_unknown_reference_and_version(forge) -> None:
     with pytest.raises(DamagedError, match="name 4"):
         Cursor(forge.u32(3, 0x40000004)).id()
@@ -31,13 +23,13 @@ def test_unknown_reference_and_version(forge) -> None:
         Cursor(forge.u32(9, 0)).id()
 
 
-@pytest.mark.parametrize("method", ["u8", "u16", "u32", "i32", "string", "id", "file_reference"])
-def test_nothing_reads_beyond_the_end(method: str) -> None:
-    data = b"\x01" if method != "u8" else b""
-    with pytest.raises(DamagedError):
-        getattr(Cursor(data, names=Names(3)), method)()
-    with pytest.raises(TruncatedError):
-        getattr(Cursor(data, names=Names(3), is_file=True), method)()
+def test_nothing_reads_beyond_the_end() -> None:
+    for method in ("u8", "u16", "u32", "i32", "string", "id", "file_reference"):
+        data = b"\x01" if method != "u8" else b""
+        with pytest.raises(DamagedError):
+            getattr(Cursor(data, names=Names(3)), method)()
+        with pytest.raises(TruncatedError):
+            getattr(Cursor(data, names=Names(3), is_file=True), method)()
 
 
 def test_a_part_ends_where_it_ends(forge) -> None:
@@ -56,14 +48,8 @@ def test_counts_are_checked_before_anything_is_made(forge) -> None:
 
 
 def test_values_are_little_endian() -> None:
-    cursor = Cursor(struct.pack("<BHIi2f", 200, 60000, 4000000000, -5, 1.5, -2.0))
-    assert (cursor.u8(), cursor.u16(), cursor.u32(), cursor.i32(), cursor.floats(2)) == (
-        200,
-        60000,
-        4000000000,
-        -5,
-        (1.5, -2.0),
-    )
+    cursor = Cursor(struct.pack("<BHIi", 200, 60000, 4000000000, -5))
+    assert (cursor.u8(), cursor.u16(), cursor.u32(), cursor.i32()) == (200, 60000, 4000000000, -5)
 
 
 def test_file_references(forge) -> None:

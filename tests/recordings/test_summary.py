@@ -63,6 +63,10 @@ def test_a_map(forge, tmp_path: Path) -> None:
     assert found["checkpoints_m"] == [[11 * 32 + 16, 8, 19 * 32 + 16]]
     assert found["blocks"][0]["name"] == "StadiumRoadMain"
     assert json.loads(json.dumps(found))["blocks"][1]["coordinates"] == [11, 1, 19]
+    path = put(tmp_path, "b.Challenge.Gbx", forge.map_file(block_name="TMUnlimiter is required"))
+    found = inspect_file(path)
+    assert found["error"].startswith("UnlimiterMapError: ")
+    assert (found["kind"], found["map_uid"]) == ("map", forge.MAP_UID)
 
 
 def test_a_ghost_file(forge, tmp_path: Path) -> None:
@@ -88,9 +92,3 @@ def test_a_cut_recording_still_tells_its_header(forge, tmp_path: Path) -> None:
     found = inspect_file(put(tmp_path, "a.Replay.Gbx", data[: len(data) // 2]))
     assert found["error"].startswith("TruncatedError: ")
     assert (found["kind"], found["map_uid"], found["race_time_ms"]) == ("recording", forge.MAP_UID, 300)
-
-
-def test_an_unlimiter_map(forge, tmp_path: Path) -> None:
-    found = inspect_file(put(tmp_path, "a.Challenge.Gbx", forge.map_file(block_name="TMUnlimiter is required")))
-    assert found["error"].startswith("UnlimiterMapError: ")
-    assert (found["kind"], found["map_uid"]) == ("map", forge.MAP_UID)

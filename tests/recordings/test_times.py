@@ -13,31 +13,26 @@ def ghost_of(forge, race_time_ms: int | None, checkpoints: tuple[int | None, ...
     return ghost
 
 
-@pytest.mark.parametrize(
-    ("race_time_ms", "checkpoints"),
-    [(300, (150, 300)), (300, ()), (None, (150, None)), (300, (None, 300)), (400 + MAX_AFTER_LAST_SAMPLE_MS, ())],
-)
-def test_times_that_can_be(forge, race_time_ms: int | None, checkpoints: tuple[int | None, ...]) -> None:
-    check_times(ghost_of(forge, race_time_ms, checkpoints))
+def test_times_that_can_be(forge) -> None:
+    rows = (300, (150, 300)), (300, ()), (None, (150, None)), (300, (None, 300)), (400 + MAX_AFTER_LAST_SAMPLE_MS, ())
+    for race_time_ms, checkpoints in rows:
+        check_times(ghost_of(forge, race_time_ms, checkpoints))
 
 
-@pytest.mark.parametrize(
-    ("race_time_ms", "checkpoints", "reason"),
-    [
+def test_times_that_contradict_each_other(forge) -> None:
+    rows = (
         (2**31 - 1, (150, 2**31 - 1), "races last from 1 ms to 3 hours"),
         (0, (), "races last"),
         (300, (150, 290), "the last checkpoint was at 290 ms"),
         (300, (150, None), "no last checkpoint"),
         (300, (310, 300), "a checkpoint was at 310 ms"),
         (401 + MAX_AFTER_LAST_SAMPLE_MS, (), "the last sample was at 400 ms"),
-    ],
-)
-def test_times_that_contradict_each_other(forge, race_time_ms: int, checkpoints: tuple, reason: str) -> None:
-    with pytest.raises(
-        ContradictoryTimeError, match=f"the race time {race_time_ms} ms cannot be: .*{reason}"
-    ) as caught:
-        check_times(ghost_of(forge, race_time_ms, checkpoints))
-    assert caught.value.hint
+    )
+    for race_time_ms, checkpoints, reason in rows:
+        message = f"the race time {race_time_ms} ms cannot be: .*{reason}"
+        with pytest.raises(ContradictoryTimeError, match=message) as caught:
+            check_times(ghost_of(forge, race_time_ms, checkpoints))
+        assert caught.value.hint
 
 
 def turbo(xml_best: str, finish_ms: int | None) -> Ghost:
@@ -53,18 +48,6 @@ def test_the_time_that_turbo_stores_elsewhere() -> None:
     assert (ghost.race_time_ms, ghost.checkpoint_times_ms, ghost.is_finished) == (32433, (32433,), True)
 
 
-@pytest.mark.parametrize(("xml_best", "finish_ms"), [("32433", None), ("-1", 32433), ("", 32433), ("32433", 32430)])
-def test_a_time_that_only_one_place_says_is_none(xml_best: str, finish_ms: int | None) -> None:
-    assert turbo(xml_best, finish_ms).race_time_ms is None
-
-
-def test_a_stored_time_is_not_replaced() -> None:
-    ghost = Ghost(race_time_ms=300, events=(InputEvent(400, "_FakeFinishLine", 1),))
-    complete_ghosts([ghost], (), RecordingHeader("recording", xml={"times.best": "400"}))
-    assert ghost.race_time_ms == 300
-
-
-def test_samples_are_not_needed(forge) -> None:
-    ghost = ghost_of(forge, 300, (300,))
-    ghost.samples = None
-    check_times(ghost)
+def test_a_time_that_only_one_place_says_is_none() -> None:
+    for xml_best, finish_ms in (("32433", None), ("-1", 32433), ("", 32433), ("32433", 32430)):
+        assert turbo(xml_best, finish_ms).race_time_ms is None
