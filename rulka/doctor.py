@@ -19,6 +19,7 @@ import psutil
 from rulka.cluster import chosen_address, find_cluster
 from rulka.disk import unwritable_paths
 from rulka.errors import UserError
+from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
 from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph, sections_of_stage
@@ -31,6 +32,8 @@ KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.render_kernels")
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB, MIN_DISK_GB = 6.0, 5.0
 MIN_SHARED_MEMORY_MB = 256.0
+PLUGINS = ("Documents/TMInterface/Plugins", "My Documents/TMInterface/Plugins")
+"""Where TMInterface looks for plugins, below the folder of a user."""
 """Training as shipped takes a tenth of it; Docker gives a container 64 MB."""
 DVC = (sys.executable, "-m", "dvc")
 LOCAL_CONFIG = Path(".dvc/config.local")
@@ -295,11 +298,11 @@ def cluster() -> list[Finding]:
 
 
 def game() -> list[Finding]:
-    """Checks the game's program and link; says nothing where this machine has no settings of a game."""
+    """Checks the game's program, plugin and link; says nothing where this machine has no settings of a game."""
     settings = read_game_settings()
     if settings == GameSettings():
         return []
-    return [_program(settings), _link(settings)]
+    return [_program(settings), *_plugin(settings), _link(settings)]
 
 
 def _program(settings: GameSettings) -> Finding:
@@ -312,6 +315,22 @@ def _program(settings: GameSettings) -> Finding:
         hint = "look at RULKA_GAME_* in the environment and in .env"
         return Finding("game", State.WRONG, f"{missing[0]} is not there", hint)
     return Finding("game", State.OK, f"started by Rulka at {where} with {program}")
+
+
+def _plugin(settings: GameSettings) -> list[Finding]:
+    """Looks for our plugin in the prefix of Wine, or below the home of the user."""
+    homes = sorted((settings.prefix / "drive_c" / "users").glob("*")) if settings.prefix else [Path.home()]
+    folders = [home / name for home in homes for name in PLUGINS if (home / name).is_dir()]
+    if not folders:
+        # A command of one's own may start a game whose folder cannot be known.
+        return []
+    lying = [folder / PLUGIN_FILE.name for folder in folders if (folder / PLUGIN_FILE.name).is_file()]
+    copy = f"copy {PLUGIN_FILE} there, see docs/game.md"
+    if not lying:
+        return [Finding("game plugin", State.WRONG, f"{PLUGIN_FILE.name} is not in {folders[0]}", copy)]
+    if any(file.read_bytes() != PLUGIN_FILE.read_bytes() for file in lying):
+        return [Finding("game plugin", State.NOTE, f"{lying[0]} is not that of this version", copy)]
+    return [Finding("game plugin", State.OK, str(lying[0]))]
 
 
 def _link(settings: GameSettings) -> Finding:
