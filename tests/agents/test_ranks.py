@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -16,7 +16,7 @@ import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn import Sample
-from rulka.agents.ranks import average_gradients, fewest, mean_of, standardised, sum_gradients
+from rulka.agents.ranks import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch
@@ -24,14 +24,26 @@ from rulka.runtime.ranks import RanksApartError, meet
 from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
 
-NUM_UPDATES = 100
+NUM_UPDATES = {"ppo": 12, "impala": 12, "iqn": 100}
+MANY_UPDATES = 100
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
-WHOLE = {"steps_per_update": 512, "batch_size": 512, "value_warmup_steps": 512, "learning_rate": FALLING}
 CHANGES: dict[str, dict[str, Any]] = {
     # Two epochs of whole batches, as their order is the ranks' own; the second is left out when max_kl says so.
-    "ppo": WHOLE | {"epochs": 2, "max_kl": 0.002},
-    "impala": WHOLE,
+    "ppo": {
+        "steps_per_update": 512,
+        "batch_size": 512,
+        "epochs": 2,
+        "max_kl": 0.002,
+        "value_warmup_steps": 512,
+        "learning_rate": FALLING,
+    },
+    "impala": {
+        "steps_per_update": 512,
+        "batch_size": 512,
+        "value_warmup_steps": 512,
+        "learning_rate": FALLING,
+    },
     "iqn": {
         "batch_size": 32,
         "start_steps": 512,
@@ -108,7 +120,7 @@ class InTurn:
 Blocks = Sequence[Sequence[ExperienceBlock]]
 
 
-def in_turns(share: AgentSpec, blocks: Blocks) -> list[rank_main.Learned]:
+def in_turns(share: AgentSpec, blocks: Blocks, num_updates: int, _folder: Path) -> list[rank_main.Learned]:
     posted: tuple[list[Any], list[Any]] = ([], [])
     turns = Semaphore(1), Semaphore(0)
 
@@ -117,7 +129,7 @@ def in_turns(share: AgentSpec, blocks: Blocks) -> list[rank_main.Learned]:
         one = InTurn(rank, posted, turns)
         one.wait()
         try:
-            return rank_main.learned(one, share, blocks[rank], NUM_UPDATES)
+            return rank_main.learned(one, share, blocks[rank], num_updates)
         finally:
             one.pass_on()
 
@@ -125,20 +137,40 @@ def in_turns(share: AgentSpec, blocks: Blocks) -> list[rank_main.Learned]:
         return list(pool.map(learned, range(2)))
 
 
+def in_processes(share: AgentSpec, blocks: Blocks, num_updates: int, folder: Path) -> list[rank_main.Learned]:
+    context = get_context("spawn")
+    processes = [
+        context.Process(target=rank_main.learn, args=(rank, folder, share, blocks[rank], num_updates))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE_S)
+    assert [process.exitcode for process in processes] == [0, 0]
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    "learn", [in_turns, pytest.param(in_processes, marks=pytest.mark.slow)], ids=["in turns", "in processes"]
+)
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in sorted(CHANGES)]
 )
-def test_two_learners_equal_one_with_the_union_of_their_batches(lab, step, algorithm: str) -> None:
+def test_two_learners_equal_one_with_the_union_of_their_batches(
+    lab, step, tmp_path: Path, algorithm: str, learn: Callable[..., list[rank_main.Learned]]
+) -> None:
     """In float32 all weights are the same in the end, relative 1e-5; those of the ranks, to the last bit."""
     spec = lab.spec(algorithm, **CHANGES[algorithm])
     share = replace(spec, settings=spec.settings.share_of_learner(2))
     blocks = [blocks_of(lab, step, spec, seed) for seed in (1, 2)]
     assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
-    (first, one), (second, other) = in_turns(share, blocks)
+    num_updates = MANY_UPDATES if learn is in_processes else NUM_UPDATES[algorithm]
+    (first, one), (second, other) = learn(share, blocks, num_updates, tmp_path)
     union: Any = make_learner(spec, seed=0)
     if algorithm == "iqn":
         draw_as(union, one, other)
-    rank_main.feed(union, blocks, NUM_UPDATES, num_ranks=1)
+    rank_main.feed(union, blocks, num_updates, num_ranks=1)
     for name, mine in first["network"].items():
         assert torch.equal(mine, second["network"][name]), f"{name} of both ranks"
     expected, begun = vector(union.network), vector(make_learner(spec, seed=0).network)
@@ -189,6 +221,22 @@ def test_gradients_by_hand() -> None:
         reduce(network, TwoRanks(other))
         assert network.weight.grad.tolist() == [[expected]]
         assert network.bias.grad is None
+
+
+def test_alone_nothing_is_changed() -> None:
+    values = torch.randn(9, generator=torch.Generator().manual_seed(0))
+    assert mean_of(values, ALONE).equal(values.mean())
+    assert standardised(values, ALONE).equal((values - values.mean()) / (values.std() + 1e-8))
+
+
+def test_shares_add_up(lab) -> None:
+    """Counts over the experience of all are split; rates, epochs and numbers of updates are not."""
+    for algorithm, changes in CHANGES.items():
+        whole = lab.spec(algorithm, **changes).settings
+        share = whole.share_of_learner(2)
+        for name, value in whole.model_dump().items():
+            expected = value / 2 if name in whole.SPLIT else value
+            assert share.model_dump()[name] == expected, name
 
 
 def test_a_rank_that_ends_is_noticed_by_the_other(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rulka.agents.advantages import Endings
 from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
-from tests.agents.conftest import endings, random_ends
+from tests.agents.conftest import endings
 
 
 def truncated_weights(log_ratio: Tensor, rho_bar: float, c_bar: float) -> TraceWeights:
@@ -34,6 +34,31 @@ def test_by_hand():
     torch.testing.assert_close(result.advantage, column(2, 6))
 
 
+def test_a_later_surprise_goes_back_past_a_decision_by_c_alone():
+    """Weights 4 and 1, cut at 3 (rho) and 2 (c), gamma 1, values 0: v_0 = 3 * 1 + 2 * 1 = 5, not 3 * 2."""
+    weights = truncated_weights(column(4, 1).log(), rho_bar=3.0, c_bar=2.0)
+    result = trace_values(column(1, 1), column(0, 0, 0), weights, endings(2), 1.0)
+    torch.testing.assert_close(result.target, column(5, 1))
+    torch.testing.assert_close(result.advantage, column(6, 1))
+
+
+def test_termination_has_no_future():
+    """The second decision ends the race: v_1 = 2 + 2 * (3 - 2) = 4, whatever the next value."""
+    weights = TraceWeights(column(0.5, 2), column(0.5, 1))
+    result = trace_values(column(1, 3), column(1, 2, 400), weights, endings(2, terminated=[1]), 0.5)
+    torch.testing.assert_close(result.target, column(1 + 0.5 + 0.5 * 0.5 * 2, 4))
+    torch.testing.assert_close(result.advantage, column(0.5 * (1 + 0.5 * 4 - 1), 2))
+
+
+def test_time_limit_has_a_value_but_no_trace():
+    """The first decision is cut: its last observation, which the reset row saw, is worth 2, and nothing more comes."""
+    flags = endings(3, truncated=[0], is_reset=[1])
+    weights = TraceWeights(column(0.5, 1, 1), column(0.5, 1, 1))
+    result = trace_values(column(1, 99, 3), column(1, 2, 5, 4), weights, flags, 0.5)
+    torch.testing.assert_close(result.target, column(1 + 0.5 * (1 + 1 - 1), 2, 3 + 2))
+    torch.testing.assert_close(result.advantage, column(0.5, 0, 0))
+
+
 def test_a_ratio_beyond_all_numbers_is_cut():
     """exp(1000) is infinite, and infinity times a surprise of 0 would be no number."""
     weights = truncated_weights(column(1000, -1000), rho_bar=1.0, c_bar=1.0)
@@ -48,7 +73,13 @@ def random_case(num_steps: int = 30, num_cars: int = 5) -> tuple[Tensor, Tensor,
     shape = num_steps, num_cars
     reward, log_ratio = torch.randn(shape, generator=generator), 0.7 * torch.randn(shape, generator=generator)
     value = torch.randn(num_steps + 1, num_cars, generator=generator)
-    return reward.double(), value.double(), log_ratio.double(), random_ends(num_steps, num_cars)
+    kind = torch.rand(shape, generator=generator)
+    terminated, truncated, is_reset = kind < 0.1, (kind >= 0.1) & (kind < 0.2), torch.zeros(shape, dtype=torch.bool)
+    for step in range(1, num_steps):
+        is_reset[step] = (terminated | truncated)[step - 1]
+        terminated[step] &= ~is_reset[step]
+        truncated[step] &= ~is_reset[step]
+    return reward.double(), value.double(), log_ratio.double(), Endings(terminated, truncated, is_reset)
 
 
 @pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5), (1e9, 1e9)])
@@ -81,6 +112,29 @@ def test_advantages_take_the_better_estimate_of_what_follows():
     torch.testing.assert_close(result.advantage, torch.where(ends.is_reset, 0.0, expected))
 
 
+def test_on_policy_it_is_the_n_step_return():
+    """V3: all weights 1, so rewards up to the end of the race, or to the last row and its value."""
+    reward, value, log_ratio, ends = random_case()
+    result = trace_values(reward, value, truncated_weights(torch.zeros_like(log_ratio), 1.0, 1.0), ends, 0.9)
+    for start, car in product(*map(range, reward.shape)):
+        if ends.is_reset[start, car]:
+            assert result.target[start, car] == value[start, car]
+            continue
+        total, factor, step = 0.0, 1.0, start
+        while True:
+            total += factor * float(reward[step, car])
+            factor *= 0.9
+            if ends.terminated[step, car]:
+                break
+            step += 1
+            if step == len(reward) or ends.truncated[step - 1, car]:
+                total += factor * float(value[step, car])
+                break
+        assert float(result.target[start, car]) == pytest.approx(total, abs=1e-9)
+    plain = trace_values(reward, value, TraceWeights(torch.ones_like(reward), torch.ones_like(reward)), ends, 0.9)
+    torch.testing.assert_close(plain, result)
+
+
 @pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 0.7)])
 def test_agrees_with_torchrl(rho_bar: float, c_bar: float):
     """An independent implementation as oracle, with ends of both kinds and no resets."""
@@ -97,3 +151,119 @@ def test_agrees_with_torchrl(rho_bar: float, c_bar: float):
     # Its discount is float32, whatever the others are.
     torch.testing.assert_close(ours.target, target.squeeze(-1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(ours.advantage, advantage.squeeze(-1), rtol=1e-4, atol=1e-5)
+
+
+class World:
+    """Two states, two actions, chance in both; what V-trace expects there, over all that can happen in some decisions.
+
+    Every sequence of actions and states is a car of a block, weighed by how likely it is where mu acts, so that means
+    are exact.
+    """
+
+    gamma = 0.8
+    reward = torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64)  # [state, action]
+    moves = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.7, 0.3]]], dtype=torch.float64)  # and next state
+    mu = torch.tensor([[0.7, 0.3], [0.4, 0.6]], dtype=torch.float64)
+    pi = torch.tensor([[0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)
+
+    def __init__(self, rho_bar: float, c_bar: float, num_steps: int = 5) -> None:
+        self.rho_bar, self.c_bar = rho_bar, c_bar
+        per_step = [(action, state) for action in (0, 1) for state in (0, 1)]
+        starts = [(0, state) for state in (0, 1)]  # what is done before the start is no part of the path
+        paths = torch.tensor(list(product(starts, *[per_step] * num_steps)))
+        self.action, self.state = paths[:, 1:, 0].T, paths[:, :, 1].T
+        here, after = self.state[:-1], self.state[1:]
+        self.likelihood = (self.mu[here, self.action] * self.moves[here, self.action, after]).prod(dim=0)
+        log_ratio = (self.pi / self.mu).log()[here, self.action]
+        self.weights = truncated_weights(log_ratio, rho_bar, c_bar)
+        self.none = torch.zeros(self.action.shape, dtype=torch.bool)
+
+    def operator(self, value: Tensor) -> Tensor:
+        """R V, by the code under test."""
+        ends = Endings(self.none, self.none, self.none)
+        paid = self.reward[self.state[:-1], self.action]
+        target = trace_values(paid, value[self.state], self.weights, ends, self.gamma).target[0]
+        return self._mean(target)
+
+    def matrix(self) -> Tensor:
+        """How R V depends on V, by column."""
+        nothing = torch.zeros(2, dtype=torch.float64)
+        unit = torch.eye(2, dtype=torch.float64)
+        return torch.stack([self.operator(column) - self.operator(nothing) for column in unit], dim=1)
+
+    def stated_rate(self) -> Tensor:
+        """The paper's eta for each state: 1/gamma - (1/gamma - 1) E[sum of gamma^t (c_0 ... c_(t-2)) rho_(t-1)]."""
+        total, carried = torch.ones_like(self.likelihood), torch.ones_like(self.likelihood)
+        for step in range(len(self.action)):
+            total = total + self.gamma ** (step + 1) * carried * self.weights.rho[step]
+            carried = carried * self.weights.c[step]
+        return 1 / self.gamma - (1 / self.gamma - 1) * self._mean(total)
+
+    def _mean(self, column: Tensor) -> Tensor:
+        weighed = self.likelihood * column
+        return torch.stack([weighed[self.state[0] == state].sum() for state in (0, 1)])
+
+    def truncated_policy(self) -> Tensor:
+        share = torch.minimum(self.rho_bar * self.mu, self.pi)
+        return share / share.sum(dim=1, keepdim=True)
+
+    def value_of(self, policy: Tensor) -> Tensor:
+        paid = (policy * self.reward).sum(dim=1)
+        moved = (policy[..., None] * self.moves).sum(dim=1)
+        return torch.linalg.solve(torch.eye(2, dtype=torch.float64) - self.gamma * moved, paid)
+
+
+BARS = pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (1.0, 0.3), (2.0, 1.0), (0.5, 0.5), (10.0, 1.0)])
+
+
+@BARS
+def test_the_fixed_point_is_the_value_of_the_truncated_policy(rho_bar: float, c_bar: float):
+    """V4, exactly; for weights that are hardly cut this is pi, for ones that always are mu."""
+    world = World(rho_bar, c_bar)
+    expected = world.value_of(world.truncated_policy())
+    torch.testing.assert_close(world.operator(expected), expected)
+    wrong = world.operator(expected + torch.tensor([1.0, 0.0], dtype=torch.float64)) - expected
+    assert float(wrong.abs().max()) > 1e-3, "and no other value is left alone"
+
+
+def test_rho_bar_decides_where_values_settle():
+    """V5: pi / mu is 0.17 to 2.7 here. Beyond these the values are those of pi and of mu, and of neither between."""
+    of_pi, of_mu = World(1.0, 1.0).value_of(World.pi), World(1.0, 1.0).value_of(World.mu)
+    torch.testing.assert_close(settled(World(3.0, 1.0)), of_pi)
+    torch.testing.assert_close(settled(World(0.16, 0.1)), of_mu)
+    between = settled(World(1.0, 1.0))
+    assert float((between - of_pi).abs().max()) > 0.1
+    assert float((between - of_mu).abs().max()) > 0.1
+
+
+def test_c_bar_decides_how_fast_and_not_where():
+    """V5: the same values with traces cut at 1 and at nearly nothing, in more steps."""
+    far, near = World(3.0, 1.0), World(3.0, 0.01)
+    torch.testing.assert_close(settled(far), settled(near))
+    assert far.matrix().sum(dim=1).max() < near.matrix().sum(dim=1).max() - 0.05
+    start, end = torch.zeros(2, dtype=torch.float64), settled(far)
+    left = [float((steps(world, start, 5) - end).abs().max()) for world in (far, near)]
+    assert left[0] < 0.5 * left[1]
+
+
+@BARS
+def test_it_contracts_at_the_stated_rate(rho_bar: float, c_bar: float):
+    """V6: R is not negative and its rows sum to the paper's eta, which is at most 1 - (1 - gamma) beta."""
+    world = World(rho_bar, c_bar)
+    matrix = world.matrix()
+    assert (matrix >= -1e-12).all()
+    torch.testing.assert_close(matrix.sum(dim=1), world.stated_rate())
+    beta = (world.mu * (world.pi / world.mu).clamp(max=rho_bar)).sum(dim=1).min()
+    assert float(world.stated_rate().max()) <= 1 - (1 - world.gamma) * float(beta) + 1e-12
+
+
+def steps(world: World, value: Tensor, count: int) -> Tensor:
+    for _ in range(count):
+        value = world.operator(value)
+    return value
+
+
+def settled(world: World) -> Tensor:
+    """Where R, which is linear, leaves values alone."""
+    unit = torch.eye(2, dtype=torch.float64)
+    return torch.linalg.solve(unit - world.matrix(), world.operator(torch.zeros(2, dtype=torch.float64)))
