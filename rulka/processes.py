@@ -26,7 +26,7 @@ STOP_GRACE_S = 3.0
 """How long a process that has nothing to save may take to end when it is asked to."""
 
 MAX_RESTARTS, RESTART_WINDOW_S = 2, 60.0
-"""How often something may be started again, unless it says otherwise: a third end within a minute is its last."""
+"""How often a process is restarted, unless its owner says otherwise: a third end within a minute is its last."""
 
 REBUILDING_WINDOW_S = 600.0
 """The same window for what takes minutes to build: a host of a cluster, all learners of a run."""

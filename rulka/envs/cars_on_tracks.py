@@ -20,8 +20,8 @@ from rulka.tracks.track import Track
 class CarsOnTracks:
     """N cars, dealt evenly to T tracks, on which they stay; see `rulka.runtime.collector.CarBatch`.
 
-    Cars are alike but for their track: car k begins its races from `seed + k`, as it would in one batch. Of more tracks
-    than cars every so manieth is raced on.
+    Cars are alike but for their track: car k begins its races from `seed + k`, as it would in one batch. If there are
+    more tracks than cars, they race on an even sample of them.
 
     Attributes:
         batches: the races on each track, with the cars that drive them.

@@ -15,6 +15,7 @@ import yaml
 
 from rulka.actions import FORWARD, action_table
 from rulka.calibration import command as calibration
+from rulka.cli import main
 from rulka.datasets.races import RaceDataset, write_races
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
@@ -26,6 +27,18 @@ from tests.recordings.race_writer import write_race
 
 TESTS = Path(__file__).parents[1]
 SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}
+
+
+def call(arguments: str) -> int:
+    """Runs a command in this process; returns its exit code."""
+    before, sys.argv = sys.argv, ["rulka", *arguments.split()]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
 
 
 def _module(path: str) -> ModuleType:

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from rulka.cli import main
-
-
-def call(arguments: str) -> int:
-    before, sys.argv = sys.argv, ["rulka", *arguments.split()]
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        sys.argv = before
-    return 0
+from tests.cli.conftest import call
 
 
 @pytest.mark.parametrize(

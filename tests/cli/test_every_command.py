@@ -27,10 +27,11 @@ import av
 import pytest
 
 from rulka.agents.load import load_policy
-from rulka.cli import COMMANDS, main
+from rulka.cli import COMMANDS
 from rulka.datasets.frames import FrameDataset
 from rulka.params import read_params
 from rulka.recordings.reader import read_recording
+from tests.cli.conftest import call
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -217,18 +218,6 @@ WITHOUT_JSON = {"up", "dashboard", "game serve", "watch", "params schema"}
 def test_every_command_that_reports_does_so_as_json() -> None:
     reporting = {name for name, function in COMMANDS.items() if "as_json" in inspect.signature(function).parameters}
     assert reporting == set(COMMANDS) - WITHOUT_JSON
-
-
-def call(arguments: str) -> int:
-    """Runs a command in this process; returns its exit code."""
-    before, sys.argv = sys.argv, ["rulka", *arguments.split()]
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.arguments)
