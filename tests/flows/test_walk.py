@@ -145,7 +145,7 @@ def the_pipeline_runs_as_a_deployment(walk: Walk) -> None:
     typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
     stages = list(yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"])
     assert last_run()["state"]["message"] == f"ran: {', '.join(stages)}"
-    (agent,) = json.loads(typed(*RULKA, "agents", "--json"))
+    (agent,) = json.loads(typed(*RULKA, "agents", "list", "--json"))
     assert agent["is_latest"]
     assert not agent["problem"]
     walk.first = commit("The first agent")
@@ -208,7 +208,9 @@ def the_next_agent_is_trained() -> None:
 
 
 def the_two_are_compared(out: Path) -> None:
-    found = json.loads(typed(*RULKA, "compare", "promoted", "latest", "--races", "2", "--out", str(out), "--json"))
+    found = json.loads(
+        typed(*RULKA, "agents", "compare", "promoted", "latest", "--races", "2", "--out", str(out), "--json")
+    )
     assert found["first"] != found["second"]
     assert found["pairs"] == 2
     assert (out / "side_by_side.mp4").stat().st_size > 0
@@ -224,7 +226,7 @@ def the_old_one_comes_back_on_another_checkout(walk: Walk) -> None:
     git("checkout", "--quiet", walk.first, folder=elsewhere)
     typed(*DVC, "checkout", folder=elsewhere)
     old = json.loads((elsewhere / "data/agent/meta.json").read_text(encoding="utf-8"))
-    promoted = next(agent for agent in json.loads(typed(*RULKA, "agents", "--json")) if agent["is_promoted"])
+    promoted = next(agent for agent in json.loads(typed(*RULKA, "agents", "list", "--json")) if agent["is_promoted"])
     assert promoted["name"] == f"ppo-{old['weights_sha256'][:8]}"
 
 
