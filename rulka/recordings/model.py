@@ -109,7 +109,6 @@ class Ghost:
         events: inputs in stored order, with the constant offset of tool-made recordings removed; also those that the
             games before United store beside the ghosts.
         num_inputs: number of stored inputs; differs from the number of events where one input holds several.
-        stamp_offset_ms: the offset that was removed.
         game_version: program that drove the run, empty where not stored.
         is_from_clip: whether it stands in a MediaTracker clip, beside the run that was recorded.
         samples: None where none are stored; `notes` says so when they are there but cannot be read.
@@ -126,7 +125,6 @@ class Ghost:
     checkpoint_times_ms: tuple[int | None, ...] = ()
     events: tuple[InputEvent, ...] = ()
     num_inputs: int = 0
-    stamp_offset_ms: int = 0
     game_version: str = ""
     is_from_clip: bool = False
     samples: Samples | None = None

@@ -26,22 +26,11 @@ from rulka.datasets.races import (
 )
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track
+from tests.conftest import along_z, plain_road
 
 
 def make_track(uid: str = "map/1") -> Track:
-    centre = np.stack([np.zeros(41), np.zeros(41), 0.5 * np.arange(41)], axis=1)
-    ones = np.ones(41)
-    return Track(
-        uid,
-        "test",
-        centre,
-        10 * ones,
-        0 * ones,
-        (16 * ones).astype(np.uint8),
-        (0 * ones).astype(np.uint8),
-        np.array([10.0, 20.0]),
-        "hand",
-    )
+    return plain_road(along_z(20.0), 10.0, (10.0,), uid=uid)
 
 
 def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3, map_uid: str = "map/1") -> Race:
