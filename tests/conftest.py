@@ -257,6 +257,15 @@ def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
     return write
 
 
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of real recordings: `RULKA_RECORDINGS`, or `shared/recordings` beside the repository."""
+    folder = Path(os.environ.get("RULKA_RECORDINGS", ROOT.parent / "shared" / "recordings"))
+    if not (folder / "expected.csv").is_file():
+        pytest.skip(f"no real recordings in {folder}; set RULKA_RECORDINGS to a folder with expected.csv")
+    return folder
+
+
 def along_z(length_m: float) -> NDArray[np.float64]:
     """[Z, 3] a straight line from the origin, a zone every half metre."""
     along = np.arange(int(length_m / 0.5) + 1) * 0.5

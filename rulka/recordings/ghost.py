@@ -20,7 +20,7 @@ def _samples(read: Callable[[Cursor], Samples | None]) -> ChunkReader[Ghost]:
     def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
         try:
             ghost.samples = samples = read(cursor)
-            if samples is not None and samples.layout == "car" and samples.vehicle is None:
+            if samples is not None and samples.vehicle is None:
                 ghost.notes.append(
                     f"samples of version {samples.version}: only the motion was read, not the car's state"
                 )

@@ -65,8 +65,7 @@ class Samples:
     """The path of the car, sampled at a steady period.
 
     Attributes:
-        layout: `car` for the games up to 2017, `entity` for the 2020 game.
-        version: version of the layout: 7 to 16 for `car`, that of the record for `entity`.
+        version: version of the layout: 7 to 16 in the games up to 2017, that of the record in the 2020 game.
         size_bytes: stored size of one sample.
         period_ms: time between samples.
         time_ms: [S] int64 race time of each sample.
@@ -77,7 +76,6 @@ class Samples:
         vehicle: state of the car; None where the layout's details are not known.
     """
 
-    layout: str
     version: int
     size_bytes: int
     period_ms: int

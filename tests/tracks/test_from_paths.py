@@ -1,6 +1,5 @@
 """Tracks from drives made by hand, and from real ones where they are present."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,13 +232,9 @@ def test_paths_from_rows_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def b13_paths() -> list[DrivenPath]:
-    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
-    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
-    files = sorted(folder.glob("*B13_Obstacle*.Replay.Gbx"))
-    if len(files) < 3:
-        pytest.skip(f"no recordings of B13-Obstacle in {folder}; set RULKA_RECORDINGS")
-    ghosts = [read_recording(file).ghosts[0] for file in files]
+def b13_paths(corpus: Path) -> list[DrivenPath]:
+    ghosts = [read_recording(file).ghosts[0] for file in sorted(corpus.glob("*B13_Obstacle*.Replay.Gbx"))]
+    assert len(ghosts) > 2
     return [path_from_rows(*car_rows(ghost), ghost.checkpoint_times_ms) for ghost in ghosts]
 
 
