@@ -23,10 +23,11 @@ from rulka.actions import CONTROLS
 from rulka.game.client import Frame, GameClient
 from rulka.game.frames import grey_from_bgra
 from rulka.game.protocol import LOOPBACK, RunStep
-from rulka.game.serve import find_track, make_server
+from rulka.game.serve import make_server
 from rulka.game.state import read_state
 from rulka.game.sync import Sync
 from rulka.params import reference_params
+from rulka.tracks.generate import generate_track
 
 SIDE, PERIOD_MS, SPEED = 64, 50, 100.0
 TRIES, TRY_S = 7, 1.5
@@ -39,7 +40,7 @@ ACTIONS = (0, 0, 1, 0, 2, 0)
 def serve(pipe: Connection) -> None:
     """Serves in a process of its own until that is ended."""
     params = reference_params()
-    server = make_server(find_track(None, params), params, 0, speed=SPEED)
+    server = make_server(generate_track(**dict(params.track)), params, 0, speed=SPEED)
     pipe.send(server.port)
     server.serve()
 

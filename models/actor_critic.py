@@ -14,7 +14,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.encoders.config import EncoderConfig
 from models.fusion_config import CONCAT, FusionConfig
@@ -33,11 +32,7 @@ OutputsT = TypeVar("OutputsT", Tensor, PolicyAndValue)
 
 
 class Policy(Torso, ABC, Generic[OutputsT]):
-    """What both have: a trunk of two hidden layers behind the fusion, and a policy head.
-
-    Attributes:
-        dropout: share of the trunk's units that are left out while learning, and never else.
-    """
+    """What both have: a trunk of two hidden layers behind the fusion, and a policy head."""
 
     def __init__(
         self,
@@ -59,7 +54,6 @@ class Policy(Torso, ABC, Generic[OutputsT]):
         self.policy_head = nn.Linear(dense_hidden, num_actions)
         initialise(self.policy_head, POLICY_GAIN)
         self._add_heads(dense_hidden)
-        self.dropout = 0.0
 
     def _add_heads(self, dense_hidden: int) -> None:
         """Adds further heads behind a trunk of this width."""
@@ -73,15 +67,8 @@ class Policy(Torso, ABC, Generic[OutputsT]):
         return self.read_out(self.hidden(encoded, floats))
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W], dropout behind each layer."""
-        hidden = self.join(encoded, floats)
-        if not (self.training and self.dropout):
-            return self.trunk(hidden)
-        for layer in self.trunk:
-            hidden = layer(hidden)
-            if isinstance(layer, nn.ReLU):  # no layer of its own, which would have to have a number among the others
-                hidden = functional.dropout(hidden, self.dropout)
-        return hidden
+        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W]."""
+        return self.trunk(self.join(encoded, floats))
 
     @abstractmethod
     def read_out(self, hidden: Tensor) -> OutputsT:

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
@@ -235,7 +234,6 @@ class ClonedIqn(IqnNetwork):
 
     Attributes:
         tau: the fractions.
-        dropout: share of the hidden units that are left out while learning, and never else.
     """
 
     tau: Tensor
@@ -243,7 +241,6 @@ class ClonedIqn(IqnNetwork):
     def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
         super().__init__(inputs, encoder, sizes, num_actions)
         self.register_buffer("tau", fixed_fractions(NUM_CLONED_FRACTIONS), persistent=False)
-        self.dropout = 0.0
 
     @property
     def num_hidden(self) -> int:
@@ -256,8 +253,7 @@ class ClonedIqn(IqnNetwork):
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Maps image features [B, E] and raw floats [B, F] to hidden units [B, G / 2], meaned over fractions."""
-        hidden = self._advantage_units(self.acting_factors(self.tau), self.join(encoded, floats))
-        return functional.dropout(hidden, self.dropout) if self.training and self.dropout else hidden
+        return self._advantage_units(self.acting_factors(self.tau), self.join(encoded, floats))
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """Maps these to logits."""

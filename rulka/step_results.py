@@ -70,11 +70,6 @@ class StepResult:
             is_full_race=never,
         )
 
-    @property
-    def gained_m(self) -> NDArray[np.float32]:
-        """[N] metres that the race got further than its start; never negative."""
-        return self.progress_m - self.start_m
-
 
 def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
     """Returns how well somebody races, to be compared with the same of others; larger is better.

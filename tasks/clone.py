@@ -157,7 +157,6 @@ def _train(
 ) -> History:
     train, validation = splits["train"], splits["validation"]
     choosing = races_of(validation, clone.maps)
-    policy.dropout = clone.dropout
     disconnect(policy.float_head, "clock")
     if clone.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")

@@ -9,9 +9,10 @@ import random
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported: several processes share the cores, and threads of one would spin while they wait for those
 # of another. Also where there is one process, so that it computes the same bits.
@@ -22,6 +23,7 @@ os.environ.setdefault("RULKA_DEVICE", "cpu")
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
@@ -255,22 +257,42 @@ def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
     return write
 
 
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of real recordings: `RULKA_RECORDINGS`, or `shared/recordings` beside the repository."""
+    folder = Path(os.environ.get("RULKA_RECORDINGS", ROOT.parent / "shared" / "recordings"))
+    if not (folder / "expected.csv").is_file():
+        pytest.skip(f"no real recordings in {folder}; set RULKA_RECORDINGS to a folder with expected.csv")
+    return folder
+
+
+def along_z(length_m: float) -> NDArray[np.float64]:
+    """[Z, 3] a straight line from the origin, a zone every half metre."""
+    along = np.arange(int(length_m / 0.5) + 1) * 0.5
+    return np.stack([0 * along, 0 * along, along], axis=1)
+
+
+def plain_road(centre_m: NDArray[np.float64], width_m: float, gates_m: Sequence[float] = (), **others: Any) -> Track:
+    """A level road of asphalt along a line [Z, 3], with gates before the finish; `others` are fields that differ."""
+    flat = np.zeros(len(centre_m))
+    fields: dict[str, Any] = {
+        "uid": "test",
+        "name": "test",
+        "centre_m": centre_m,
+        "width_m": flat + width_m,
+        "bank_rad": flat,
+        "material": np.full(len(flat), 16, np.uint8),
+        "edge": np.zeros(len(flat), np.uint8),
+        "gate_m": np.array([*gates_m, 0.5 * (len(flat) - 1)]),
+        "source": "made by hand",
+    }
+    return Track(**fields | others)
+
+
 def straight_track(length_m: float = 100.0) -> Track:
     """A road 10 m wide along +z with gates at 40 %, 80 % and the finish."""
-    num_zones = int(length_m / 0.5) + 1
-    centre_m = np.zeros((num_zones, 3))
-    centre_m[:, 2] = np.arange(num_zones) * 0.5
-    return Track(
-        uid="straight",
-        name="straight <b>road</b>",
-        centre_m=centre_m,
-        width_m=np.full(num_zones, 10.0),
-        bank_rad=np.zeros(num_zones),
-        material=np.full(num_zones, 16, np.uint8),
-        edge=np.zeros(num_zones, np.uint8),
-        gate_m=np.array([0.4 * length_m, 0.8 * length_m, length_m]),
-        source="made by hand",
-    )
+    name = "straight <b>road</b>"
+    return plain_road(along_z(length_m), 10.0, (0.4 * length_m, 0.8 * length_m), uid="straight", name=name)
 
 
 def steady_race(track: Track, speed_mps: float, seed: int = 0, stop_m: float | None = None) -> RaceResult:

@@ -187,6 +187,12 @@ class TestGame:
         monkeypatch.setenv("RULKA_GAME_HOST", "192.0.2.1")
         assert self.states()["game link"] is State.UNKNOWN
 
+    def test_a_program_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
+        assert self.states()["game"] is State.WRONG
+        (tmp_path / "TmForever.exe").touch()
+        assert self.states()["game"] is State.OK
+
 
 def test_it_works_without_dvc_git_or_a_home(tmp_path: Path) -> None:
     (tmp_path / "prefect.toml").write_text("[api\n")

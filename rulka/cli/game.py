@@ -27,12 +27,15 @@ def serve(
     """
     import logging
 
-    from rulka.game.serve import find_track, make_server, serve_until_stopped
+    from rulka.folders import TRACKS
+    from rulka.game.serve import make_server, serve_until_stopped
     from rulka.params import read_params
+    from rulka.tracks.find import find_track
+    from rulka.tracks.generate import generate_track
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     params = read_params()
-    where = find_track(track, params)
+    where = generate_track(**dict(params.track)) if track is None else find_track(track, TRACKS)
     server = make_server(where, params, port, speed=speed, is_in_menus=in_menus)
     say(f"{where.name} ({where.uid}), {where.length_m:.0f} m")
     serve_until_stopped(server, say)

@@ -84,7 +84,6 @@ def fetch(  # noqa: PLR0913
     max_length_s: float | None = None,
     maps: int | None = None,
     replays: int = 20,
-    with_maps: bool = True,
     only_list: bool = False,
     requests_per_s: float = 1.0,
     url: str | None = None,
@@ -104,7 +103,6 @@ def fetch(  # noqa: PLR0913
         max_length_s: greatest author time.
         maps: at most so many maps; must be given where maps are not named one by one.
         replays: best-ranked recordings of each map; 0 for maps alone.
-        with_maps: fetch the map files as well.
         only_list: show the maps that fit and fetch nothing.
         requests_per_s: how often to ask; the site is somebody's hobby.
         url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
@@ -127,8 +125,7 @@ def fetch(  # noqa: PLR0913
                 found.append(entry.model_dump())
         else:
             say(f"fetching from {site.url} into {out}; Ctrl-C stops, run again goes on")
-            wanted = {"num_replays": replays, "with_maps": with_maps, "environment": environment}
-            fetched = fetch(site, query, out, **wanted, say=say)
+            fetched = fetch(site, query, out, num_replays=replays, environment=environment, say=say)
             counts = f"{fetched.num_new} files fetched, {fetched.num_known} known before"
             say(f"{fetched.num_maps} maps: {counts}, {fetched.num_rejected} not taken (see {out / REJECTED})")
             found = asdict(fetched)

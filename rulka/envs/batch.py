@@ -7,6 +7,7 @@ pixels, F floats.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
@@ -42,15 +43,88 @@ SETTING_OF = {
 """What decides the shape of these parts of the state of a batch."""
 
 
-class RaceBatch:
+class RacingCars(ABC):
+    """N cars that race, in the simulator or in a game, as collectors and environments drive them.
+
+    Attributes:
+        settings: how the races go.
+        num_cars: N.
+        scores: how the races stand, and what came of the last decision.
+    """
+
+    settings: RaceSettings
+    num_cars: int
+    scores: Scores
+    _is_closed = False
+
+    @abstractmethod
+    def advance(self, actions: ArrayLike) -> None:
+        """Takes one decision for every car; where a race has ended, begins the next one instead.
+
+        What came of it is in `scores`.
+
+        Args:
+            actions: [N] indices into the action table, [N, K] where decisions are chunks of K of them; where the
+                settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            ResetNeeded: before the first `reset`.
+            InvalidAction: if an action is none; no car has moved then.
+        """
+
+    @abstractmethod
+    def observe(self, image_out: Images, floats_out: Floats, potential_out: Floats) -> None:
+        """Writes images [N, L, H, W], floats [N, F] and shaping potentials [N] of all cars."""
+
+    def step(self, actions: ArrayLike) -> StepResult:
+        """Takes one decision for every car, see `advance`, and returns arrays of its own."""
+        self.advance(actions)
+        return self.scores.result()
+
+    def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
+        """Takes one decision for every car, see `step`, and writes what is seen then; see `observe`."""
+        result = self.step(actions)
+        self.observe(image_out, floats_out, potential_out)
+        return result
+
+    def look(self) -> tuple[Observation, Floats]:
+        """Returns images and floats by name, and potentials, in arrays of their own; see `observe`."""
+        image = np.empty((self.num_cars, *self.settings.image_shape), np.uint8)
+        floats = np.empty((self.num_cars, num_floats(self.settings.actions_per_decision)), np.float32)
+        potential = np.empty(self.num_cars, np.float32)
+        self.observe(image, floats, potential)
+        return {"image": image, "floats": floats}, potential
+
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        self.scores.set_moment(moment)
+
+    def close(self) -> None:
+        """Refuses every later step and reset."""
+        self._is_closed = True
+
+    def check_open(self) -> None:
+        """Raises ClosedEnvironmentError after `close`."""
+        if self._is_closed:
+            message = "the environment is closed; make a new one"
+            raise ClosedEnvironmentError(message)
+
+    def check_running(self) -> None:
+        """Raises ResetNeeded where a race has ended; for those who reset by themselves."""
+        self.check_open()
+        if self.scores.num_over:
+            message = "the race has ended; reset the environment before the next step"
+            raise ResetNeeded(message)
+
+
+class RaceBatch(RacingCars):
     """Races of N cars on one track; see `rulka.runtime.collector.CarBatch`.
 
     Attributes:
         track: where.
-        settings: how the races go.
         scene: the baked track.
         simulator: physics of the cars.
-        scores: how the races stand, and what came of the last decision.
         generators: one for each car, which its starts are drawn from, of cars with equal starts that of the first;
             empty before the first `reset`.
     """
@@ -88,7 +162,6 @@ class RaceBatch:
             "frames": none if self._history is None else self._history.seen,
             "starts": self._starts.rows,
         }
-        self._is_closed = False
 
     def reset(
         self,
@@ -122,19 +195,7 @@ class RaceBatch:
         self.observe(image_out, floats_out, potential_out)
 
     def advance(self, actions: ArrayLike) -> None:
-        """Takes one decision for every car; where a race has ended, begins the next one instead.
-
-        What came of it is in `scores`.
-
-        Args:
-            actions: [N] indices into the action table, [N, K] where decisions are chunks of K of them; where the
-                settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
-
-        Raises:
-            ClosedEnvironmentError: after `close`.
-            ResetNeeded: before the first `reset`.
-            InvalidAction: if an action is none; no car has moved then.
-        """
+        """Takes one decision for every car; see `RacingCars.advance`."""
         if self._is_closed or not self.generators:
             self.check_open()
             message = "reset the environment before stepping it"
@@ -149,17 +210,6 @@ class RaceBatch:
         self.scores.score()
         if self._earlier is not None:
             self._earlier.note(self.simulator, self.scores.is_over)
-
-    def step(self, actions: ArrayLike) -> StepResult:
-        """Takes one decision for every car, see `advance`, and returns arrays of its own."""
-        self.advance(actions)
-        return self.scores.result()
-
-    def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
-        """Takes one decision for every car, see `step`, and writes what is seen then; see `observe`."""
-        result = self.step(actions)
-        self.observe(image_out, floats_out, potential_out)
-        return result
 
     def observe(self, image_out: Images, floats_out: Floats, potential_out: Floats) -> None:
         """Writes images [N, L, H, W], floats [N, F] and shaping potentials [N] of all cars.
@@ -178,23 +228,11 @@ class RaceBatch:
         self.simulator.floats(floats_out)
         self.scores.find_potentials(potential_out)
 
-    def look(self) -> tuple[Observation, Floats]:
-        """Returns images and floats by name, and potentials, in arrays of their own; see `observe`."""
-        image = np.empty((self.num_cars, *self.settings.image_shape), np.uint8)
-        floats = np.empty((self.num_cars, num_floats(self.settings.actions_per_decision)), np.float32)
-        potential = np.empty(self.num_cars, np.float32)
-        self.observe(image, floats, potential)
-        return {"image": image, "floats": floats}, potential
-
     def _draw(self, frame_out: NDArray[np.uint8]) -> None:
         """Writes the frames [N, H, W] of all cars."""
         self._renderer.render(frame_out)
         if self._randomiser is not None:
             self._randomiser.relight(frame_out, self.simulator.time_ms)
-
-    def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
-        self.scores.set_moment(moment)
 
     def cars(self) -> Floats:
         """Returns [N, 4] where the cars are, world metres, and their speed in m/s."""
@@ -244,22 +282,6 @@ class RaceBatch:
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in state["chance"]]
         for generator, chance in zip(self.generators, state["chance"], strict=True):
             generator.bit_generator.state = chance
-
-    def close(self) -> None:
-        """Refuses every later step and reset."""
-        self._is_closed = True
-
-    def check_open(self) -> None:
-        """Raises ClosedEnvironmentError after `close`."""
-        if self._is_closed:
-            message = "the environment is closed; make a new one"
-            raise ClosedEnvironmentError(message)
-
-    def check_running(self) -> None:
-        """Raises ResetNeeded where a race has ended; for those who reset by themselves."""
-        if self.scores.num_over:
-            message = "the race has ended; reset the environment before the next step"
-            raise ResetNeeded(message)
 
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""

@@ -8,33 +8,32 @@ from the track: where the car is, and by the rule of `rulka.simulator.race_end` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError, InvalidAction
-from numpy.typing import NDArray
+from gymnasium.error import InvalidAction
+from numpy.typing import ArrayLike, NDArray
 
 from rulka.actions import FORWARD, TICK_MS
-from rulka.envs.scoring import Scores
+from rulka.envs.batch import RacingCars
+from rulka.envs.scoring import FULL_RACE, REWARD, TRUNCATED, Scores
 from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
 from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
 from rulka.simulator import physics
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_end import is_beyond_track
-from rulka.step_results import Floats, Images, StepResult
+from rulka.step_results import Floats, Images
 from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 
 _THE_CAR = np.ones(1, np.bool_)
 
 
-class GameRace:
+class GameRace(RacingCars):
     """One car in one game, race after race; see `rulka.runtime.collector.CarBatch`.
 
     A connection that is lost in a race ends that race as crashed; the next race connects anew, once.
@@ -45,16 +44,15 @@ class GameRace:
         link: where the game is.
 
     Attributes:
-        settings: as given.
-        scores: how the race stands, and what came of the last decision; before the first race it counts as over.
-        is_crashed: the connection was lost in this race.
+        history: the frames that are seen.
+        is_crashed: the connection was lost in this race. Before the first race, that one counts as over.
 
     Raises:
         GameError: if nobody listens there, or somebody who speaks another protocol.
     """
 
     def __init__(self, track: Track, settings: RaceSettings, link: GameLink) -> None:
-        self.settings, self._track, self._link = settings, track, link
+        self.settings, self.num_cars, self._track, self._link = settings, 1, track, link
         table, (frames, height, width) = settings.table, settings.image_shape
         # A run step for every action, also within a decision.
         self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, width, height)
@@ -64,7 +62,7 @@ class GameRace:
         self._beyond = limits.off_road_m, limits.fall_m, limits.rest_m, crash_cosine
         self._reference_m = limits.reference_m
         self._table, self._keys = table, table.keys()
-        self._history = FrameHistory(1, (frames, height, width))
+        self.history = FrameHistory(1, (frames, height, width))
         self._view = physics.View(
             rows=np.zeros((1, NUM_CAR_FIELDS), np.float32),
             previous_keys=np.zeros((1, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
@@ -75,52 +73,45 @@ class GameRace:
         )
         self.scores = Scores(settings, track, self._view)
         self.scores.set_over(_THE_CAR)
-        self._is_closed = self.is_crashed = False
+        self.is_crashed = False
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
-        """Begins a race at the start line and writes what is seen then, see `observe`; the seed does nothing.
+        """Begins a race, see `reset`, and writes what is seen then, see `observe`; the seed does nothing."""
+        del seed
+        self.reset()
+        self.observe(image_out, floats_out, potential_out)
+
+    def reset(self) -> None:
+        """Begins a race at the start line.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             GameError: if the game is lost, and does not come back within the patience of the link.
         """
-        del seed
         self._begin()
         self.scores.set_over(~_THE_CAR)
-        self.observe(image_out, floats_out, potential_out)
 
-    def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
-        """Takes one decision, or begins the next race where one has ended, and writes what is seen then.
-
-        Args:
-            actions: [1] an index into the action table, or [1, K] where decisions are chunks; in a chunk that ends at
-                the finish the keys after it are never pressed.
-            image_out: see `observe`, like what follows.
-            floats_out: overwritten.
-            potential_out: overwritten.
+    def advance(self, actions: ArrayLike) -> None:
+        """Takes one decision, see `RacingCars.advance`; in a chunk that ends at the finish later keys are not pressed.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             InvalidAction: if an action is none.
-            GameError: as of `reset_into`.
+            GameError: as of `reset`.
         """
         self.check_open()
-        lost = {}
         if self.scores.num_over:
             self._begin()
             self.scores.score()
-        else:
-            chosen = self._checked(actions)
-            self._remember()
-            try:
-                self._take(self._driven(chosen), is_first=False)
-                self.scores.score()
-            except GameError as error:
-                self.scores.score()
-                self._lose(error)
-                lost = {"reward": np.zeros(1, np.float32), "truncated": _THE_CAR, "is_full_race": ~_THE_CAR}
-        self.observe(image_out, floats_out, potential_out)
-        return replace(self.scores.result(), **lost)
+            return
+        chosen = self._checked(np.asarray(actions))
+        self._remember()
+        try:
+            self._take(self._driven(chosen), is_first=False)
+            self.scores.score()
+        except GameError as error:
+            self.scores.score()
+            self._lose(error)
 
     def _begin(self) -> None:
         """Begins a race, which still counts as over; connects anew first where the connection was lost."""
@@ -158,14 +149,10 @@ class GameRace:
 
         A game sends no frame at the finish, or when it is lost; the newest frame is then that of the decision before.
         """
-        image_out[:] = self._history.seen
+        image_out[:] = self.history.seen
         view, zones, zone_index = self._view, self._track.zones, self._view.timing[physics.ZONE_ROW]
         build_floats(view.rows, view.previous_keys, zones, zone_index, view.margin_m, floats_out)
         self.scores.find_potentials(potential_out)
-
-    def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule."""
-        self.scores.set_moment(moment)
 
     def state_dict(self) -> None:
         """Returns nothing: a game's races begin anew when a run goes on."""
@@ -182,18 +169,15 @@ class GameRace:
         """Hands the game back, and refuses every later step and reset; a second time does nothing."""
         if not self._is_closed and not self.is_crashed:
             self._link.let_go(self._session)
-        self._is_closed = True
-
-    def check_open(self) -> None:
-        """Raises ClosedEnvironmentError after `close`."""
-        if self._is_closed:
-            message = "the environment is closed; make a new one"
-            raise ClosedEnvironmentError(message)
+        super().close()
 
     def _lose(self, error: GameError) -> None:
+        """Ends the race, without pay for the last decision, and not as a whole one."""
         self._link.report(error)
         self.is_crashed = True
-        self.scores.set_over(_THE_CAR)
+        scores = self.scores
+        scores.measures[REWARD], scores.flags[TRUNCATED], scores.flags[FULL_RACE] = 0.0, True, False
+        scores.set_over(_THE_CAR)
 
     def _remember(self) -> None:
         """Keeps where the car is and its clock as those before the next decision."""
@@ -206,8 +190,8 @@ class GameRace:
         view, track = self._view, self._track
         view.rows[0] = decision.car
         if decision.pixels is not None:
-            grey_from_bgra(decision.pixels, self._history.newest[0])
-            self._history.add(has_moved=True, is_first=np.array([is_first]))
+            grey_from_bgra(decision.pixels, self.history.newest[0])
+            self.history.add(has_moved=True, is_first=np.array([is_first]))
         up = view.rows[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
         # The ground under the car, as in the simulator: a car that leans has its position beside it.
         ground = view.rows[0, CAR["position"]].astype(np.float64) - self._reference_m * up

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.envs.batch import Observation, RaceBatch
+from rulka.envs.batch import Observation, RaceBatch, RacingCars
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
@@ -25,74 +25,26 @@ from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
+CarsT = TypeVar("CarsT", bound=RacingCars)
 
-class RaceEnv(gymnasium.Env[Any, Any]):
-    """A race against the clock: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
 
-    With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
-    With `continuous=True` an action is steer in [-1, 1] (positive right), gas and brake in [0, 1].
+class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
+    """What environments of one car have in common; whoever inherits from it makes its `batch`, of one.
 
-    The reward pays for progress along the centreline and costs time. A race terminates at the finish or off the
-    track, and is truncated when it takes too long or gets no further.
+    Attributes:
+        settings: how races go.
+        batch: the car.
     """
 
     metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
+    batch: CarsT
 
-    def __init__(
-        self,
-        track: Track | Path | str | None = None,
-        render_mode: str | None = None,
-        settings: RaceSettings | None = None,
-        **keywords: Any,
-    ) -> None:
-        """Bakes the track and places the car.
-
-        Args:
-            track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
-                parameters.
-            render_mode: None or "rgb_array".
-            settings: how races go; None takes the reference parameters.
-            **keywords: fields of `RaceSettings` that differ from that.
-
-        Raises:
-            SettingsError: if a keyword is unknown or out of range.
-        """
-        self.settings = read_settings(settings, keywords)
-        self.metadata = self.metadata | {"render_fps": pictures_per_s(self.settings.table)}
+    def __init__(self, settings: RaceSettings, render_mode: str | None) -> None:
+        self.settings = settings
+        self.metadata = self.metadata | {"render_fps": pictures_per_s(settings.table)}
         self.render_mode = check_render_mode(render_mode)
-        self.observation_space = observation_space(self.settings)
-        self.action_space = action_space(self.settings)
-        self.batch = RaceBatch(read_track(track), self.settings, 1)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Starts a race; see gymnasium's `Env.reset`.
-
-        Args:
-            seed: of the generator; without one it goes on.
-            options: where to begin, see `rulka.simulator.race_start.Starts`; or "state", what
-                `RaceBatch.state_dict` returned, with its generator unless a seed is given.
-
-        Raises:
-            ClosedEnvironmentError: after `close`.
-            SettingsError: if an option is unknown or wrong.
-            SimulatorError: if a place is not on the track, or the state is of another one.
-        """
-        given = check_options(options, (STATE,))
-        places = read_places(given, 1)
-        super().reset(seed=seed, options=options)
-        batch = self.batch
-        if STATE not in given:
-            batch.reset([self.np_random], places=places)
-        else:
-            batch.load_state_dict(given[STATE])
-            if seed is None and batch.generators:
-                self.np_random = batch.generators[0]
-            batch.generators = [self.np_random]
-        observation, potential = self._look()
-        facts = batch.scores.facts() | {"potential": potential}
-        return observation, {name: values[0].item() for name, values in facts.items()}
+        self.observation_space = observation_space(settings)
+        self.action_space = action_space(settings)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes one decision.
@@ -122,15 +74,82 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
         self.batch.set_moment(moment)
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
-        self.batch.check_open()
-        return None if self.render_mode is None else race_picture(self.batch, 0)
-
     def close(self) -> None:
         """Refuses every later step and reset."""
         self.batch.close()
 
+    def _begun(self) -> tuple[Observation, dict[str, Any]]:
+        """Returns what is seen of a race that has just begun, and its info."""
+        observation, potential = self._look()
+        facts = self.batch.scores.facts() | {"potential": potential}
+        return observation, {name: values[0].item() for name, values in facts.items()}
+
     def _look(self) -> tuple[Observation, NDArray[np.float32]]:
         observation, potential = self.batch.look()
         return {name: values[0] for name, values in observation.items()}, potential
+
+
+class RaceEnv(OneCarEnv[RaceBatch]):
+    """A race against the clock: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
+
+    With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
+    With `continuous=True` an action is steer in [-1, 1] (positive right), gas and brake in [0, 1].
+
+    The reward pays for progress along the centreline and costs time. A race terminates at the finish or off the
+    track, and is truncated when it takes too long or gets no further.
+    """
+
+    def __init__(
+        self,
+        track: Track | Path | str | None = None,
+        render_mode: str | None = None,
+        settings: RaceSettings | None = None,
+        **keywords: Any,
+    ) -> None:
+        """Bakes the track and places the car.
+
+        Args:
+            track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
+                parameters.
+            render_mode: None or "rgb_array".
+            settings: how races go; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that differ from that.
+
+        Raises:
+            SettingsError: if a keyword is unknown or out of range.
+        """
+        super().__init__(read_settings(settings, keywords), render_mode)
+        self.batch = RaceBatch(read_track(track), self.settings, 1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Starts a race; see gymnasium's `Env.reset`.
+
+        Args:
+            seed: of the generator; without one it goes on.
+            options: where to begin, see `rulka.simulator.race_start.Starts`; or "state", what
+                `RaceBatch.state_dict` returned, with its generator unless a seed is given.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            SettingsError: if an option is unknown or wrong.
+            SimulatorError: if a place is not on the track, or the state is of another one.
+        """
+        given = check_options(options, (STATE,))
+        places = read_places(given, 1)
+        super().reset(seed=seed, options=options)
+        batch = self.batch
+        if STATE not in given:
+            batch.reset([self.np_random], places=places)
+        else:
+            batch.load_state_dict(given[STATE])
+            if seed is None and batch.generators:
+                self.np_random = batch.generators[0]
+            batch.generators = [self.np_random]
+        return self._begun()
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
+        self.batch.check_open()
+        return None if self.render_mode is None else race_picture(self.batch, 0)

@@ -42,18 +42,16 @@ def fetch(
     folder: Path,
     *,
     num_replays: int,
-    with_maps: bool = True,
     environment: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> FetchReport:
-    """Fetches what is wanted and not yet there; an interrupted fetch goes on where it stopped.
+    """Fetches maps and recordings that are wanted and not yet there; an interrupted fetch goes on where it stopped.
 
     Args:
         site: the exchange.
         query: which maps.
         folder: where to; made if it is not there.
         num_replays: best-ranked recordings of each map.
-        with_maps: whether the map files as well.
         environment: only maps of this environment, as their files say; empty for any.
         say: called with a line about every file.
 
@@ -64,7 +62,7 @@ def fetch(
     report = FetchReport()
     for entry in site.maps(query):
         report.num_maps += 1
-        files = [("map", f"/trackgbx/{entry.map_id}", f"{entry.map_id}.Challenge.Gbx")] if with_maps else []
+        files = [("map", f"/trackgbx/{entry.map_id}", f"{entry.map_id}.Challenge.Gbx")]
         for replay in site.best_replays(entry.map_id, num_replays) if num_replays > 0 else ():
             rank = UNRANKED if replay.rank is None else replay.rank
             name = f"{rank:05d}_{replay.time_ms or 0}ms_{replay.replay_id}.Replay.Gbx"

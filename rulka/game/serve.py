@@ -1,13 +1,11 @@
-"""What `rulka game serve` does: finds the track, serves, and stops cleanly at Ctrl-C or SIGTERM."""
+"""What `rulka game serve` does: serves, and stops cleanly at Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 from rulka.errors import UserError
-from rulka.folders import TRACKS
 from rulka.game.frames import GameFrames
 from rulka.game.protocol import LOOPBACK
 from rulka.game.race import SimulatedRace
@@ -15,25 +13,7 @@ from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from rulka.params import Params
 from rulka.ports import check_port
-from rulka.tracks.find import find_track as find
-from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
-
-
-def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS) -> Track:
-    """Returns the track of a name in `tracks_dir`, of a slug of the campaign, or of a file.
-
-    Args:
-        name: which; None takes the generated one of the parameters.
-        params: of that.
-        tracks_dir: where the stage `races` leaves its tracks.
-
-    Raises:
-        UserError: if there is no such track, or its file is damaged.
-    """
-    if name is None:
-        return generate_track(**params.track.model_dump())
-    return find(name, tracks_dir)
 
 
 def make_server(track: Track, params: Params, port: int, *, speed: float, is_in_menus: bool = False) -> GameServer:

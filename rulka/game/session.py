@@ -33,6 +33,8 @@ CONNECT_COMMANDS = (
 )
 """Settings of TMInterface that a race needs; unknown ones do no harm."""
 CAMERA_COMMAND = "cam 2"
+RACE_TIMEOUT_MS, IDLE_TIMEOUT_MS = 10_100, 600_000_000
+"""How long the game waits for an echo while a race is driven, and between races, while the program learns."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,6 @@ class SessionSettings:
         width: of the frames, in pixels.
         height: of the frames.
         speed: factor of the race clock while driving.
-        race_timeout_ms: how long the game waits for an echo while a race is driven.
-        idle_timeout_ms: and between races, while the program learns.
         map_name: opened by the console command `map` where the game is in its menus; empty leaves that to a person.
     """
 
@@ -53,8 +53,6 @@ class SessionSettings:
     width: int
     height: int
     speed: float
-    race_timeout_ms: int = 10_100
-    idle_timeout_ms: int = 600_000_000
     map_name: str = ""
 
 
@@ -106,12 +104,8 @@ class GameSession:
         if self._start is None or not _is_rewound(sync, self._start):
             sync = self._through_countdown(sync)
             self._start = sync.state()
-        sync.set_timeout(self._settings.race_timeout_ms)
+        sync.set_timeout(RACE_TIMEOUT_MS)
         return self._look(sync, 0)
-
-    def decide(self, controls: Controls) -> Decision:
-        """Holds keys until the next decision, and returns what is seen then; at the finish the race is over."""
-        return self.drive((controls,))
 
     def drive(self, controls: Sequence[Controls]) -> Decision:
         """Holds each of several keys for one period, and returns what is seen after the last, or at the finish.
@@ -232,7 +226,7 @@ class GameSession:
 
     def _hold(self, sync: Sync) -> None:
         """Leaves a sync open, with all the time in the world."""
-        sync.set_timeout(self._settings.idle_timeout_ms)
+        sync.set_timeout(IDLE_TIMEOUT_MS)
         sync.cancel_frame()
         sync.flush()
 

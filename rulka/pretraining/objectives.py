@@ -251,7 +251,9 @@ def random_view(image: Tensor, views: ViewsParams, generator: torch.Generator) -
     Returns:
         [B, C, H, W] in [-1, 1].
     """
-    seen = _cropped(image, views.crop_pixels, generator)
+    seen = image
+    if views.crop_pixels > 0.0:
+        seen = _cropped(seen, views.crop_pixels, generator)
     if views.blur_pixels > 0.0:
         seen = _blurred(seen, views.blur_pixels, generator)
     factor = 1.0 + views.brightness * (2.0 * _draw(image, generator) - 1.0)

@@ -126,7 +126,6 @@ class CloneParams(FitParams, LineStartParams):
     previous_action_dropout: Share = key(0.5, "share of samples that do not see the previous actions")
     float_noise: NotNegative = key(0.02, "noise on the floats, in units of the normalisation's std")
     labels: LabelKind = key("soft", "shares of a decision's actions, or the one that was held longest")
-    dropout: float = key(0.0, "share of the trunk's units that learning leaves out at random", ge=0, lt=1)
     offsets: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = key(
         (0,), "decisions ahead whose actions are learned; 0, the policy, and later ones", strict=False, min_length=1
     )

@@ -131,7 +131,6 @@ def _decode(records: _Records, version: int) -> Samples:
     spin[:] = 0.0
     times = np.array(records.time_ms, dtype=np.int64)
     return Samples(
-        layout="entity",
         version=version,
         size_bytes=size,
         period_ms=int(np.median(np.diff(times))) if len(times) > 1 else 0,

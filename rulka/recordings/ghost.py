@@ -20,7 +20,7 @@ def _samples(read: Callable[[Cursor], Samples | None]) -> ChunkReader[Ghost]:
     def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
         try:
             ghost.samples = samples = read(cursor)
-            if samples is not None and samples.layout == "car" and samples.vehicle is None:
+            if samples is not None and samples.vehicle is None:
                 ghost.notes.append(
                     f"samples of version {samples.version}: only the motion was read, not the car's state"
                 )
@@ -138,9 +138,9 @@ def _versioned_validation(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
 
 def _inputs(cursor: Cursor, ghost: Ghost) -> None:
     cursor.skip(4)
-    events, offset_ms = read_events(cursor)
+    events = read_events(cursor)
     if events:
-        ghost.events, ghost.stamp_offset_ms, ghost.num_inputs = events, offset_ms, len(events)
+        ghost.events, ghost.num_inputs = events, len(events)
     ghost.game_version = cursor.string()
     cursor.skip(12)
     cursor.string()

@@ -20,11 +20,8 @@ _EVENT = struct.Struct("<iBI")
 _NAME_AT = 4
 
 
-def read_events(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
-    """Reads the control names and the events that follow them.
-
-    Returns:
-        The events, and the offset in ms that was taken off their stamps.
+def read_events(cursor: Cursor) -> tuple[InputEvent, ...]:
+    """Reads the control names and the events that follow them, whose stamps count from the start of the race.
 
     Raises:
         DamagedError: if an event names a control that is not listed.
@@ -37,14 +34,13 @@ def read_events(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
     num_events = cursor.count(_EVENT.size)
     cursor.skip(4)
     stored = cursor.take(num_events * _EVENT.size)
-    offset = _tool_offset(names, stored)
-    zero = STAMP_ZERO_MS + offset
+    zero = STAMP_ZERO_MS + _tool_offset(names, stored)
     try:
         events = [new_event((stamp - zero, names[name], value)) for stamp, name, value in _EVENT.iter_unpack(stored)]
     except IndexError:
         message = f"an input names control {max(stored[_NAME_AT :: _EVENT.size])}, {num_names} are listed"
         raise DamagedError(message) from None
-    return tuple(events), offset
+    return tuple(events)
 
 
 def _tool_offset(names: list[str], stored: bytes) -> int:

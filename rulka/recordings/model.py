@@ -65,8 +65,7 @@ class Samples:
     """The path of the car, sampled at a steady period.
 
     Attributes:
-        layout: `car` for the games up to 2017, `entity` for the 2020 game.
-        version: version of the layout: 7 to 16 for `car`, that of the record for `entity`.
+        version: version of the layout: 7 to 16 in the games up to 2017, that of the record in the 2020 game.
         size_bytes: stored size of one sample.
         period_ms: time between samples.
         time_ms: [S] int64 race time of each sample.
@@ -77,7 +76,6 @@ class Samples:
         vehicle: state of the car; None where the layout's details are not known.
     """
 
-    layout: str
     version: int
     size_bytes: int
     period_ms: int
@@ -109,7 +107,6 @@ class Ghost:
         events: inputs in stored order, with the constant offset of tool-made recordings removed; also those that the
             games before United store beside the ghosts.
         num_inputs: number of stored inputs; differs from the number of events where one input holds several.
-        stamp_offset_ms: the offset that was removed.
         game_version: program that drove the run, empty where not stored.
         is_from_clip: whether it stands in a MediaTracker clip, beside the run that was recorded.
         samples: None where none are stored; `notes` says so when they are there but cannot be read.
@@ -126,7 +123,6 @@ class Ghost:
     checkpoint_times_ms: tuple[int | None, ...] = ()
     events: tuple[InputEvent, ...] = ()
     num_inputs: int = 0
-    stamp_offset_ms: int = 0
     game_version: str = ""
     is_from_clip: bool = False
     samples: Samples | None = None

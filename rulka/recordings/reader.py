@@ -140,7 +140,7 @@ def _inputs(cursor: Cursor, target: _Replay, _: Nodes) -> None:
     if cursor.u32() == 0:
         return
     cursor.skip(4)
-    target.events = read_events(cursor)[0]
+    target.events = read_events(cursor)
 
 
 class _UnreadNode(Exception):  # noqa: N818

@@ -156,7 +156,6 @@ def _decode(
     rows = _state_rows(states, start, size, width) if len(start) else np.zeros((0, SIZES[9]), dtype=np.uint8)
     position, quaternion, velocity, spin = decode_motion(rows)
     return Samples(
-        layout="car",
         version=version,
         size_bytes=size,
         period_ms=period_ms,

@@ -65,14 +65,6 @@ def cached_kernel(function: F) -> F:
     return cast("F", njit(cache=True, nogil=True, **OPTIONS)(function))
 
 
-def is_cached(kernel: Any) -> bool:
-    """Whether machine code of a cached kernel lies on disk.
-
-    numba looks at more, such as the processor: where it does not take what lies there, it compiles anew.
-    """
-    return any(Path(kernel.stats.cache_path).glob(f"*.{kernel.py_func.__qualname__}-*.nbi"))
-
-
 class CompilationNotice(event.Listener):
     """Says once in a process that kernels are being compiled: nothing else would show for some seconds."""
 

@@ -29,7 +29,6 @@ MAX_AFTER_LAST_SAMPLE_MS = 200
 """A finish this long after the last sample is still extrapolated to."""
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
 """A step between samples larger than this times the speed, plus this, is a respawn, not a path."""
-MAX_RACE_MS = 3 * 3_600_000
 MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
 """Drives beyond these are damaged ones."""
 MIN_LENGTH_M = 20.0
@@ -116,8 +115,6 @@ def problem_of(path: DrivenPath) -> str | None:
         return "it was not finished"
     if max(path.checkpoint_times_ms) > path.time_ms[-1] + MAX_AFTER_LAST_SAMPLE_MS:
         return "its samples end before the finish"
-    if max(path.checkpoint_times_ms) > MAX_RACE_MS:
-        return f"it lasts longer than {MAX_RACE_MS // 3_600_000} hours"
     race = path.time_ms <= max(path.checkpoint_times_ms)
     length_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1).sum()
     if length_m < MIN_LENGTH_M:

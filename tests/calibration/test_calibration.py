@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +24,9 @@ from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.generate import generate_track
-from rulka.tracks.track import DRIVEN_SOURCE
+from rulka.tracks.track import DRIVEN_SOURCE, Track
 from tasks.races import race_of_driver
 from tests.recordings.race_writer import write_race
-
-RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
-needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +34,19 @@ def physics() -> PhysicsParams:
     return read_params().simulator.physics
 
 
+def races_on(track: Track) -> list[Race]:
+    """Races of six of the built-in drivers, as far as they were finished."""
+    params = read_params()
+    settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+    driven = record_demonstrations(track, settings, params.races.driver, 6, 1)
+    return [race_of_driver(race, track.uid, action_table(5)) for race in driven if race.is_finished]
+
+
 @pytest.fixture(scope="module")
 def windows() -> Windows:
     """Windows of simulated races, sampled every 100 ms as recordings are."""
-    params = read_params()
     track = generate_track(2, 600.0, 16.0, 0.06, 150.0)
-    driver = params.races.driver
-    driven = record_demonstrations(
-        track, RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end), driver, 6, 1
-    )
-    races = [_every_second_sample(race_of_driver(r, track.uid, action_table(5))) for r in driven if r.is_finished]
-    return cut_windows(replace(track, source=DRIVEN_SOURCE), races)
+    return cut_windows(replace(track, source=DRIVEN_SOURCE), [_every_second_sample(race) for race in races_on(track)])
 
 
 def _every_second_sample(race: Race) -> Race:
@@ -88,17 +86,7 @@ def test_a_disturbed_parameter_is_found_again(windows: Windows, physics: Physics
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of four simulated races, written as the recordings that the game would write."""
     folder = tmp_path_factory.mktemp("recordings")
-    params = read_params()
-    track = generate_track(3, 250.0, 16.0, 0.06, 60.0)
-    driven = record_demonstrations(
-        track,
-        RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
-        params.races.driver,
-        6,
-        1,
-    )
-    races = [race_of_driver(race, track.uid, action_table(5)) for race in driven if race.is_finished]
-    for number, race in enumerate(races[:4]):
+    for number, race in enumerate(races_on(generate_track(3, 250.0, 16.0, 0.06, 60.0))[:4]):
         write_race(folder / f"{number}.Replay.Gbx", race)
     (folder / "broken.Replay.Gbx").write_bytes(b"not a recording")
     return folder
@@ -136,10 +124,7 @@ def test_the_fitted_numbers_get_into_parameters_of_any_layout(
     """A preset writes every list in a layout of its own. All but the fitted numbers stays as it is."""
     if preset:
         apply_preset(preset)
-    before, comments = (
-        read_params(),
-        [line.partition("#")[2] for line in PARAMS_FILE.read_text().splitlines() if "#" in line],
-    )
+    before, comments = read_params(), _comments()
     fitted = before.simulator.physics.model_copy(update={"grip_mps2": 12.5, "turn_radius_m": ((0.0, 9.0), (40.0, 8.0))})
     monkeypatch.setattr(command, "fit", lambda *_: FitResult(fitted, (2.0, 1.0), 10, 1))
     found = calibrate(recordings, holdout=0.4, out=Path("report"), write=True)
@@ -166,10 +151,9 @@ def test_what_cannot_be_calibrated_with_is_named(tmp_path: Path) -> None:
             gather(tmp_path, holdout, lambda: None)
 
 
-@needs_recordings
-def test_real_recordings_agree_better_than_constant_velocity(physics: PhysicsParams) -> None:
+def test_real_recordings_agree_better_than_constant_velocity(corpus: Path, physics: PhysicsParams) -> None:
     """The shipped physics, on recordings that they were not fitted to: the claim of docs/calibration/report.md."""
-    material = gather(RECORDINGS, 0.34, lambda: None)
+    material = gather(corpus, 0.34, lambda: None)
     held = material.held_out
     assert sum(drive.is_held_out for drive in material.drives) == 2
     assert {drive.race.map_uid for drive in material.drives if "B13" in drive.race.file} != set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,15 +172,10 @@ JUMPS = {
 
 
 @pytest.mark.parametrize("name", JUMPS)
-def test_real_jumps_do_not_show_the_road_from_below(name: str) -> None:
+def test_real_jumps_do_not_show_the_road_from_below(corpus: Path, name: str) -> None:
     """In at most this share of a race's frames a third of the picture is the underside of road."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
-    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
-    file = folder / f"{name}.Replay.Gbx"
-    if not file.is_file():
-        pytest.skip(f"no {file}; set RULKA_RECORDINGS to a folder with it")
     select = PARAMS.races.select.model_copy(update={"with_respawns": True})
-    dataset = read_race_dataset(folder, [file], None, select, lambda: None)
+    dataset = read_race_dataset(corpus, [corpus / f"{name}.Replay.Gbx"], None, select, lambda: None)
     scene = bake_scene(dataset.main_track)
     ink = scene.ink.copy()
     ink[INK["underside"]] += 100

@@ -94,17 +94,6 @@ def test_an_epoch_has_every_frame_once_and_depends_on_nothing_else(write_frames:
     assert [len(batch) for batch in times(1, 0)][:-1] == [32] * (len(frames) // 32)
 
 
-def test_batches_hold_matching_rows(write_frames: Write) -> None:
-    folder, _ = write_frames()
-    frames = FrameDataset(folder, "train")
-    rows = np.array([3, 150, 3])
-    batch = frames.batch(rows)
-    np.testing.assert_array_equal(batch.image.numpy(), frames.images[:][rows])
-    np.testing.assert_array_equal(batch.number.numpy(), rows)
-    np.testing.assert_array_equal(frames.decided(rows).action[:, 0], frames.action_share[rows].argmax(axis=1))
-    np.testing.assert_array_equal(frames.batch(slice(None)).floats.numpy(), frames.floats[:])
-
-
 def test_decisions_of_several_actions_are_made_of_ticks(write_frames: Write) -> None:
     """An action for each tick; before a frame those of the five before it, of the same race, then "forward"."""
     folder, _ = write_frames()
@@ -144,18 +133,10 @@ def flip_byte(path: Path, place: int = -1) -> None:
     path.write_bytes(content)
 
 
-def write_row(path: Path, value: float) -> None:
-    array = np.load(path)
-    array[3] = value
-    np.save(path, array)
-
-
 DAMAGES = (
     ("image.npy", flip_byte),
-    ("floats.npy", lambda path: write_row(path, np.nan)),
     ("action_share.npy", lambda path: path.write_bytes(b"")),
     ("time_ms.npy", lambda path: path.write_bytes(path.read_bytes()[:-4])),
-    ("race.npy", lambda path: path.write_bytes(b"not an array")),
     ("along_m.npy", lambda path: flip_byte(path, 6)),
 )
 

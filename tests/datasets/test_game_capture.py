@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,17 +17,16 @@ from rulka.datasets.frames import FrameDataset
 from rulka.datasets.game_capture import GameCapture, ReplayError, keys_by_tick
 from rulka.datasets.races import Race, RaceDataset, write_races
 from rulka.game.link import GameLink
-from rulka.game.serve import make_server
 from rulka.game.session import Decision
 from rulka.observation import FLOATS
 from rulka.params import read_params
-from rulka.simulator.demonstrations import DrivenRace
-from rulka.simulator.driver import PurePursuitDriver, sample_skills
+from rulka.race_settings import RaceSettings
+from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import bake_scene
-from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
+from tests.game.serving import served
 from tests.waiting import PATIENCE_S
 
 PARAMS = read_params()
@@ -37,50 +35,20 @@ TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gat
 SETTINGS = CaptureSettings(64, 64, TABLE, 0.0153, camera_array(PARAMS.simulator.camera))
 
 
-def driven_races(num_races: int = 3) -> list[Race]:
-    """Races of the built-in driver from the middle of the start line, where the game begins."""
-    cars = Simulator(TRACK, num_races, PARAMS.simulator, TABLE)
-    pilot = PurePursuitDriver(TRACK, PARAMS.simulator.physics, sample_skills(num_races, PARAMS.races.driver, 1), 1)
-    actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
-    for _ in range(1000):
-        if cars.is_finished.all():
-            break
-        actions.append(pilot.actions(cars))
-        cars.step(actions[-1])
-        rows.append(cars.cars.copy())
-        times.append(cars.time_ms.copy())
-    assert cars.is_finished.all()
-    races = []
-    for n in range(num_races):
-        gates = tuple(int(time) for time in cars.gate_time_ms[n])
-        last = -(-gates[-1] // 50)
-        driven = DrivenRace(
-            1,
-            n,
-            np.array([step[n] for step in actions[:last]]),
-            np.array([row[n] for row in rows[: last + 1]]),
-            np.array([time[n] for time in times[: last + 1]]),
-            gates,
-            gates[-1],
-            TRACK.length_m,
-        )
-        races.append(race_of_driver(driven, TRACK.uid, TABLE))
-    return races
-
-
 @pytest.fixture(scope="module")
 def races() -> list[Race]:
-    return driven_races()
+    """Races of the built-in driver from the middle of the start line, where the game begins."""
+    settings = RaceSettings.for_demonstrations(PARAMS.actions, PARAMS.simulator, PARAMS.race_end)
+    settings = settings.model_copy(update={"start_lateral_m": 0.0})
+    driven = record_demonstrations(TRACK, settings, PARAMS.races.driver, num_races=3, seed=1)
+    assert all(race.is_finished for race in driven)
+    return [race_of_driver(race, TRACK.uid, TABLE) for race in driven]
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    server = make_server(TRACK, PARAMS, 0, speed=100.0)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield server.port
-    server.stop()
-    thread.join(PATIENCE_S)
+    with served(TRACK, PARAMS) as server:
+        yield server.port
 
 
 @pytest.fixture

@@ -21,20 +21,11 @@ def test_other_races_do_not_move_a_race() -> None:
     assert {name: many[name] for name in few} == few
 
 
-def test_share_is_about_what_was_asked_for() -> None:
-    splits = list(split_races([f"race-{n}" for n in range(2000)], 0.15, 0.1).values())
-    assert 0.12 < splits.count("validation") / 2000 < 0.18
-    assert 0.08 < splits.count("test") / 2000 < 0.12
-
-
 def test_both_sides_get_a_race() -> None:
     for fraction, num_races in product((1e-9, 1 - 1e-9, 1.0), (2, 5)):
         splits = split_races([f"race-{n}" for n in range(num_races)], fraction, 0.0)
         assert set(splits.values()) == {"train", "validation"}
     assert sorted(split_races(["race-1", "race-2"], 0.0, 0.1).values()) == ["test", "train"]
-
-
-def test_nothing_is_held_out_when_nothing_is_asked_for() -> None:
     assert set(split_races([f"race-{n}" for n in range(50)], 0.0, 0.0).values()) == {"train"}
 
 

@@ -3,23 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.tracks.track import Track
+from tests.conftest import along_z, plain_road
 
 
 @pytest.fixture(scope="session")
 def straight() -> Track:
     """80 m along +z, 16 m wide, flat."""
-    zones = 161
-    centre = np.stack([np.zeros(zones), np.zeros(zones), np.arange(zones) * 0.5], axis=1)
-    flat, material = np.zeros(zones), np.full(zones, 16, np.uint8)
-    return Track(
-        "straight", "straight", centre, flat + 16.0, flat, material, 0 * material, np.array([40.0, 80.0]), "test"
-    )
+    return plain_road(along_z(80.0), 16.0, (40.0,), uid="straight", name="straight")
 
 
 @pytest.fixture

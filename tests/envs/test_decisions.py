@@ -9,42 +9,6 @@ from gymnasium.error import InvalidAction
 from gymnasium.utils.env_checker import check_env
 
 
-def test_a_block_of_equal_actions_is_one_action(make_vector) -> None:
-    options = {"start_anywhere": 0.5, "max_race_s": 3.0}
-    held, blocks = make_vector(4, **options), make_vector(4, actions_per_decision=5, **options)
-    seen, wide = held.reset(seed=3)[0], blocks.reset(seed=3)[0]
-    assert (seen["floats"].shape, wide["floats"].shape) == ((4, 184), (4, 264))
-    for action in np.random.default_rng(0).integers(0, 12, (150, 4)):
-        one, other = held.step(action), blocks.step(np.repeat(action[:, None], 5, axis=1))
-        np.testing.assert_array_equal(one[0]["image"], other[0]["image"])
-        np.testing.assert_array_equal(one[0]["floats"][:, 21:], other[0]["floats"][:, 101:])
-        for ours, theirs in zip(one[1:4], other[1:4], strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_repeated_decision_is_seen_and_paid_as_two(make_vector) -> None:
-    """Of every car until its first race has ended, with the first or the second of two single decisions."""
-    options = {"start_anywhere": 0.5, "max_race_s": 3.0}
-    repeated, single = make_vector(4, action_repeat=2, **options), make_vector(4, **options)
-    seen, alike = repeated.reset(seed=3)[0], single.reset(seed=3)[0]
-    is_racing, num_early = np.ones(4, bool), 0
-    for action in np.random.default_rng(0).integers(0, 12, (40, 4)):
-        np.testing.assert_array_equal(seen["image"][is_racing], alike["image"][is_racing])
-        np.testing.assert_array_equal(seen["floats"][is_racing], alike["floats"][is_racing])
-        seen, reward, terminated, truncated, _ = repeated.step(action)
-        _, first, *ends, _ = single.step(action)
-        is_early = ends[0] | ends[1]
-        alike, second, *later_ends, _ = single.step(action)
-        paid = np.where(is_early, first, first + second)
-        np.testing.assert_allclose(reward[is_racing], paid[is_racing], rtol=1e-5, atol=1e-6)
-        expected = [np.where(is_early, early, late) for early, late in zip(ends, later_ends, strict=True)]
-        np.testing.assert_array_equal(np.array([terminated, truncated])[:, is_racing], np.array(expected)[:, is_racing])
-        num_early += int((is_early & is_racing).sum())
-        is_racing &= ~(terminated | truncated)
-    assert num_early
-    assert not is_racing.any()
-
-
 def test_full_controls_are_the_keys(make_env) -> None:
     """Gas and full lock to the left, analog and by key: the same race to the bit, keys in the floats included."""
     keys, analog = make_env(), make_env(continuous=True)

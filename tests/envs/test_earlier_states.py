@@ -1,9 +1,7 @@
 """Races that begin where an earlier one of their car was."""
 
 import numpy as np
-import pytest
 
-from rulka.envs.settings import SettingsError, read_settings
 from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK
 from rulka.simulator.car import TIME_MS, VX
 
@@ -53,8 +51,3 @@ def test_a_told_place_is_kept_to(make_vector) -> None:
     drive(env, 300, seed=3)
     env.reset(options={"along_m": 30.0})
     assert env.batch.simulator.along_m.tolist() == [30.0] * NUM_CARS
-
-
-def test_shares_of_more_than_all_races_are_refused() -> None:
-    with pytest.raises(SettingsError, match="shares of the same races: at most 1 together"):
-        read_settings(None, {"start_anywhere": 0.6, "start_from_earlier": 0.5})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
+from contextlib import ExitStack, suppress
 
 import gymnasium
 import numpy as np
@@ -19,15 +18,12 @@ from rulka.envs.race import RaceEnv
 from rulka.envs.settings import SettingsError
 from rulka.game.errors import GameClosedError
 from rulka.game.protocol import MessageId, pack_sync
-from rulka.game.serve import make_server
-from rulka.game.server import GameServer
-from rulka.game.session import SessionSettings
 from rulka.observation import float_slices
 from rulka.params import read_params
 from rulka.schedule import Schedule
-from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
 from tests.game.processes import free_ports
+from tests.game.serving import gentle_bend, served
 from tests.waiting import PATIENCE_S
 
 AT_THE_START = {"start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
@@ -37,20 +33,16 @@ class Servers:
     """Games in threads of their own, which can be stopped and started again at the same port."""
 
     def __init__(self, track: Track) -> None:
-        self._track, self._running = track, {}
+        self._track, self._running = track, dict[int, ExitStack]()
 
     def start(self, port: int = 0) -> int:
-        server: GameServer = make_server(self._track, read_params(), port, speed=100.0)
-        thread = threading.Thread(target=server.serve, daemon=True)
-        thread.start()
-        self._running[server.port] = server, thread
-        return server.port
+        running = ExitStack()
+        port = running.enter_context(served(self._track, port=port)).port
+        self._running[port] = running
+        return port
 
     def stop(self, port: int) -> None:
-        server, thread = self._running.pop(port)
-        server.stop()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+        self._running.pop(port).close()
 
     def stop_all(self) -> None:
         for port in list(self._running):
@@ -59,12 +51,7 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def bend() -> Track:
-    """160 m with a gentle bend and a gate in the middle."""
-    zones = 321
-    flat = np.zeros(zones)
-    centre = lay_line(np.full(zones, 1e-3), flat)
-    material = np.full(zones, 16, np.uint8)
-    return Track("bend", "bend", centre, flat + 24.0, flat, material, 0 * material, np.array([80.0, 160.0]), "test")
+    return gentle_bend()
 
 
 @pytest.fixture
@@ -78,8 +65,7 @@ def servers(bend: Track) -> Iterator[Servers]:
 def make_game(bend: Track, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., GameEnv]]:
     """Both sides wait as long as a busy machine may take, which may compile kernels in the middle of a race."""
     made: list[GameEnv] = []
-    patient = partial(SessionSettings, race_timeout_ms=round(1000 * PATIENCE_S))
-    monkeypatch.setattr("rulka.game.link.SessionSettings", patient)
+    monkeypatch.setattr("rulka.game.session.RACE_TIMEOUT_MS", round(1000 * PATIENCE_S))
 
     def make(**options) -> GameEnv:
         options = {"track": bend, "speed": 100.0, "timeout_s": PATIENCE_S, "patience_s": PATIENCE_S} | options

@@ -57,28 +57,6 @@ def test_a_finished_race_is_worth_its_length_and_time(make_env) -> None:
     assert total == pytest.approx(way + finish, abs=1e-4)
 
 
-def test_leaving_the_track_costs_and_limits_cut_a_race(make_env) -> None:
-    weights = reference_params().rewards
-    for options, action, expected in (
-        ({}, GAS_LEFT, (True, False)),
-        ({"no_progress_s": 0.5}, COAST, (False, True)),
-        ({"max_race_s": 1.0}, GAS, (False, True)),
-    ):
-        env = make_env(**options)
-        env.reset(seed=0)
-        total, terminated, truncated, info = drive(env, action)
-        assert (terminated, truncated) == expected
-        assert info["is_off_track"] == terminated
-        assert not info["is_finished"]
-        if action == GAS_LEFT:
-            assert total < weights.off_track + weights.per_metre * 80.0
-        elif action == COAST:
-            assert info["time_ms"] == 500
-            assert total == pytest.approx(0.5 * weights.per_second, abs=1e-3)
-        else:
-            assert info["time_ms"] == 1000
-
-
 def test_pictures(make_env) -> None:
     env = make_env(render_mode="rgb_array")
     env.reset(seed=0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from rulka.buffers.experience import BlockSpec
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.evaluation.race import EvaluationRaces, race
-from rulka.game.serve import make_server
 from rulka.params import Params, reference_params
 from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
@@ -27,6 +26,7 @@ from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LON
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 from rulka.training.races import Races
+from tests.game.serving import served
 from tests.waiting import PATIENCE_S
 
 TABLE: ActionTable = action_table(5)
@@ -107,18 +107,12 @@ class Lab:
         return self._drive(RaceEnv(**self.options), script)
 
     def in_the_game(self, script: Script) -> End:
-        server = make_server(self.track, self.params, 0, speed=100.0)
-        thread = threading.Thread(target=server.serve, daemon=True)
-        thread.start()
-        limits = self.params.race_end.model_dump()
-        waits = {"timeout_s": PATIENCE_S, "patience_s": PATIENCE_S}
-        env = GameEnv(self.track, port=server.port, speed=100.0, **waits, **limits)
-        try:
+        options = {"timeout_s": PATIENCE_S, "patience_s": PATIENCE_S} | self.params.race_end.model_dump()
+        with (
+            served(self.track, self.params) as server,
+            closing(GameEnv(self.track, port=server.port, speed=100.0, **options)) as env,
+        ):
             return self._drive(env, script)
-        finally:
-            env.close()
-            server.stop()
-            thread.join(PATIENCE_S)
 
     def _drive(self, env: RaceEnv | GameEnv, script: Script) -> End:
         env.reset(seed=0)

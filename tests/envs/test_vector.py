@@ -88,28 +88,6 @@ def test_a_mode_goes_by_its_name_and_by_its_value(straight) -> None:
             RaceVectorEnv(1, straight, autoreset_mode=wrong)  # pyright: ignore[reportArgumentType] a wrong one
 
 
-def test_the_batch_writes_where_it_is_told_what_the_environment_returns(make_vector) -> None:
-    env, twin = make_vector(3, max_race_s=0.3), make_vector(3, max_race_s=0.3)
-    image, floats, potential = np.full((3, 1, 64, 64), 7, np.uint8), *(np.full(n, np.nan, "f4") for n in ((3, 184), 3))
-    env.batch.reset_into(image, floats, potential, seed=5)
-    observation, info = twin.reset(seed=5)
-    for t in range(9):
-        for ours, theirs in (
-            (image, observation["image"]),
-            (floats, observation["floats"]),
-            (potential, info["potential"]),
-        ):
-            assert np.array_equal(ours, theirs)
-        result = env.batch.step_into(np.zeros(3, np.int64), image, floats, potential)
-        observation, reward, terminated, truncated, info = twin.step(np.zeros(3, np.int64))
-        for name, theirs in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-            assert np.array_equal(getattr(result, name), theirs)
-        assert np.array_equal(result.progress_m, info["progress_m"])
-        assert np.array_equal(result.race_time_ms, info["time_ms"])
-        assert result.is_reset.all() == (t == 6)
-        assert result.is_full_race.all()
-
-
 def test_a_batch_does_not_change_a_car(straight) -> None:
     """Car 2 of 3 and car 2 of 40, whatever the others do and however often their races end: equal to the bit."""
     options = {"start_from_earlier": 0.5, "start_anywhere": 0.5, "no_progress_s": 0.3}

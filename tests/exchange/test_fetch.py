@@ -102,17 +102,17 @@ def test_a_file_is_whole_or_not_there(site, client, tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            fetch(client, EVERYTHING, tmp_path, num_replays=5, with_maps=False)
-    assert names(tmp_path) == ["11/00100_24100ms_100.Replay.Gbx"]
-    report = fetch(client, EVERYTHING, tmp_path, num_replays=5, with_maps=False)
-    assert (report.num_new, report.num_known) == (2, 1)
+            fetch(client, EVERYTHING, tmp_path, num_replays=5)
+    assert names(tmp_path) == ["11/00100_24100ms_100.Replay.Gbx", "11/11.Challenge.Gbx"]
+    report = fetch(client, EVERYTHING, tmp_path, num_replays=5)
+    assert (report.num_new, report.num_known) == (2, 2)
 
 
 def test_a_busy_site_is_waited_for_as_long_as_it_says(site, client, clock, tmp_path: Path) -> None:
     site.add_map(11, UID)
     site.retry_after = "7"
     site.failures["/trackgbx/11"] = [429, 503]
-    assert fetch(client, EVERYTHING, tmp_path, num_replays=0, with_maps=True).num_new == 1
+    assert fetch(client, EVERYTHING, tmp_path, num_replays=0).num_new == 1
     assert clock.slept.count(7.0) == 2
     assert site.asked["/trackgbx/11"] == 3
 
@@ -143,7 +143,7 @@ def test_requests_keep_their_distance(site, client, clock) -> None:
 def test_a_file_that_breaks_off_is_asked_for_again(site, client, tmp_path: Path) -> None:
     site.add_map(11, UID)
     site.failures["/trackgbx/11"] = ["cut"]
-    assert fetch(client, EVERYTHING, tmp_path, num_replays=0, with_maps=True).num_new == 1
+    assert fetch(client, EVERYTHING, tmp_path, num_replays=0).num_new == 1
     assert (tmp_path / "11/11.Challenge.Gbx").read_bytes() == site.files["/trackgbx/11"]
     site.failures["/trackgbx/11"] = ["cut"] * 9
     with pytest.raises(UnavailableError):
@@ -168,8 +168,8 @@ def test_lies_are_put_aside(site, client, tmp_path: Path) -> None:
     site.files["/recordgbx/101"] = site.files["/trackgbx/11"]
     site.files["/recordgbx/102"] = site.files["/recordgbx/103"][:-50]
     del site.files["/recordgbx/104"]
-    report = fetch(client, EVERYTHING, tmp_path, num_replays=10, with_maps=False)
-    assert (report.num_new, report.num_rejected) == (1, 5)
+    report = fetch(client, EVERYTHING, tmp_path, num_replays=10)
+    assert (report.num_new, report.num_rejected) == (2, 5)
     reasons = {line.split("_")[2].split(".")[0]: line for line in report.problems}
     assert "NotGbxError" in reasons["100"]
     assert "kind map" in reasons["101"]
@@ -178,7 +178,7 @@ def test_lies_are_put_aside(site, client, tmp_path: Path) -> None:
     assert "another-map" in reasons["200"]
     assert len(list((tmp_path / "rejected").iterdir())) == 4
     assert not [path for path in (tmp_path / "rejected").iterdir() if path.suffix.lower() == ".gbx"]
-    assert fetch(client, EVERYTHING, tmp_path, num_replays=10, with_maps=False).num_known == 5
+    assert fetch(client, EVERYTHING, tmp_path, num_replays=10).num_known == 6
     assert [site.asked[f"/recordgbx/{number}"] for number in (100, 101, 102, 103, 104, 200)] == [1, 1, 1, 1, 2, 1]
     report = fetch(client, EVERYTHING, tmp_path / "other", num_replays=0, environment="Island")
     assert "environment 'Stadium'" in report.problems[0]

@@ -13,14 +13,13 @@ import pytest
 
 from rulka.actions import action_table
 from rulka.game.errors import GameError
-from rulka.game.serve import find_track, make_server
+from rulka.game.serve import make_server
 from rulka.game.server import BEHIND_S, GameServer
 from rulka.observation import CAR
 from rulka.params import Params
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.find import find_track as find_campaign_track
 from rulka.tracks.track import Track
 from tests.game.scripted import Wire, f32, i32
 from tests.waiting import PATIENCE_S
@@ -333,19 +332,6 @@ def test_a_finish_can_be_prevented(serve: ServerMaker, by_erasing: bool) -> None
         assert next_ms % 1000 == 0
 
 
-def test_a_finished_race_can_be_rewound_to_its_start(serve: ServerMaker) -> None:
-    server = serve()
-    with greeted(server, FAST, i32(19, 50)) as wire:
-        until(wire, 0)
-        start = state_of(wire)
-        wire.send(i32(13))
-        assert wire.is_closed()
-    with finished(server) as wire:
-        wire.send(i32(7, len(start)), start, i32(2))
-        assert wire.ints(2) == (1, 1000)
-        assert number(state_of(wire), 8024) == 0
-
-
 def test_the_menus_have_no_race(serve: ServerMaker) -> None:
     """The handshake is told once, and only when asked for."""
     server = serve(is_in_menus=True)
@@ -359,13 +345,6 @@ def test_the_menus_have_no_race(serve: ServerMaker) -> None:
         assert [wire.sized() for _ in range(3)] == [b"", b"# rulka link 1\n", b""]
         wire.send(i32(5))
         assert wire.ints(2) == (1, -2600)
-
-
-def test_tracks_are_found_by_name_and_by_file(track: Track, params: Params, tmp_path: Path) -> None:
-    track.save(tmp_path / "mine.npz")
-    assert find_track("mine", params, tmp_path).uid == "short"
-    assert find_track("thunder-bowl", params, tmp_path).uid == find_campaign_track("thunder-bowl").uid
-    assert find_track(None, params).uid == "generated-5-600"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,33 +1,35 @@
 """Client and server together: races over a real socket, and what happens when one side fails."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rulka.actions import CONTROLS, action_table
+from rulka.actions import CONTROLS
 from rulka.game.client import GameClient
 from rulka.game.connection import Connection
 from rulka.game.errors import GameClosedError, GameError, GameOrderError, GameProtocolError, GameTimeoutError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.server import GameServer
 from rulka.game.session import GameSession, SessionSettings
-from rulka.params import Params
-from rulka.simulator.render import FrameRenderer, camera_array
-from rulka.simulator.scene import bake_scene
-from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 from tests.game.processes import free_ports
 from tests.game.scripted import ScriptedGame, Wire, i32
 from tests.waiting import PATIENCE_S, wait_for
 
 ServerMaker = Callable[..., GameServer]
-SETTINGS = SessionSettings(50, 64, 64, speed=100.0, race_timeout_ms=round(1000 * PATIENCE_S))
+SETTINGS = SessionSettings(50, 64, 64, speed=100.0)
 ACTIONS = (0, 0, 1, 0, 2, 9, 0, 3)
 
 
 def session_at(port: int) -> GameSession:
     return GameSession(GameClient("127.0.0.1", port, PATIENCE_S), SETTINGS)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rulka.game.session.RACE_TIMEOUT_MS", round(1000 * PATIENCE_S))
 
 
 @pytest.fixture
@@ -47,32 +49,16 @@ def race(session: GameSession, num_decisions: int = 400) -> list[tuple[int, byte
         seen.append((decision.time_ms, decision.car.tobytes(), grey.tobytes()))
         if decision.is_finished:
             break
-        decision = session.decide(CONTROLS[ACTIONS[number % len(ACTIONS)]])
+        decision = session.drive([CONTROLS[ACTIONS[number % len(ACTIONS)]]])
     return seen
-
-
-def test_a_race_in_the_game_is_that_in_the_simulator(session: GameSession, track: Track, params: Params) -> None:
-    """Same actions, same cars and images, to the bit, up to the finish and its time."""
-    seen = race(session)
-    simulator = Simulator(track, 1, params.simulator, action_table(5))
-    scene, camera = bake_scene(track), camera_array(params.simulator.camera)
-    grey = np.empty((1, 64, 64), np.uint8)
-    for number, (time_ms, car, image) in enumerate(seen[:-1]):
-        assert time_ms == simulator.time_ms[0] == 50 * number
-        assert car == simulator.cars[0].tobytes()
-        FrameRenderer(simulator.cars, simulator.zone_index, scene, camera).render(grey)
-        assert image == grey.tobytes()
-        simulator.step(np.array([ACTIONS[number % len(ACTIONS)]]))
-    assert simulator.is_finished[0]
-    assert seen[-1][0] == simulator.gate_time_ms[0, -1]
 
 
 def test_races_follow_each_other_and_repeat(session: GameSession) -> None:
     with pytest.raises(GameOrderError, match="begin one"):
-        session.decide(CONTROLS[0])
+        session.drive(CONTROLS[:1])
     first = race(session)
     with pytest.raises(GameOrderError, match="begin one"):
-        session.decide(CONTROLS[0])
+        session.drive(CONTROLS[:1])
     assert race(session) == first  # after a finish
     part = race(session, 20)
     session.give_up()
@@ -90,7 +76,7 @@ def test_after_an_error_the_next_race_is_whole(serve: ServerMaker) -> None:
     server._program.close()
     wait_for(lambda: server._program is None, "the server to drop the program")
     with pytest.raises(GameError):
-        session.decide(CONTROLS[0])
+        session.drive(CONTROLS[:1])
     session.recover()
     assert race(session) == first
     session.close()
@@ -103,11 +89,8 @@ def test_a_restarted_game_on_another_map_begins_with_its_own_countdown(track: Tr
     server.stop()
     wait_for(lambda: server._listener.fileno() < 0, "the server to end")
     with pytest.raises(GameClosedError):
-        session.decide(CONTROLS[0])
-    other = Track(
-        **{**{name: getattr(track, name) for name in Track.__dataclass_fields__}, "gate_m": track.gate_m[-1:]}
-    )
-    serve(other, server.port)
+        session.drive(CONTROLS[:1])
+    serve(replace(track, gate_m=track.gate_m[-1:]), port=server.port)
     session.recover()
     decision = session.begin()
     assert (decision.time_ms, len(decision.state.checkpoints)) == (0, 1)

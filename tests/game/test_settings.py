@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rulka.doctor import State, game
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
 from rulka.game.supervise import GameStartError, launch, launch_command
 
@@ -69,20 +68,3 @@ def test_bad_settings_are_named() -> None:
     for message, values in BAD.items():
         with pytest.raises(GameSettingsError, match=message):
             read(**values)
-
-
-def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("RULKA_GAME_")]:
-        monkeypatch.delenv(name)
-    assert game() == [], "nothing is set"
-    monkeypatch.setenv("RULKA_GAME_PORT", "9000")
-    assert (game()[0].state, game()[0].text) == (State.OK, "expected at 127.0.0.1:9000, started by you")
-    monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
-    assert game()[0].state is State.WRONG
-    assert "TmForever.exe is not there" in game()[0].text
-    (tmp_path / "TmForever.exe").touch()
-    assert game()[0].state is State.OK
-    monkeypatch.setenv("RULKA_GAME_PORT", "none")
-    with pytest.raises(GameSettingsError, match="RULKA_GAME_PORT should be a valid integer"):
-        game()

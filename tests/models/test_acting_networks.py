@@ -165,30 +165,6 @@ def test_state_dict_keys_are_frozen():
     assert list(small_iqn().state_dict()) == body + heads
 
 
-def test_dropout_leaves_units_out_while_learning_and_keeps_their_sum() -> None:
-    """By hand: behind a layer of ones, each unit of a second one is a scaled sum of those that are left."""
-    policy = ClonePolicy(SMALL, CONV, 8, 400, 3)
-    with torch.no_grad():
-        for name, value in (("0", 0.0), ("2", 1.0)):
-            policy.trunk.get_submodule(name).weight.fill_(value)  # pyright: ignore[reportCallIssue]
-        policy.trunk.get_submodule("0").bias.fill_(1.0)  # pyright: ignore[reportCallIssue]
-    encoded, floats = torch.zeros(3, policy.encoder.num_features), SMALL.float_mean.expand(3, -1)
-    plain = policy.eval().hidden(encoded, floats)
-    policy.dropout = 0.25
-    assert torch.equal(policy.hidden(encoded, floats), plain)
-    assert (plain == 400).all()
-    torch.manual_seed(0)
-    hidden = policy.train().hidden(encoded, floats)
-    assert 0.2 < float((hidden == 0).float().mean()) < 0.3
-    for row in hidden:
-        (left,) = set(row[row > 0].tolist())
-        num_left = left * 0.75 * 0.75
-        assert num_left == pytest.approx(round(num_left), abs=0.01)
-        assert 260 < num_left < 340
-    policy.dropout = 0.0
-    assert torch.equal(policy.hidden(encoded, floats), plain)
-
-
 @pytest.mark.parametrize("embedding_at", ["hidden", "state"])
 def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_at: EmbeddingPlace) -> None:
     """To a number for each row, which a softmax does not know, and which the value head gives: it learns nothing."""
@@ -203,8 +179,4 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0, 1])).backward()
     learns = {name.split(".")[0] for name, weight in cloned.named_parameters() if weight.grad is not None}
     assert learns == {"encoder", "float_head", "tau_embed", "advantage_head"}
-    hidden = cloned.hidden(cloned.encode(image), floats)
-    assert hidden.shape == (5, cloned.num_hidden)
-    cloned.dropout = 0.5
-    assert 0.2 < float((cloned.hidden(cloned.encode(image), floats) == 0).float().mean()) < 0.8
-    assert torch.equal(cloned.eval().hidden(cloned.encode(image), floats), hidden)
+    assert cloned.hidden(cloned.encode(image), floats).shape == (5, cloned.num_hidden)

@@ -23,8 +23,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_nothing_asked_for_changes_nothing() -> None:
     image = torch.rand(3, 1, 64, 48, generator=generator()) * 2 - 1
     view = random_view(image, views(0.0, 0.0), generator())
-    # Places are rounded to some 1e-6 of an image, and pixels of noise beside each other differ by up to 2.
-    torch.testing.assert_close(view, image, atol=1e-4, rtol=0)
+    torch.testing.assert_close(view, image, atol=1e-7, rtol=0)  # light is a factor on 1 + image, rounded
 
 
 def test_every_image_gets_its_own_light_around_black() -> None:
@@ -80,9 +79,7 @@ def test_every_image_gets_its_own_blur() -> None:
 def test_a_blur_equals_the_slow_twin() -> None:
     image = torch.rand(1, 1, 34, 34, generator=generator(3)) * 2 - 1
     found = random_view(image, views(blur_pixels=1.0), generator())
-    draws = generator()
-    torch.rand(1, generator=draws), torch.rand(1, 2, generator=draws)
-    deviation = float(torch.rand(1, generator=draws))
+    deviation = float(torch.rand(1, generator=generator()))
     weights = {k: math.exp(-0.5 * (k / deviation) ** 2) for k in range(-2, 3)}
     total, row, column = sum(weights.values()), 9, 20
     expected = sum(weights[i] * weights[j] * float(image[0, 0, row + i, column + j]) for i in weights for j in weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -185,21 +184,6 @@ def test_races_that_chose_nothing_are_measured_on_where_there_are_some(tmp_path:
         assert measured.races == races_of(splits[expected], maps)
 
 
-def test_labels_ahead_end_with_their_race(write_frames: Write) -> None:
-    """The slow twin: an action later in the list of the same race, none past its end, never the next race's."""
-    folder, _ = write_frames(num_races=3, num_frames=5, validation_fraction=0.0)  # 5, 6 and 7 frames
-    train = FrameDataset(folder, "train")
-    kinds: dict[LabelKind, float] = {"soft": 0.8, "hard": 1.0}
-    for (kind, expected), offset in itertools.product(kinds.items(), (0, 1, 4)):
-        found, is_known = Labels.of(train, kind).ahead(torch.arange(len(train)), offset)
-        for race in train.races:
-            actions = train.action[frames_of([race])].tolist()
-            for place, number in enumerate(frames_of([race])):
-                assert is_known[number] == (place + offset < len(actions))
-                later = actions[min(place + offset, len(actions) - 1)]
-                assert found[number, later] == pytest.approx(expected)
-
-
 def test_how_well_actions_ahead_are_known_by_hand(write_frames: Write) -> None:
     """Heads that always say 1: two decisions ahead the last two frames of each race are left out."""
     folder, _ = write_frames(num_races=2, num_frames=6, validation_fraction=0.0)
@@ -222,21 +206,25 @@ def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:
     for head in (policy.policy_head, *heads.ahead_heads.values()):
         nn.init.normal_(head.weight)  # pyright: ignore[reportArgumentType]
     batch = train.batch(np.array([8, 2, 0, 5, 3, 4, 1]))
+    shares: dict[LabelKind, np.ndarray] = {"soft": train.action_share[:], "hard": np.eye(12)[train.action[:]]}
+    found: dict[str, float] = {}
     with torch.no_grad():
-        found = Lesson(policy, heads, Labels.of(train, "soft"), action_table(5)).loss(batch, batch.floats)
+        for kind in shares:
+            labels = Labels.of(train, kind)
+            found[kind] = float(Lesson(policy, heads, labels, action_table(5)).loss(batch, batch.floats))
         hidden = policy.hidden(policy.encode(batch.image), batch.floats)
         logits = {0: policy.read_out(hidden)} | heads.ahead(hidden)
-    ends, total = [4, 9], 0.0
-    for offset, of_offset in logits.items():
-        terms = []
-        for number, row in zip(batch.number.tolist(), of_offset.softmax(dim=1).tolist(), strict=True):
-            end = next(end for end in ends if number < end)
-            if number + offset < end:
-                share = train.action_share[:][number + offset]
-                terms.append(sum(-s * math.log(p) for s, p in zip(share, row, strict=True)))
-        assert len(terms) == {0: 7, 2: 4, 3: 3}[offset]
-        total += sum(terms) / len(terms) / 3
-    assert float(found) == pytest.approx(total, rel=1e-5)
+    for kind, share in shares.items():
+        total = 0.0
+        for offset, of_offset in logits.items():
+            terms = []
+            for number, row in zip(batch.number.tolist(), of_offset.softmax(dim=1).tolist(), strict=True):
+                end = next(end for end in (4, 9) if number < end)
+                if number + offset < end:
+                    terms.append(sum(-s * math.log(p) for s, p in zip(share[number + offset], row, strict=True)))
+            assert len(terms) == {0: 7, 2: 4, 3: 3}[offset]
+            total += sum(terms) / len(terms) / 3
+        assert found[kind] == pytest.approx(total, rel=1e-5)
 
 
 def test_the_slow_twin_where_the_action_changes(write_frames: Write) -> None:

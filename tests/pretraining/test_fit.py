@@ -79,41 +79,44 @@ def run(
     return fit(network, PARAMS.model_copy(update=changes), 5, lessons, bar or Bar()), network
 
 
-def test_the_weights_of_the_best_epoch_are_kept() -> None:
-    """Those at its end, not those it began with; and a loss that is no number is never the best."""
-    for validation, best in (
-        ([3.0, 1.0, 2.0, 1.5], 1),
-        ([1.0, 2.0, 3.0, 4.0], 0),
-        ([4.0, 3.0, 2.0, 1.0], 3),
-        ([2.0, 1.0, 1.0, 1.0], 1),
-        ([NAN, 3.0, 2.0, 2.5], 2),
-        ([3.0, NAN, 4.0, float("inf")], 0),
-    ):
-        history, network = run(validation)
-        assert len(set(network.at_end_of_epoch)) == 4
-        assert (history.best_epoch, history.stopped) == (best, None)
-        assert network.weights == network.at_end_of_epoch[best]
-        told = [epoch.to_json()["validation_loss"] for epoch in history.epochs]
-        assert told == [loss if loss is not None and math.isfinite(loss) else None for loss in validation]
+LOSSES = [3.0, 1.0, 2.0, 1.5]
+RUNS: tuple[tuple[list[float | None], dict[int, tuple[float, ...]] | None, int | None, int, int], ...] = (
+    (LOSSES, None, None, 4, 1),
+    ([1.0, 2.0, 3.0, 4.0], None, None, 4, 0),
+    ([4.0, 3.0, 2.0, 1.0], None, None, 4, 3),
+    ([2.0, 1.0, 1.0, 1.0], None, None, 4, 1),
+    ([NAN, 3.0, 2.0, 2.5], None, None, 4, 2),
+    ([3.0, NAN, 4.0, float("inf")], None, None, 4, 0),
+    (LOSSES, {0: (0.5, 1.0), 2: (0.5, 2.0)}, None, 4, 2),
+    (LOSSES, {0: (0.6, 1.0), 2: (0.5, 2.0)}, None, 4, 0),
+    (LOSSES, {1: (0.5, 1.0), 3: (0.5, 1.0)}, None, 4, 1),
+    (LOSSES, {1: (0.5, NAN), 3: (0.0, 0.0)}, None, 4, 3),
+    (LOSSES, {}, None, 4, 1),  # a judge that never looks leaves it to the loss
+    (LOSSES, {1: (2.0, 0.0), 3: (1.0, 0.0)}, 1, 4, 1),  # what was not judged is no better, and no reason to end
+    (LOSSES, {0: (2.0, 0.0), 1: (1.0, 0.0)}, 1, 2, 0),
+    (LOSSES, None, 2, 4, 1),
+    ([1.0, 2.0, 0.5, 4.0], None, 1, 2, 0),
+    ([1.0, 2.0, 3.0, 0.5], None, 2, 3, 0),
+    ([NAN, 1.0, NAN, 0.5], None, 2, 4, 3),
+)
+"""Losses on held-out frames, ranks by the judge, patience; and how many epochs there are, and which is the best."""
 
 
-def test_a_judge_chooses_in_place_of_the_loss_where_it_looks() -> None:
-    """Where it never does, the loss chooses: 1.0 after the second epoch.
-
-    With patience, an epoch that was not judged is no better one, and no reason to end either.
-    """
-    for ranks, patience, num_epochs, best in (
-        ({0: (0.5, 1.0), 2: (0.5, 2.0)}, None, 4, 2),
-        ({0: (0.6, 1.0), 2: (0.5, 2.0)}, None, 4, 0),
-        ({1: (0.5, 1.0), 3: (0.5, 1.0)}, None, 4, 1),
-        ({1: (0.5, NAN), 3: (0.0, 0.0)}, None, 4, 3),
-        (dict[int, tuple[float, float]](), None, 4, 1),
-        ({1: (2.0, 0.0), 3: (1.0, 0.0)}, 1, 4, 1),
-        ({0: (2.0, 0.0), 1: (1.0, 0.0)}, 1, 2, 0),
-    ):
-        history, network = run([3.0, 1.0, 2.0, 1.5], judge=ranks.get, patience=patience)
+def test_the_best_epoch_is_kept_and_training_ends_once_patience_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """The weights are those at its end, not those it began with; a loss that is no number is never the best."""
+    for validation, ranks, patience, num_epochs, best in RUNS:
+        judge = None if ranks is None else ranks.get
+        history, network = run(validation, judge=judge, patience=patience)
+        assert len(set(network.at_end_of_epoch)) == num_epochs
         assert (len(history.epochs), history.best_epoch) == (num_epochs, best)
         assert network.weights == network.at_end_of_epoch[best]
+        told = [epoch.to_json()["validation_loss"] for epoch in history.epochs]
+        assert told == [loss if loss is not None and math.isfinite(loss) else None for loss in validation[:num_epochs]]
+        say_if_stopped("pretrain", history)
+        said = capsys.readouterr().err
+        is_over = patience is not None and num_epochs - best > patience
+        assert history.stopped == (f"no better epoch in {patience}, at epoch {num_epochs} of 4" if is_over else None)
+        assert said == (f"pretrain: {history.stopped}; the weights of epoch {best + 1} are kept\n" if is_over else "")
 
 
 def test_no_finite_validation_loss_is_an_error_that_names_the_parameter() -> None:
@@ -221,23 +224,3 @@ def test_precision_is_measured_only_when_asked_for(monkeypatch: pytest.MonkeyPat
     assert choose_precision("measured", network, loss) in ("float32", "bfloat16")
     assert calls
     assert network.weight.grad is None
-
-
-def test_training_ends_once_patience_is_over(capsys: pytest.CaptureFixture[str]) -> None:
-    """The best epoch before that is kept; a loss that is no number is no better one."""
-    for validation, patience, num_epochs, best in (
-        ([3.0, 1.0, 2.0, 1.5], 2, 4, 1),
-        ([1.0, 2.0, 0.5, 4.0], 1, 2, 0),
-        ([1.0, 2.0, 3.0, 0.5], 2, 3, 0),
-        ([NAN, 1.0, NAN, 0.5], 2, 4, 3),
-    ):
-        history, network = run(validation, patience=patience)
-        assert (len(history.epochs), history.best_epoch) == (num_epochs, best)
-        assert network.weights == network.at_end_of_epoch[best]
-        say_if_stopped("pretrain", history)
-        said = capsys.readouterr().err
-        if num_epochs - best > patience:
-            assert history.stopped == f"no better epoch in {patience}, at epoch {num_epochs} of 4"
-            assert said == f"pretrain: {history.stopped}; the weights of epoch {best + 1} are kept\n"
-        else:
-            assert (history.stopped, said) == (None, "")

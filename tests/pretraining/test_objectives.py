@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, get_args
 
 import psutil
@@ -13,7 +14,14 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
-from rulka.pretraining.objectives import OBJECTIVES, Objective, ObjectiveError, build_objective, random_view
+from rulka.pretraining.objectives import (
+    OBJECTIVES,
+    Objective,
+    ObjectiveError,
+    build_objective,
+    random_view,
+    vicreg_loss,
+)
 from rulka.pretraining.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
 from tests.conftest import sees
 
@@ -114,6 +122,30 @@ def test_a_decoder_that_no_memory_holds_is_refused_before_it_is_made(monkeypatch
         build(AUTOENCODER, 512, 512)
     assert "adaptive_pool" in caught.value.hint
     build(SIMCLR, 128, 128)
+
+
+def test_vicreg_equals_the_slow_twin() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (0.7 * torch.randn(5, 3, generator=generator) for _ in range(2))
+    apart = sum((float(first[b, p]) - float(second[b, p])) ** 2 for b in range(5) for p in range(3)) / 15
+    hinge = shared = 0.0
+    for view in (first, second):
+        mean = [sum(float(view[b, p]) for b in range(5)) / 5 for p in range(3)]
+        cov = [
+            [sum((float(view[b, p]) - mean[p]) * (float(view[b, q]) - mean[q]) for b in range(5)) / 4 for q in range(3)]
+            for p in range(3)
+        ]
+        hinge += sum(max(0.0, 1.0 - math.sqrt(cov[p][p] + 1e-4)) for p in range(3)) / 3
+        shared += sum(cov[p][q] ** 2 for p in range(3) for q in range(3) if p != q) / 3
+    expected = 25.0 * apart + 25.0 * hinge / 2 + 2.0 * shared
+    assert float(vicreg_loss(first, second, 25.0, 25.0, 2.0)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_vicreg_is_nothing_for_equal_views_that_vary_apart_from_each_other() -> None:
+    views = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    assert float(vicreg_loss(views, views, 25.0, 25.0, 1.0)) == 0.0
+    collapsed = torch.zeros(4, 2)
+    assert float(vicreg_loss(collapsed, collapsed, 25.0, 25.0, 1.0)) == pytest.approx(25.0 * 0.99)
 
 
 # What the features are good for ---------------------------------------------------------------------------------------

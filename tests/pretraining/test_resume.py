@@ -76,7 +76,7 @@ def run(
         steps.append(len(steps) + 1)
         if steps[-1] == at_step:
             strike()
-        # Noise of the global generator too, as a network with dropout would draw it.
+        # Noise of the global generator too, as a network may draw it.
         return objective.loss(batch.image, generators.device) * (1.0 + 0.1 * float(torch.rand(())))
 
     def validate() -> float:

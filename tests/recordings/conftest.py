@@ -1,13 +1,11 @@
-"""Limits of work and memory, and the folder of real recordings where it is present."""
+"""Limits of work and memory."""
 
 from __future__ import annotations
 
-import os
 import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -56,13 +54,3 @@ def forge() -> ModuleType:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
-
-
-@pytest.fixture(scope="session")
-def corpus() -> Path:
-    """The folder of real recordings: `RULKA_RECORDINGS`, or `shared/recordings` beside the repository."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
-    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
-    if not (folder / "expected.csv").is_file():
-        pytest.skip(f"no real recordings in {folder}; set RULKA_RECORDINGS to a folder with expected.csv")
-    return folder

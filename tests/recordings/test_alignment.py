@@ -41,7 +41,7 @@ def samples_of(steer: np.ndarray, period_ms: int = 100) -> Samples:
         zeros, zeros, shown, zeros + 1, zeros, wheels > 0, wheels > 0, np.uint8(wheels), np.float32(wheels)
     )
     motion = np.zeros((len(time_ms), 4), np.float32)
-    return Samples("car", 9, 61, period_ms, time_ms, motion[:, :3], motion, motion[:, :3], motion[:, :3], vehicle)
+    return Samples(9, 61, period_ms, time_ms, motion[:, :3], motion, motion[:, :3], motion[:, :3], vehicle)
 
 
 def ghost_of(events: tuple[InputEvent, ...], lag: int, program: str = "TmForever.2.11.26") -> Ghost:

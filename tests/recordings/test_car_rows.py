@@ -54,19 +54,14 @@ def test_a_ghost_without_samples_is_an_error() -> None:
         car_rows(Ghost(notes=["samples not read: odd"]))
 
 
-def test_a_cubic_path_is_met_exactly() -> None:
+def test_a_cubic_path_is_met_exactly_and_past_the_last_sample_the_velocity_holds() -> None:
     """x = t^3, v = 3 t^2 at t = 1 and 2 s: the cubic through both is t^3 itself."""
-    rows = rows_of([[1, 0, 0], [8, 0, 0]], [[3, 0, 0], [12, 0, 0]])
-    found = interpolate_rows(np.array([1000, 2000]), rows, np.array([1250, 1500, 1900]))
-    np.testing.assert_allclose(found[:, 0], np.array([1.25, 1.5, 1.9]) ** 3, rtol=1e-6)
-
-
-def test_past_the_last_sample_the_velocity_holds() -> None:
-    rows = rows_of([[0, 0, 0], [10, 0, 0]], [[100, 0, 0], [100, 0, 5]])
-    found = interpolate_rows(np.array([0, 100]), rows, np.array([150]))
-    np.testing.assert_allclose(found[0, CAR["position"]], [15, 0, 0.25], rtol=1e-6)
-    with pytest.raises(NoSamplesError, match="301 ms"):
-        interpolate_rows(np.array([0, 100]), rows, np.array([301]))
+    rows = rows_of([[1, 0, 0], [8, 0, 0]], [[3, 0, 0], [12, 0, 5]])
+    found = interpolate_rows(np.array([1000, 2000]), rows, np.array([1250, 1500, 1900, 2050]))
+    np.testing.assert_allclose(found[:3, 0], np.array([1.25, 1.5, 1.9]) ** 3, rtol=1e-6)
+    np.testing.assert_allclose(found[3, CAR["position"]], [8.6, 0, 0.25], rtol=1e-6)
+    with pytest.raises(NoSamplesError, match="2201 ms"):
+        interpolate_rows(np.array([1000, 2000]), rows, np.array([2201]))
 
 
 def test_nothing_is_invented_across_a_respawn() -> None:
@@ -76,18 +71,13 @@ def test_nothing_is_invented_across_a_respawn() -> None:
 
 
 def test_states_are_those_of_the_nearer_sample_and_rates_are_mixed() -> None:
+    """Rotations turn at a steady rate: from none to a quarter turn about y, a quarter of the way is 22.5 degrees."""
     rows = rows_of([[0, 0, 0], [1, 0, 0]], [[10, 0, 0], [10, 0, 0]])
-    rows[1, CAR["material"]], rows[1, CAR["has_contact"]], rows[1, CAR["rpm"]], rows[1, CAR["gear"]] = 16, 1, 8000, 3
-    found = interpolate_rows(np.array([0, 100]), rows, np.array([25, 75]))
-    assert found[:, CAR["material"]][:, 0].tolist() == [0, 16]
-    assert found[:, CAR["has_contact"]][:, 0].tolist() == [0, 1]
-    assert found[:, CAR["gear"]][:, 0].tolist() == [0, 3]
-    assert found[:, CAR["rpm"]][:, 0].tolist() == [2000, 6000]
-
-
-def test_rotations_turn_at_a_steady_rate() -> None:
-    """From no turn to a quarter turn about y: a third of the way is 30 degrees."""
-    rows = rows_of([[0, 0, 0], [1, 0, 0]], [[10, 0, 0], [10, 0, 0]])
+    for name, value in (("material", 16), ("has_contact", 1), ("gear", 3), ("rpm", 8000)):
+        rows[1, CAR[name]] = value
     rows[1, CAR["rotation"]] = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]]).reshape(9)
-    matrix = interpolate_rows(np.array([0, 300]), rows, np.array([100]))[0, CAR["rotation"]].reshape(3, 3)
-    np.testing.assert_allclose(matrix[:, 2], [0.5, 0, np.sqrt(0.75)], atol=1e-6)
+    found = interpolate_rows(np.array([0, 100]), rows, np.array([25, 75]))
+    for name, expected in (("material", [0, 16]), ("has_contact", [0, 1]), ("gear", [0, 3]), ("rpm", [2000, 6000])):
+        assert found[:, CAR[name]][:, 0].tolist() == expected, name
+    forward = found[0, CAR["rotation"]].reshape(3, 3)[:, 2]
+    np.testing.assert_allclose(forward, [np.sin(np.pi / 8), 0, np.cos(np.pi / 8)], atol=1e-6)

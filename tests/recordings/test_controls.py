@@ -28,28 +28,24 @@ def test_when_an_event_shows() -> None:
         assert controls[:, 1].tolist() == [0.0] * first + [1.0] * (10 - first)
 
 
-def test_keys_outweigh_an_axis_and_of_both_keys_the_later_one_counts() -> None:
-    axis, left = (0, "Steer", 0xFF8000), (10, "SteerLeft", 1)
-    assert steer_at([axis], 5) == 0.5
-    assert steer_at([axis, left], 5) == -1
-    assert steer_at([axis, left, (20, "SteerLeft", 0)], 5) == 0.5
-    right = (0, "SteerRight", 1)
-    assert steer_at([right, left], 5) == -1
-    assert steer_at([right, left, (20, "SteerLeft", 0)], 5) == 1
-
-
-def test_analog_gas() -> None:
-    """The game stores full gas as the raw value that full left would be; the other side is the brake."""
+def test_what_events_amount_to() -> None:
+    """A key outweighs an axis; of both keys the later one counts; a flipped axis; steering of the 2020 game."""
+    axis, left, right = (0, "Steer", 0xFF8000), (10, "SteerLeft", 1), (0, "SteerRight", 1)
+    released = (20, "SteerLeft", 0)
+    for events, expected in (
+        ([axis], 0.5),
+        ([axis, left], -1),
+        ([axis, left, released], 0.5),
+        ([right, left], -1),
+        ([right, left, released], 1),
+        ([(0, "_FakeDontInverseAxis", 1), (0, "Steer", 0xFF0000)], -1),
+        ([(0, "SteerByte", 127)], 1),
+        ([(0, "SteerByte", -128)], -1),
+    ):
+        assert steer_at(events, 5) == expected, events
+    # The game stores full gas as the raw value that full left would be; the other side is the brake.
     events = [InputEvent(0, "Gas", 0x010000), InputEvent(50, "Gas", 0xFF0000)]
-    controls = events_to_controls(events, num_ticks=10, shift_ticks=0)
-    assert controls[2].tolist() == [0, 1, 0]
-    assert controls[7].tolist() == [0, 0, 1]
-
-
-def test_a_flipped_axis_and_steering_of_the_2020_game() -> None:
-    assert steer_at([(0, "_FakeDontInverseAxis", 1), (0, "Steer", 0xFF0000)], 5) == -1
-    assert steer_at([(0, "SteerByte", 127)], 1) == 1
-    assert steer_at([(0, "SteerByte", -128)], 1) == -1
+    assert events_to_controls(events, num_ticks=10, shift_ticks=0)[[2, 7]].tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
 def test_recordings_of_the_competition_patch() -> None:

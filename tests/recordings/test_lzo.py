@@ -11,14 +11,6 @@ from tests.recordings.conftest import little_memory
 END = bytes([0x11, 0, 0])
 
 
-def literal_run(data: bytes) -> bytes:
-    rest, stream = len(data) - 18, bytearray([0])
-    while rest > 255:
-        rest -= 255
-        stream.append(0)
-    return bytes(stream) + bytes([rest]) + data
-
-
 def test_streams_by_hand() -> None:
     rows = (
         (bytes([17 + 5]) + b"hello" + END, b"hello"),
@@ -39,15 +31,6 @@ def test_streams_by_hand() -> None:
     )
     for stream, expected in rows:
         assert decompress(stream, len(expected)) == expected
-
-
-def test_far_matches_by_hand(rng: np.random.Generator) -> None:
-    """The two long distances: 2049 on after a long run, and 16384 on."""
-    data = rng.integers(0, 256, 20000).astype(np.uint8).tobytes()
-    near = literal_run(data) + bytes([0b0100, 1]) + END  # distance 2049 + 1 + (1 << 2)
-    assert decompress(near, 20003) == data + data[20000 - 2054 : 20000 - 2054 + 3]
-    far = literal_run(data) + bytes([16 + 3, 7 << 2, 0]) + END  # length 5, distance 16384 + 7
-    assert decompress(far, 20005) == data + data[20000 - 16391 : 20000 - 16391 + 5]
 
 
 def test_damaged_streams() -> None:

@@ -149,6 +149,8 @@ def test_sizes_that_cannot_be(forge) -> None:
         data = forge.u32(0x0A02B000, 1, 0, 100, 9, len(states)) + states + forge.u32(*numbers)
         with pytest.raises(DamagedError):
             read_compressed_samples(compressed(forge, data))
+    with pytest.raises(DamagedError, match="not finite"):
+        read(forge.samples_chunk([forge.sample_bytes((0, float("nan"), 0))] * 2))
 
 
 def test_a_stream_of_another_size_than_stated(forge) -> None:
@@ -163,11 +165,6 @@ def test_a_stream_of_another_size_than_stated(forge) -> None:
     packed = zlib.compress(forge.u32(0x0A02B000, 1, 0, 100, 9, 0, 0))[:-4]
     with pytest.raises(DamagedError, match="checksum"):
         read_compressed_samples(Cursor(forge.u32(28, len(packed)) + packed))
-
-
-def test_positions_must_be_finite(forge) -> None:
-    with pytest.raises(DamagedError, match="not finite"):
-        read(forge.samples_chunk([forge.sample_bytes((0, float("nan"), 0))] * 2))
 
 
 def test_bytes_left_over_after_the_samples_are_damage(forge) -> None:

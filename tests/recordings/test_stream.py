@@ -1,5 +1,3 @@
-import struct
-
 import pytest
 
 from rulka.recordings.errors import DamagedError, TruncatedError, UnsupportedGenerationError
@@ -45,11 +43,6 @@ def test_counts_are_checked_before_anything_is_made(forge) -> None:
     with pytest.raises(DamagedError, match="too many"):
         Cursor(forge.u32(0x7FFFFFFF) + bytes(100)).count(8)
     assert Cursor(forge.u32(12) + bytes(96)).count(8) == 12
-
-
-def test_values_are_little_endian() -> None:
-    cursor = Cursor(struct.pack("<BHIi", 200, 60000, 4000000000, -5))
-    assert (cursor.u8(), cursor.u16(), cursor.u32(), cursor.i32()) == (200, 60000, 4000000000, -5)
 
 
 def test_file_references(forge) -> None:

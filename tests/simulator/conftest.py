@@ -1,25 +1,24 @@
 """Tracks of simple shape, and the parameters of the repository."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable, action_table
-from rulka.params import Params, read_params
+from rulka.params import Params, reference_params
 from rulka.simulator.params import SimulatorParams
 from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
+from tests.conftest import plain_road
 
-ROOT = Path(__file__).resolve().parents[2]
 TrackMaker = Callable[..., Track]
 
 
 @pytest.fixture(scope="session")
 def params() -> Params:
-    return read_params(ROOT / "params.yaml")
+    return reference_params()
 
 
 @pytest.fixture(scope="session")
@@ -46,16 +45,6 @@ def make_track() -> TrackMaker:
     ) -> Track:
         zones = round(length_m / 0.5) + 1
         along = np.arange(zones) * 0.5
-        return Track(
-            uid="test",
-            name="test",
-            centre_m=lay_line(curvature(along), slope(along)),
-            width_m=np.full(zones, width_m),
-            bank_rad=np.full(zones, bank_rad),
-            material=np.full(zones, 16, np.uint8),
-            edge=np.zeros(zones, np.uint8),
-            gate_m=np.array([*gates, length_m]),
-            source="test",
-        )
+        return plain_road(lay_line(curvature(along), slope(along)), width_m, gates, bank_rad=np.full(zones, bank_rad))
 
     return make

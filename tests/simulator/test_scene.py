@@ -17,6 +17,7 @@ from rulka.simulator.scene import (
 )
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, Track
+from tests.conftest import plain_road
 
 CENTRE, LEFT, HALF, REACH_LEFT, REACH_RIGHT = slice(0, 3), slice(3, 6), 6, 7, 8
 
@@ -35,9 +36,7 @@ def bridge(height_m: float = 8.0) -> Track:
     step = 0.5 * np.stack([np.sin(yaw), np.zeros(len(along)), np.cos(yaw)], axis=1)
     centre = np.concatenate([np.zeros((1, 3)), np.cumsum(step, axis=0)[:-1]])
     centre[:, 1] = height_m * np.clip((along - 200.0) / turn_m, 0.0, 1.0)
-    flat = np.zeros(len(along))
-    material = np.full(len(along), 16, np.uint8)
-    return Track("bridge", "bridge", centre, flat + 12.0, flat, material, 0 * material, along[-1:], "test")
+    return plain_road(centre, 12.0)
 
 
 def test_sections_of_a_straight_by_hand(make_track) -> None:

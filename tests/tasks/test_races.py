@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -118,15 +117,6 @@ def test_only_bad_recordings_are_an_error_and_leave_the_old_output(
     header, row = reasons.read_text(encoding="utf-8").splitlines()
     assert header == "file,error,hint"
     assert row.startswith("noise.Gbx,NotGbxError")
-
-
-@pytest.fixture
-def corpus() -> Path:
-    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
-    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
-    if not (folder / "expected.csv").is_file():
-        pytest.skip(f"no real recordings in {folder}; set RULKA_RECORDINGS to a folder with expected.csv")
-    return folder
 
 
 def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.campaign import CAMPAIGN, UnknownCampaignTrackError, campaign_track
 from rulka.tracks.difficulty import DIFFICULTIES
-from rulka.tracks.facts import climb_m, difficulty_of, track_facts
+from rulka.tracks.facts import difficulty_of, track_facts
 from rulka.tracks.find import UnknownTrackError, find_track
-from rulka.tracks.generate import crossings, generate_track
-from rulka.tracks.track import DROP, VERGE, WALL, Track, TrackError
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import WALL, Track, TrackError
 
 ROOT = Path(__file__).resolve().parents[2]
 SLUGS = [entry.slug for entry in CAMPAIGN]
@@ -32,7 +31,10 @@ GOLDEN = {
     "needles-eye": "6f044e11e086263b",
     "last-light": "38b4808ed5650fd7",
 }
-"""Whoever changes one of these changes what results and reference laps on that track mean."""
+"""Whoever changes one of these changes what results and reference laps on that track mean.
+
+What each shows (banks, bridges with room below, jumps that fly) was looked at once, at these very hashes.
+"""
 
 
 def geometry_hash(track: Track) -> str:
@@ -64,52 +66,6 @@ def test_ten_tracks_with_names_that_get_harder() -> None:
     assert set(ranks) == {0, 1, 2, 3}
     assert (CAMPAIGN[0].length_m, CAMPAIGN[-1].length_m) == (400.0, 4000.0)
     assert all(re.fullmatch("[a-z-]+", slug) for slug in SLUGS)
-
-
-def test_each_shows_what_it_says() -> None:
-    assert climb_m(campaign_track("copper-oval")) == 0.0
-    assert climb_m(campaign_track("long-shadow")) > 30.0
-    assert np.mean(MATERIAL_GROUP[campaign_track("rust-and-dust").material] == 2) > 0.75
-    assert np.degrees(np.abs(campaign_track("thunder-bowl").bank_rad)).max() == pytest.approx(26.6, abs=0.1)
-    assert set(MATERIAL_GROUP[campaign_track("patchwork").material]) == {0, 1, 2, 3}
-    assert np.ptp(campaign_track("patchwork").width_m) > 5.0
-    assert campaign_track("needles-eye").width_m.max() < 11.0
-    assert set(campaign_track("needles-eye").edge) == {WALL, DROP}
-    assert set(campaign_track("last-light").edge) == {VERGE, WALL, DROP}
-
-
-def test_bridges_have_room_below_and_walls_beside() -> None:
-    track = campaign_track("last-light")
-    met = crossings(track.centre_m)
-    assert met
-    for pair in met:
-        lower, upper = sorted(pair, key=lambda zone: track.centre_m[zone, 1])
-        away = np.linalg.norm(track.centre_m[:, [0, 2]] - track.centre_m[upper, [0, 2]], axis=1)
-        assert away[lower - 16 : lower + 16].min() < 2.0
-        assert track.centre_m[upper, 1] - track.centre_m[lower, 1] > 8.0
-        assert set(track.edge[upper - 40 : upper + 41]) == {WALL}
-
-
-def test_bends_lean_inward() -> None:
-    track = campaign_track("thunder-bowl")
-    heading = np.unwrap(np.arctan2(*np.diff(track.centre_m[:, [0, 2]], axis=0).T))
-    turn = np.gradient(heading) / ZONE_SPACING_M
-    is_bend = np.abs(turn) > 1.0 / 80.0
-    # A left turn leans left: its left edge is down.
-    assert (track.bank_rad[:-1][is_bend] * turn[is_bend] <= 1e-9).mean() > 0.98
-    assert np.abs(np.diff(track.bank_rad)).max() < np.radians(2.0)
-
-
-def test_a_fast_car_flies_over_the_jumps() -> None:
-    """The crest falls away faster than gravity pulls at 35 m/s (24.8 m/s2), and its landing goes on falling."""
-    track = campaign_track("grasshopper")
-    slope = np.gradient(track.centre_m[:, 1], ZONE_SPACING_M)
-    crest = np.gradient(np.convolve(slope, np.ones(8) / 8, mode="same"), ZONE_SPACING_M)
-    flown = np.flatnonzero(35.0**2 * -crest > 24.8)
-    jumps = np.split(flown, np.flatnonzero(np.diff(flown) > 40) + 1)
-    assert len(jumps) >= 3
-    for jump in jumps:
-        assert slope[jump[-1] + 10 : jump[-1] + 80].max() < -0.1
 
 
 def test_tracks_are_found_by_slug_and_by_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rulka.tracks.difficulty import DIFFICULTIES, UnknownDifficultyError
 from rulka.tracks.generate import generate_track
 from rulka.tracks.geometry import problem_in_space
 from rulka.tracks.track import DRIVEN_SOURCE, Track, TrackError
+from tests.conftest import plain_road
 
 
 def road(points: np.ndarray, width_m: float, source: str = "made by a test") -> Track:
@@ -17,9 +18,7 @@ def road(points: np.ndarray, width_m: float, source: str = "made by a test") -> 
     along = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
     at = np.arange(0.0, along[-1], ZONE_SPACING_M)
     centre = np.stack([np.interp(at, along, points[:, k]) for k in range(3)], axis=1)
-    flat, plain = np.zeros(len(at)), np.zeros(len(at), np.uint8)
-    gate_m = np.array([(len(at) - 1) * ZONE_SPACING_M])
-    return Track("t", "t", centre, flat + width_m, flat, plain, plain, gate_m, source)
+    return plain_road(centre, width_m, name="t", source=source)
 
 
 def u_turn(radius_m: float, leg_m: float = 80.0) -> np.ndarray:
