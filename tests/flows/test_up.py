@@ -69,12 +69,10 @@ class TestPassword:
         answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert answer.stdout.split() == [made, made]
 
-    def test_the_one_of_the_environment_comes_first(self) -> None:
+    def test_the_one_of_the_environment_comes_first_and_a_file_without_one_is_named(self) -> None:
         with temporary_settings({PREFECT_API_AUTH_STRING: "me:mine"}):
             assert password() == "me:mine"
         assert not PROFILES_FILE.exists()
-
-    def test_a_file_without_one_is_named(self) -> None:
         PROFILES_FILE.parent.mkdir()
         PROFILES_FILE.write_text('active = "a"\n[profiles.a]\n')
         with pytest.raises(UpError, match="its active profile has no PREFECT_API_AUTH_STRING"):
@@ -123,13 +121,6 @@ class TestRefusals:
         assert answer.returncode == 1
         assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
         assert not (toy_project / ".prefect").exists()
-
-    def test_a_folder_that_is_no_project_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        answer = subprocess.run([*RULKA, "up"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert answer.returncode == 1
-        assert answer.stderr == f"error: there is no dvc.yaml in {tmp_path}\n  Run this from the root of the project.\n"
-        assert not list(tmp_path.iterdir())
 
 
 class TestWatch:
@@ -229,7 +220,7 @@ def _in_folder(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
 class TestUp:
     """In this order, on one stack."""
 
-    def test_a_web_page_is_refused(self, stack: Stack) -> None:
+    def test_a_web_page_is_refused_and_who_reads_the_file_is_served(self, stack: Stack) -> None:
         page = {"Origin": "http://evil.example"}
         # What a form can send without asking.
         assert stack.ask("/deployments/filter", "POST", Content_Type="text/plain", **page) == 403
@@ -242,8 +233,6 @@ class TestUp:
             assert stack.ask(path, **rebound) in (401, 405)
         wrong = "Basic " + b64encode(b"rulka:guess").decode()
         assert stack.ask("/admin/version", Authorization=wrong) == 401
-
-    def test_who_reads_the_file_is_served(self, stack: Stack) -> None:
         profile = tomllib.loads(PROFILES_FILE.read_text())["profiles"]["rulka"]
         assert profile[CLIENT_KEY] == profile[SERVER_KEY]
         right = "Basic " + b64encode(profile[CLIENT_KEY].encode()).decode()
@@ -251,14 +240,12 @@ class TestUp:
         # Even so, nothing is changed without the token that a page of another site cannot read.
         assert stack.ask("/deployments/filter", "POST", Authorization=right) == 403
 
-    def test_all_deployments_are_there_and_a_night_is_planned(self) -> None:
+    def test_all_deployments_are_there_and_a_second_one_names_the_first(self, stack: Stack) -> None:
         listed = call(*PREFECT, "deployment", "ls", "--output", "json")
         assert listed.returncode == 0, listed.stdout + listed.stderr
         deployments = {each["name"] for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]}
         assert {each["name"] for each in json.loads(listed.stdout)} == deployments
         wait_for(lambda: any(run["auto_scheduled"] for run in runs_of_prefect()), "a run that the server has planned")
-
-    def test_a_second_one_names_the_first(self, stack: Stack) -> None:
         answer = call(*RULKA, "up")
         assert answer.returncode == 1
         assert f"port {stack.url.rpartition(':')[2].removesuffix('/api')} of this machine is taken by" in answer.stderr

@@ -21,6 +21,7 @@ from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import locked
 from rulka.study.turn import Order, Result, do_turn, score_races, take_over
 from rulka.training.racing import AgentRun, Folders
+from tests.conftest import Killed
 
 TURN_STEPS = 256
 FIRST = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=3)
@@ -135,9 +136,6 @@ def test_what_is_killed_while_it_takes_over_is_taken_over_again(
     checkpoint = tmp_path / "a" / str(first.checkpoint)
     pieces = sorted(path.name for path in ExperienceFiles(checkpoint.parent, 0).folder.iterdir())
     assert pieces
-
-    class Killed(BaseException):
-        pass
 
     def kill(*_: object) -> Path:
         raise Killed
