@@ -188,7 +188,7 @@ class Stack:
             return error.code
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stack(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Stack]:
     folder = use_before(make_project(tmp_path_factory.mktemp("stack")), prefect_database)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -215,76 +215,87 @@ def _in_folder(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("_in_folder")
-class TestUp:
-    """In this order, on one stack."""
+def a_web_page_is_refused(stack: Stack) -> None:
+    page = {"Origin": "http://evil.example"}
+    # What a form can send without asking.
+    assert stack.ask("/deployments/filter", "POST", Content_Type="text/plain", **page) == 403
+    asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "prefect-csrf-token"}
+    assert stack.ask("/deployments/filter", "OPTIONS", **asked, **page) == 400
+    assert stack.ask("/deployments/filter", "OPTIONS", **asked, Origin=stack.url.removesuffix("/api")) == 200
+    # A page whose own name points to this machine by now is of the same origin; it lacks the password.
+    rebound = {"Origin": "http://evil.example", "Host": "evil.example"}
+    for path in ("/csrf-token?client=x", "/admin/version", "/flow_runs/count"):
+        assert stack.ask(path, **rebound) in (401, 405)
+    wrong = "Basic " + b64encode(b"rulka:guess").decode()
+    assert stack.ask("/admin/version", Authorization=wrong) == 401
 
-    def test_a_web_page_is_refused_and_who_reads_the_file_is_served(self, stack: Stack) -> None:
-        page = {"Origin": "http://evil.example"}
-        # What a form can send without asking.
-        assert stack.ask("/deployments/filter", "POST", Content_Type="text/plain", **page) == 403
-        asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "prefect-csrf-token"}
-        assert stack.ask("/deployments/filter", "OPTIONS", **asked, **page) == 400
-        assert stack.ask("/deployments/filter", "OPTIONS", **asked, Origin=stack.url.removesuffix("/api")) == 200
-        # A page whose own name points to this machine by now is of the same origin; it lacks the password.
-        rebound = {"Origin": "http://evil.example", "Host": "evil.example"}
-        for path in ("/csrf-token?client=x", "/admin/version", "/flow_runs/count"):
-            assert stack.ask(path, **rebound) in (401, 405)
-        wrong = "Basic " + b64encode(b"rulka:guess").decode()
-        assert stack.ask("/admin/version", Authorization=wrong) == 401
-        profile = tomllib.loads(PROFILES_FILE.read_text())["profiles"]["rulka"]
-        assert profile[CLIENT_KEY] == profile[SERVER_KEY]
-        right = "Basic " + b64encode(profile[CLIENT_KEY].encode()).decode()
-        assert stack.ask("/admin/version", Authorization=right) == 200
-        # Even so, nothing is changed without the token that a page of another site cannot read.
-        assert stack.ask("/deployments/filter", "POST", Authorization=right) == 403
 
-    def test_all_deployments_are_there_and_a_second_one_names_the_first(self, stack: Stack) -> None:
-        listed = call(*PREFECT, "deployment", "ls", "--output", "json")
-        assert listed.returncode == 0, listed.stdout + listed.stderr
-        deployments = {each["name"] for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]}
-        assert {each["name"] for each in json.loads(listed.stdout)} == deployments
-        wait_for(lambda: any(run["auto_scheduled"] for run in runs_of_prefect()), "a run that the server has planned")
-        answer = call(*RULKA, "up")
-        assert answer.returncode == 1
-        assert f"port {stack.url.rpartition(':')[2].removesuffix('/api')} of this machine is taken by" in answer.stderr
-        assert "`rulka up` may run already" in answer.stderr
+def who_reads_the_file_is_served(stack: Stack) -> None:
+    profile = tomllib.loads(PROFILES_FILE.read_text())["profiles"]["rulka"]
+    assert profile[CLIENT_KEY] == profile[SERVER_KEY]
+    right = "Basic " + b64encode(profile[CLIENT_KEY].encode()).decode()
+    assert stack.ask("/admin/version", Authorization=right) == 200
+    # Even so, nothing is changed without the token that a page of another site cannot read.
+    assert stack.ask("/deployments/filter", "POST", Authorization=right) == 403
 
-    def test_a_run_typed_by_a_user_completes(self) -> None:
-        watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
-        assert watched.returncode == 0, watched.stdout + watched.stderr
-        assert Path("data/evaluation/x").read_text() == "1\n"
-        (run,) = [run for run in runs_of_prefect() if not run["auto_scheduled"]]
-        assert run["name"].startswith("all stages: ")
-        assert run["state"]["message"] == "ran: races, capture, evaluate"
 
-    @pytest.mark.parametrize(
-        ("deployment", "parameter"),
-        [
-            ("training", 'stages=["trane"]'),
-            ("full-pipeline", "timeout_h=0"),
-            ("experiment", "processes=2"),
-        ],
-    )
-    def test_parameters_that_cannot_be_start_nothing(self, deployment: str, parameter: str) -> None:
+def all_deployments_are_there_and_a_night_is_planned() -> None:
+    listed = call(*PREFECT, "deployment", "ls", "--output", "json")
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    deployments = {each["name"] for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]}
+    assert {each["name"] for each in json.loads(listed.stdout)} == deployments
+    wait_for(lambda: any(run["auto_scheduled"] for run in runs_of_prefect()), "a run that the server has planned")
+
+
+def a_second_one_names_the_first(stack: Stack) -> None:
+    answer = call(*RULKA, "up")
+    assert answer.returncode == 1
+    assert f"port {stack.url.rpartition(':')[2].removesuffix('/api')} of this machine is taken by" in answer.stderr
+    assert "`rulka up` may run already" in answer.stderr
+
+
+def a_run_typed_by_a_user_completes() -> None:
+    watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    assert Path("data/evaluation/x").read_text() == "1\n"
+    (run,) = [run for run in runs_of_prefect() if not run["auto_scheduled"]]
+    assert run["name"].startswith("all stages: ")
+    assert run["state"]["message"] == "ran: races, capture, evaluate"
+
+
+def parameters_that_cannot_be_start_nothing() -> None:
+    wrong = (("training", 'stages=["trane"]'), ("full-pipeline", "timeout_h=0"), ("experiment", "processes=2"))
+    for deployment, parameter in wrong:
         answer = call(*PREFECT, "deployment", "run", f"rulka/{deployment}", "--param", parameter)
         assert answer.returncode == 1, answer.stdout
-        assert len([run for run in runs_of_prefect() if not run["auto_scheduled"]]) == 1
+    assert len([run for run in runs_of_prefect() if not run["auto_scheduled"]]) == 1
 
-    def test_its_end_leaves_nothing_and_says_what_became_of_the_run(self, stack: Stack) -> None:
-        change_command("capture", "sleep 600")
-        asked = call(*PREFECT, "deployment", "run", "rulka/full-pipeline")
-        assert asked.returncode == 0, asked.stderr
-        this = psutil.Process(stack.process.pid)
-        wait_for(lambda: ["sleep", "600"] in family_of(this).values(), "the stage")
-        processes = this.children(recursive=True)
-        stack.process.send_signal(signal.SIGINT)
-        assert stack.process.wait(PATIENCE_S) == 0
-        assert Path("up.log").read_text().endswith("stopped\n")
-        _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
-        assert left == []
-        assert not Path("data/frames").exists()
+
+def its_end_leaves_nothing_and_says_what_became_of_the_run(stack: Stack) -> None:
+    change_command("capture", "sleep 600")
+    asked = call(*PREFECT, "deployment", "run", "rulka/full-pipeline")
+    assert asked.returncode == 0, asked.stderr
+    this = psutil.Process(stack.process.pid)
+    wait_for(lambda: ["sleep", "600"] in family_of(this).values(), "the stage")
+    processes = this.children(recursive=True)
+    stack.process.send_signal(signal.SIGINT)
+    assert stack.process.wait(PATIENCE_S) == 0
+    assert Path("up.log").read_text().endswith("stopped\n")
+    _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
+    assert left == []
+    assert not Path("data/frames").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_in_folder")
+def test_up_from_its_start_to_its_end(stack: Stack) -> None:
+    a_web_page_is_refused(stack)
+    who_reads_the_file_is_served(stack)
+    all_deployments_are_there_and_a_night_is_planned()
+    a_second_one_names_the_first(stack)
+    a_run_typed_by_a_user_completes()
+    parameters_that_cannot_be_start_nothing()
+    its_end_leaves_nothing_and_says_what_became_of_the_run(stack)
 
 
 @pytest.mark.slow

@@ -102,12 +102,12 @@ def commit(message: str) -> str:
     return git("rev-parse", "HEAD").strip()
 
 
-@pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+@pytest.fixture
+def walk(tmp_path: Path) -> Iterator[Walk]:
     """A clone of what git would have of this checkout, with `rulka up` running."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no clone")
-    folder = tmp_path_factory.mktemp("walk") / "rulka"
+    folder = tmp_path / "rulka"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -141,97 +141,105 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
                 up.kill()
 
 
-@pytest.fixture(autouse=True)
-def _in_the_clone(walk: Walk) -> None:
-    """Everything is typed there; that is where the fixture has gone to."""
-    assert Path.cwd() == walk.folder
+def the_pipeline_runs_as_a_deployment(walk: Walk) -> None:
+    typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+    stages = list(yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"])
+    assert last_run()["state"]["message"] == f"ran: {', '.join(stages)}"
+    (agent,) = json.loads(typed(*RULKA, "agents", "--json"))
+    assert agent["is_latest"]
+    assert not agent["problem"]
+    walk.first = commit("The first agent")
 
 
-class TestWalk:
-    """In this order, in one clone."""
+def the_pages_show_it() -> None:
+    with subprocess.Popen([*RULKA, "dashboard", "--port", "0"], stdout=subprocess.PIPE, text=True) as pages:
+        assert pages.stdout is not None
+        address = pages.stdout.readline().split()[0]
 
-    def test_the_pipeline_runs_as_a_deployment(self, walk: Walk) -> None:
-        typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
-        stages = list(yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"])
-        assert last_run()["state"]["message"] == f"ran: {', '.join(stages)}"
-        (agent,) = json.loads(typed(*RULKA, "agents", "--json"))
-        assert agent["is_latest"]
-        assert not agent["problem"]
-        walk.first = commit("The first agent")
+        def page(path: str) -> str:
+            with urllib.request.urlopen(address.rstrip("/") + path, timeout=PATIENCE_S) as answer:
+                return answer.read().decode()
 
-    def test_the_pages_show_it(self) -> None:
-        with subprocess.Popen([*RULKA, "dashboard", "--port", "0"], stdout=subprocess.PIPE, text=True) as pages:
-            assert pages.stdout is not None
-            address = pages.stdout.readline().split()[0]
+        try:
+            assert re.search(r"ppo-[0-9a-f]+", page("/runs")), "the training by its folder"
+            assert "Generated" in page("/replay")
+            assert '<h2 id="results">' in page("/evaluation/report.html")
+        finally:
+            pages.terminate()
 
-            def page(path: str) -> str:
-                with urllib.request.urlopen(address.rstrip("/") + path, timeout=PATIENCE_S) as answer:
-                    return answer.read().decode()
 
-            try:
-                assert re.search(r"ppo-[0-9a-f]+", page("/runs")), "the training by its folder"
-                assert "Generated" in page("/replay")
-                assert '<h2 id="results">' in page("/evaluation/report.html")
-            finally:
-                pages.terminate()
+def the_night_fires() -> None:
+    before = Path("prefect.yaml").read_text(encoding="utf-8")
+    every_minute = re.sub(r'cron: ".*"', 'cron: "* * * * *"', before)
+    short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 1}}\n"
+    Path("prefect.yaml").write_text(every_minute.replace(NIGHTLY, short), encoding="utf-8")
+    typed(*PREFECT, "--no-prompt", "deploy", "--all")
 
-    def test_the_night_fires(self, walk: Walk) -> None:
-        before = Path("prefect.yaml").read_text(encoding="utf-8")
-        every_minute = re.sub(r'cron: ".*"', 'cron: "* * * * *"', before)
-        short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 1}}\n"
-        Path("prefect.yaml").write_text(every_minute.replace(NIGHTLY, short), encoding="utf-8")
-        typed(*PREFECT, "--no-prompt", "deploy", "--all")
+    def nights(*states: str) -> bool:
+        return any(run["auto_scheduled"] for run in runs_of_prefect(*states))
 
-        def nights(*states: str) -> bool:
-            return any(run["auto_scheduled"] for run in runs_of_prefect(*states))
+    wait_for(lambda: nights("Completed", "Failed", "Crashed"), "a night to end")
+    assert nights("Completed")
+    with Path("data/nights/history.csv").open(encoding="utf-8") as file:
+        assert {row["role"] for row in csv.DictReader(file)} == {"promoted", "latest"}
+    Path("prefect.yaml").write_text(before, encoding="utf-8")
+    typed(*PREFECT, "--no-prompt", "deploy", "--all")
+    wait_for(lambda: not nights("Pending", "Running"), "the end of all nights")
 
-        wait_for(lambda: nights("Completed", "Failed", "Crashed"), "a night to end")
-        assert nights("Completed")
-        with Path("data/nights/history.csv").open(encoding="utf-8") as file:
-            assert {row["role"] for row in csv.DictReader(file)} == {"promoted", "latest"}
-        Path("prefect.yaml").write_text(before, encoding="utf-8")
-        typed(*PREFECT, "--no-prompt", "deploy", "--all")
-        wait_for(lambda: not nights("Pending", "Running"), "the end of all nights")
 
-    def test_what_breaks_is_named_with_what_brings_it_back(self) -> None:
-        weights = Path("data/agent/weights.safetensors")
-        weights.chmod(0o644)
-        weights.write_bytes(weights.read_bytes()[:1000])
-        answer = subprocess.run([*RULKA, "evaluate"], capture_output=True, text=True, check=False)
-        assert answer.returncode == 1
-        assert answer.stderr.startswith(f"error: {weights} is damaged")
-        assert "`dvc checkout --force train` brings back" in answer.stderr
-        typed(*DVC, "checkout", "--force", "train")
-        assert json.loads(typed(*RULKA, "evaluate", "--races", "1", "--json"))["agent"]["races"] == 1
+def what_breaks_is_named_with_what_brings_it_back() -> None:
+    weights = Path("data/agent/weights.safetensors")
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:1000])
+    answer = subprocess.run([*RULKA, "evaluate"], capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"error: {weights} is damaged")
+    assert "`dvc checkout --force train` brings back" in answer.stderr
+    typed(*DVC, "checkout", "--force", "train")
+    assert json.loads(typed(*RULKA, "evaluate", "--races", "1", "--json"))["agent"]["races"] == 1
 
-    def test_the_next_agent_is_trained(self) -> None:
-        # Another value head, too: what was trained for a moment may be no better than the clone, which is kept then.
-        set_parameters({"train": {"seed": 7}, "transfer": {"seed": 7}})
-        typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
-        assert last_run()["state"]["message"].startswith("ran: transfer, train, evaluate;")
-        commit("Another agent")
 
-    def test_the_two_are_compared(self, tmp_path: Path) -> None:
-        out = tmp_path / "pair"
-        found = json.loads(typed(*RULKA, "compare", "promoted", "latest", "--races", "2", "--out", str(out), "--json"))
-        assert found["first"] != found["second"]
-        assert found["pairs"] == 2
-        assert (out / "side_by_side.mp4").stat().st_size > 0
+def the_next_agent_is_trained() -> None:
+    # Another value head, too: what was trained for a moment may be no better than the clone, which is kept then.
+    set_parameters({"train": {"seed": 7}, "transfer": {"seed": 7}})
+    typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+    assert last_run()["state"]["message"].startswith("ran: transfer, train, evaluate;")
+    commit("Another agent")
 
-    def test_the_old_one_comes_back_on_another_checkout(self, walk: Walk) -> None:
-        typed(*DVC, "remote", "add", "--default", "storage", str(walk.folder.parent / "storage"))
-        commit("A remote")
-        typed(*DVC, "push", "--all-commits")
-        elsewhere = walk.folder.parent / "elsewhere"
-        git("clone", "--quiet", str(walk.folder), str(elsewhere))
-        typed(*DVC, "fetch", "--all-commits", folder=elsewhere)
-        git("checkout", "--quiet", walk.first, folder=elsewhere)
-        typed(*DVC, "checkout", folder=elsewhere)
-        old = json.loads((elsewhere / "data/agent/meta.json").read_text(encoding="utf-8"))
-        promoted = next(agent for agent in json.loads(typed(*RULKA, "agents", "--json")) if agent["is_promoted"])
-        assert promoted["name"] == f"ppo-{old['weights_sha256'][:8]}"
 
-    def test_its_end(self, walk: Walk) -> None:
-        walk.up.send_signal(signal.SIGINT)
-        assert walk.up.wait(PATIENCE_S) == 0
-        assert walk.said().endswith("stopped\n")
+def the_two_are_compared(out: Path) -> None:
+    found = json.loads(typed(*RULKA, "compare", "promoted", "latest", "--races", "2", "--out", str(out), "--json"))
+    assert found["first"] != found["second"]
+    assert found["pairs"] == 2
+    assert (out / "side_by_side.mp4").stat().st_size > 0
+
+
+def the_old_one_comes_back_on_another_checkout(walk: Walk) -> None:
+    typed(*DVC, "remote", "add", "--default", "storage", str(walk.folder.parent / "storage"))
+    commit("A remote")
+    typed(*DVC, "push", "--all-commits")
+    elsewhere = walk.folder.parent / "elsewhere"
+    git("clone", "--quiet", str(walk.folder), str(elsewhere))
+    typed(*DVC, "fetch", "--all-commits", folder=elsewhere)
+    git("checkout", "--quiet", walk.first, folder=elsewhere)
+    typed(*DVC, "checkout", folder=elsewhere)
+    old = json.loads((elsewhere / "data/agent/meta.json").read_text(encoding="utf-8"))
+    promoted = next(agent for agent in json.loads(typed(*RULKA, "agents", "--json")) if agent["is_promoted"])
+    assert promoted["name"] == f"ppo-{old['weights_sha256'][:8]}"
+
+
+def up_ends(walk: Walk) -> None:
+    walk.up.send_signal(signal.SIGINT)
+    assert walk.up.wait(PATIENCE_S) == 0
+    assert walk.said().endswith("stopped\n")
+
+
+def test_from_the_first_agent_to_an_old_one_elsewhere(walk: Walk) -> None:
+    the_pipeline_runs_as_a_deployment(walk)
+    the_pages_show_it()
+    the_night_fires()
+    what_breaks_is_named_with_what_brings_it_back()
+    the_next_agent_is_trained()
+    the_two_are_compared(walk.folder.parent / "pair")
+    the_old_one_comes_back_on_another_checkout(walk)
+    up_ends(walk)
