@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.shown import Rates, Variants, best_rates, show
 from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
@@ -58,10 +60,6 @@ CARS, CARS_ON_DEVICE = (1, 32, 64), (1, 64, 256, 1024, 4096)
 REFERENCE_HIDDEN, REFERENCE_BATCHES, NUM_QUANTILES = 1024, (512, 4096), 8
 UPDATE_TRIES, ACT_TRIES = 4, 30
 NUM_CALIBRATED, NUM_COMPARED = 128, 2000
-
-Variants = dict[str, Callable[[], int]]
-"""What to measure by name; each call returns how many samples or decisions it made."""
-Rates = dict[str, float]
 
 
 def random_block(params: Params, num_steps: int, num_cars: int) -> ExperienceBlock:
@@ -165,29 +163,24 @@ def decisions(params: Params, num_cars: int, device: torch.device) -> Variants:
     return variants
 
 
-def measure(variants: Variants, num_tries: int, device: torch.device = CPU) -> Rates:
-    """Returns what each variant makes in a second, the best of interleaved tries, the first of which does not count."""
-    best = dict.fromkeys(variants, 0.0)
-    for attempt in range(num_tries + 1):
-        for name, run in variants.items():
-            start_s = time.perf_counter()
-            num_made = run()
-            wait_for(device)
-            if attempt:
-                best[name] = max(best[name], num_made / (time.perf_counter() - start_s))
-    return best
-
-
 def fresh_rates(params: Params, device: torch.device) -> dict[str, Rates]:
     """Returns the rates of agents with random weights, and the peak of a GPU's memory in GB."""
-    rates = {"update": measure(ppo_updates(params, device) | iqn_updates(params, device), UPDATE_TRIES, device)}
+    rates = {
+        "update": best_rates(
+            ppo_updates(params, device) | iqn_updates(params, device), UPDATE_TRIES, wait=partial(wait_for, device)
+        )
+    }
     for batch in REFERENCE_BATCHES[: 1 if device == CPU else None]:
         updates = iqn_updates(reference_params(), device, batch_size=batch, num_quantiles=NUM_QUANTILES)
-        rates[f"update, reference, batch {batch}"] = measure(updates, UPDATE_TRIES, device)
+        rates[f"update, reference, batch {batch}"] = best_rates(updates, UPDATE_TRIES, wait=partial(wait_for, device))
     replaying = iqn_learner(params, "float32", device, batch_size=REFERENCE_BATCHES[0])
-    rates["draw"] = measure({"iqn": lambda: len(replaying.draw().batch.action)}, ACT_TRIES, device)
+    rates["draw"] = best_rates(
+        {"iqn": lambda: len(replaying.draw().batch.action)}, ACT_TRIES, wait=partial(wait_for, device)
+    )
     for num_cars in CARS if device == CPU else CARS_ON_DEVICE:
-        rates[f"act, {num_cars} cars"] = measure(decisions(params, num_cars, device), ACT_TRIES, device)
+        rates[f"act, {num_cars} cars"] = best_rates(
+            decisions(params, num_cars, device), ACT_TRIES, wait=partial(wait_for, device)
+        )
     peak = peak_bytes(device)
     return rates if peak is None else rates | {"peak memory": {"GB": peak / 1e9}}
 
@@ -267,7 +260,7 @@ def measure_agent(artifact: Artifact, frames: FrameDataset, races: EvaluationRac
         ways: Variants = {
             name: lambda a=actor, s=seen: len(a.act(*s, explore=True).action) for name, actor in actors.items()
         }
-        for name, rate in measure(ways, ACT_TRIES).items():
+        for name, rate in best_rates(ways, ACT_TRIES).items():
             rows[name][f"decisions_per_s_{num_cars}"] = rate
     return rows
 
@@ -293,13 +286,7 @@ def main() -> None:
         sight, places = artifact.observation.params(), artifact.table.actions_per_decision
         frames = FrameDataset(arguments.frames, "train", sight.frames, places)
         found = measure_agent(artifact, frames, races, params)
-    if arguments.json:
-        print(json.dumps(found))
-        return
-    for group, values in found.items():
-        print(f"\n{group}")
-        for name, value in values.items():
-            print(f"  {name:48s} {'none' if value is None else format(value, '12,.4g' if value < 100 else '12,.0f')}")
+    show(found, arguments.json)
 
 
 if __name__ == "__main__":

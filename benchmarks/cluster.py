@@ -12,7 +12,6 @@ Ray's own daemons take, as a share of that, is a column of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import statistics
@@ -29,6 +28,7 @@ import torch
 
 from benchmarks.ray_nodes import pretended_cluster
 from benchmarks.runtime import run_spec
+from benchmarks.shown import show
 from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import new_block
@@ -155,21 +155,15 @@ def main() -> None:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)
         rounds = measure(params, track, arguments.algorithm, arguments.rounds, arguments.blocks)
+    result: dict[str, Any] = {
+        way: {name: statistics.median(each[way][name] for each in rounds) for name in rounds[0][way]}
+        for way in ("processes", "cluster")
+    }
     ratios = [each["cluster"]["env_steps_per_cpu_s"] / each["processes"]["env_steps_per_cpu_s"] for each in rounds]
-    result = {"algorithm": arguments.algorithm, "rounds": rounds, "ratio": statistics.median(ratios), "ratios": ratios}
-    print(json.dumps(result) if arguments.json else _table(result))
-
-
-def _table(result: dict[str, Any]) -> str:
-    names = ("env_steps_per_cpu_s", "env_steps_per_s", *(f"{part}_share" for part in PARTS))
-    head = f"{result['algorithm']:12s} {'env steps/CPU s':>16s} {'env steps/s':>12s}"
-    lines = [head + "".join(f"{part:>12s}" for part in PARTS)]
-    for way in ("processes", "cluster"):
-        steps, rate, *shares = (statistics.median(each[way][name] for each in result["rounds"]) for name in names)
-        lines.append(f"{way:12s} {steps:16,.0f} {rate:12,.0f}{''.join(f'{share:12.1%}' for share in shares)}")
-    each = ", ".join(f"{ratio:.3f}" for ratio in result["ratios"])
-    lines.append(f"cluster beside processes, env steps per CPU second: {result['ratio']:.3f} (rounds: {each})")
-    return "\n".join(lines)
+    result["env steps per CPU s, cluster beside processes"] = dict(enumerate(ratios)) | {
+        "median": statistics.median(ratios)
+    }
+    show(result, arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,17 @@ the rounds, after the first update.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import statistics
 import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.runtime import run_spec
+from benchmarks.shown import show
 from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
@@ -79,23 +78,13 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for plan in PLANS:
                 measured[plan].append(rates(params, track, algorithm, *plan))
-    result: dict[str, Any] = {
-        "trainings": [
-            {"learners": learners, "collectors": collectors}
-            | {name: statistics.median(each[name] for each in found) for name in found[0]}
-            for (learners, collectors), found in measured.items()
-        ]
+    medians = {
+        f"{algorithm}, learners {learners}, collectors {collectors}": {
+            name: statistics.median(each[name] for each in found) for name in found[0]
+        }
+        for (learners, collectors), found in measured.items()
     }
-    print(json.dumps(result) if arguments.json else _table(algorithm, result))
-
-
-def _table(algorithm: str, result: dict[str, Any]) -> str:
-    lines = [f"{algorithm:24s} {'env steps/CPU s':>16s} {'learned/CPU s':>14s} {'env steps/s':>12s}"]
-    for row in result["trainings"]:
-        plan = f"learners {row['learners']}, collectors {row['collectors']}"
-        numbers = (row["env_steps_per_cpu_s"], row["samples_per_cpu_s"], row["env_steps_per_s"])
-        lines.append(f"{plan:24s} {numbers[0]:16,.0f} {numbers[1]:14,.0f} {numbers[2]:12,.0f}")
-    return "\n".join(lines)
+    show(medians, arguments.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ whatever listens there. Wall time, median of several tries; CPU time of both sid
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import time
@@ -19,6 +18,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import psutil
 
+from benchmarks.shown import show
 from rulka.actions import CONTROLS
 from rulka.game.client import Frame, GameClient
 from rulka.game.frames import grey_from_bgra
@@ -137,12 +137,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="measure what listens there instead of a server of our own")
     options = parser.parse_args()
     found = measure(options.port, None) if options.port else measure_own()
-    if options.json:
-        print(json.dumps({"target_cycles_per_s": TARGET, **found}))
-        return
-    print(f"{'':22}{'cycles/s':>10}{'client us':>11}{'server us':>11}   (target {TARGET:,.0f} cycles/s)")
-    for name, row in found.items():
-        print(f"{name:22}{row['cycles_per_s']:10,.0f}{row['client_cpu_us']:11.0f}{row['server_cpu_us']:11.0f}")
+    show({"target_cycles_per_s": TARGET, **found}, options.json)
 
 
 def measure_own() -> dict[str, dict[str, float]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import json
 import os
 import statistics
 import tempfile
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.shown import show
 from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import raise_malloc_thresholds
@@ -133,12 +133,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         frames = make_frames(params, Path(folder))
         rates = median_rates(ways_of(params, frames, device))
-    if arguments.json:
-        print(json.dumps({"device": str(device), "batch": params.pretrain.batch_size, "frames_per_s": rates}))
-        return
-    print(f"\nframes per second of wall time on {device}\n{'':14s} {'read':>9s} {'cached':>9s} {'ratio':>7s}")
-    for name, row in rates.items():
-        print(f"  {name:12s} {row['read']:9,.0f} {row['cached']:9,.0f} {row['ratio']:7.2f}")
+    facts = {"device": str(device), "batch": params.pretrain.batch_size}
+    show(facts | {"frames_per_s": rates}, arguments.json)
 
 
 if __name__ == "__main__":

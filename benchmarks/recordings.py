@@ -16,7 +16,6 @@ frames, and shards written to disk; in frames a second, beside frames drawn alon
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -27,6 +26,7 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.shown import best_rates, show
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race, cars_at, decision_times
@@ -119,16 +119,14 @@ def captures(params: Params, dataset: RaceDataset) -> tuple[int, dict[str, Calla
     return sum(map(len, cars)), {"frames": write, "frames drawn alone": draw}
 
 
-def measure(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Returns the least CPU seconds of each variant; the first round only warms up."""
-    best = dict.fromkeys(runs, float("inf"))
-    for attempt in range(TRIES + 1):
-        for name, run in runs.items():
-            start_s = time.process_time()
-            run()
-            if attempt:
-                best[name] = min(best[name], time.process_time() - start_s)
-    return best
+def least_seconds(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Returns the least CPU seconds of each variant."""
+
+    def counted(run: Callable[[], object]) -> Callable[[], int]:
+        return lambda: len([run()])
+
+    rates = best_rates({name: counted(run) for name, run in runs.items()}, TRIES, time.process_time)
+    return {name: 1.0 / rate for name, rate in rates.items()}
 
 
 def main() -> None:
@@ -141,20 +139,15 @@ def main() -> None:
     data = [path.read_bytes() for path in sorted(folder.rglob("*")) if path.suffix.lower() == ".gbx"]
     if not data:
         parser.error(f"no Gbx file is in {folder}; name another folder")
-    seconds = measure(readings([(one, read_container(one, header_only=True).class_id == MAP) for one in data]))
+    seconds = least_seconds(readings([(one, read_container(one, header_only=True).class_id == MAP) for one in data]))
     races = params.races
     dataset = read_race_dataset(folder, find_recordings(folder), races.map_uid, races.select, lambda: None)
     num_frames, runs = captures(params, dataset)
     result = {f"{name}, ms": 1000.0 * value for name, value in seconds.items()}
     result |= {"full to decompression": seconds["full"] / seconds["decompression"]}
     result |= {"full to header": seconds["full"] / seconds["header"]}
-    result |= {f"{name}/s": num_frames / value for name, value in measure(runs).items()}
-    if arguments.json:
-        print(json.dumps({"files": len(data)} | result))
-        return
-    print(f"{len(data)} files, {sum(map(len, data)) / 1e6:.1f} MB")
-    for name, value in result.items():
-        print(f"  {name:24s} {value:12,.2f}")
+    result |= {f"{name}/s": num_frames / value for name, value in least_seconds(runs).items()}
+    show({"files": len(data), "MB": sum(map(len, data)) / 1e6} | result, arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ time. A decision is one "env step" of one car.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import multiprocessing
 import os
@@ -31,7 +30,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from rulka.actions import Choices, action_table
+from benchmarks.agents import agent_spec
+from benchmarks.shown import show
+from rulka.actions import action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
 from rulka.agents.params import Algorithm
@@ -58,27 +59,10 @@ from rulka.tracks.track import load_track
 from rulka.training.races import Races
 from rulka.training.run import block_spec, share_of_agent
 
-NUM_ACTIONS = 12
-WAIT_S = 60.0
 CENTRAL_CARS = (64, 256, 1024, 4096)
-QUEUE_BLOCKS, RING_BLOCKS = 40, 200
 NEVER = 10**9
 STARTUP_S = 12.0
 """Given to collector processes to import and compile, on top of the time that is measured."""
-
-
-def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
-    """Returns the spec of an agent without a cloned policy, in the faster precision."""
-    return AgentSpec(
-        algorithm,
-        params.observation,
-        params.encoder,
-        params.network,
-        params.algorithms[algorithm],
-        Choices(NUM_ACTIONS),
-        reference_normalisation(),
-        precision=params.train.precision,
-    )
 
 
 def _block_spec(params: Params) -> BlockSpec:
@@ -109,7 +93,7 @@ def central(params: Params, device: torch.device, seconds: float) -> dict[str, f
     """
     rates = {}
     for algorithm in ("ppo", "iqn"):
-        spec = agent_spec(params, algorithm)
+        spec = agent_spec(params, algorithm, params.train.precision)
         weights = weights_on_host(make_learner(spec, 0).network)
         for num_cars in CENTRAL_CARS:
             slot = replace(_block_spec(params), num_steps=1, num_cars=num_cars // 4)
@@ -163,12 +147,12 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
 
     rates = {"cars: simulate and render": per_cpu_second(drive, seconds)}
     for algorithm in ("ppo", "iqn"):
-        actor = make_actor(agent_spec(params, algorithm), 0)
+        actor = make_actor(agent_spec(params, algorithm, params.train.precision), 0)
         image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
         rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
         collector = Collector(0, cars, LocalActor(actor), 1, spec)
         rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
-        learner = make_learner(agent_spec(params, algorithm), 0, device)
+        learner = make_learner(agent_spec(params, algorithm, params.train.precision), 0, device)
         batch_size = getattr(params, algorithm).batch_size
         rates[f"{algorithm}: learner, samples"] = per_cpu_second(partial(learn, learner, block, batch_size), seconds)
     return rates
@@ -241,7 +225,7 @@ def sustained(params: Params, track: Path, seconds: float, device: torch.device 
     block = new_block(_block_spec(params))
 
     def bare() -> float:
-        learner = make_learner(agent_spec(params, "iqn"), 0, device)
+        learner = make_learner(agent_spec(params, "iqn", params.train.precision), 0, device)
         return per_cpu_second(partial(learn, learner, block, iqn.batch_size), seconds / 5.0)
 
     before = bare()
@@ -249,7 +233,7 @@ def sustained(params: Params, track: Path, seconds: float, device: torch.device 
     after = bare()
     rates = [(line["samples_learned_per_s"], line["learner_cpu_share"]) for line in lines]
     return {
-        "alone, per CPU second": (before + after) / 2.0,
+        "alone": (before + after) / 2.0,
         "beside a collector, per CPU second": float(np.median([rate / share for rate, share in rates])),
         "beside a collector, per second": float(np.median([rate for rate, _ in rates])),
         "learner busy": _mean(lines, "learner_busy_share"),
@@ -263,7 +247,7 @@ def _learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
 
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
     """Returns a run as `params.train` says."""
-    spec = agent_spec(params, algorithm)
+    spec = agent_spec(params, algorithm, params.train.precision)
     return RunSpec(
         make_cars=Races(race_settings(params), [load_track(track)]).make_cars,
         make_actor=partial(make_actor, spec),
@@ -320,7 +304,7 @@ def take_blocks(collectors: CollectorProcesses) -> list[int]:
 def checkpoints(params: Params) -> dict[str, dict[str, float]]:
     """Measures what checkpoints of an IQN learner cost: with all of a full ring, and then with a tenth of it new."""
     params = params.model_copy(update={"iqn": params.iqn.model_copy(update={"warmup_steps": 0})})
-    learner, block = make_learner(agent_spec(params, "iqn"), 0), new_block(_block_spec(params))
+    learner, block = make_learner(agent_spec(params, "iqn", params.train.precision), 0), new_block(_block_spec(params))
     num_blocks = -(-params.iqn.buffer_steps // block.reward.size)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -346,62 +330,6 @@ def checkpoints(params: Params) -> dict[str, dict[str, float]]:
     return found
 
 
-def transports(params: Params) -> dict[str, float]:
-    """Measures frames per second from one process to another: whole blocks by queue, and by shared memory."""
-    spec = _block_spec(params)
-    context = multiprocessing.get_context("spawn")
-    frames = spec.num_steps * spec.num_cars
-    queue = context.Queue(maxsize=2)
-    sender = context.Process(target=send_by_queue, args=(queue, spec), daemon=True)
-    sender.start()
-    queue.get(timeout=WAIT_S)
-    start_s = time.perf_counter()
-    for _ in range(QUEUE_BLOCKS):
-        queue.get(timeout=WAIT_S)
-    rates = {"blocks by mp.Queue": QUEUE_BLOCKS * frames / (time.perf_counter() - start_s)}
-    sender.join(WAIT_S)
-    blocks = SharedBlocks(spec, 3)
-    ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
-    sender = context.Process(target=send_by_ring, args=(theirs, blocks), daemon=True)
-    sender.start()
-    for slot in range(3):
-        ours.send(slot)
-    _take_from_ring(ours, blocks)
-    start_s = time.perf_counter()
-    for _ in range(RING_BLOCKS):
-        _take_from_ring(ours, blocks)
-    rates["blocks by shared memory"] = RING_BLOCKS * frames / (time.perf_counter() - start_s)
-    ours.send(None)
-    sender.join(WAIT_S)
-    return rates
-
-
-def send_by_queue(queue: Any, spec: BlockSpec) -> None:
-    """Sends images and floats of blocks by value."""
-    block = new_block(spec)
-    for number in range(QUEUE_BLOCKS + 1):
-        block.image[...] = number % 256
-        queue.put((block.image, block.floats))
-
-
-def send_by_ring(connection: Connection, blocks: SharedBlocks) -> None:
-    """Writes images into whichever slot it is given."""
-    number = 0
-    while (slot := connection.recv()) is not None:
-        blocks[slot].image[...] = number % 256
-        connection.send(slot)
-        number += 1
-
-
-def _take_from_ring(connection: Connection, blocks: SharedBlocks) -> None:
-    if not connection.poll(WAIT_S):
-        message = "the other process sends nothing"
-        raise TimeoutError(message)
-    slot = connection.recv()
-    int(blocks[slot].image[::8, :, 0, 0, 0].sum())  # touch it, as somebody who reads would
-    connection.send(slot)
-
-
 def _mean(lines: list[dict[str, Any]], name: str) -> float | None:
     values = [line[name] for line in lines if line.get(name) is not None]
     return float(np.mean(values)) if values else None
@@ -422,10 +350,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)
-        result: dict[str, Any] = {
-            "transport": transports(params),
-            "alone": alone(params, track, arguments.seconds / 8, device),
-        }
+        result: dict[str, Any] = {"alone": alone(params, track, arguments.seconds / 8, device)}
         result["together"] = {
             f"{algorithm}, {num} collectors": together(params, track, algorithm, num, arguments.seconds, device)
             for algorithm in ("ppo", "iqn")
@@ -442,38 +367,7 @@ def main() -> None:
         result["central"] = central(params, device, arguments.seconds / 8)
         if (peak := peak_bytes(device)) is not None:
             result["peak_gb"] = peak / 1e9
-    print(json.dumps(result) if arguments.json else _table(result))
-
-
-def _table(result: dict[str, Any]) -> str:
-    lines = ["", "frames/s between two processes"]
-    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["transport"].items()]
-    lines += ["", "decisions per CPU second, one process"]
-    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["alone"].items()]
-    lines += ["", f"{'learner and collectors':38s} {'env steps/s':>12s} {'learner busy':>13s} {'collectors wait':>16s}"]
-    for name, facts in result["together"].items():
-        shown = [_percent(facts.get(key)) for key in ("learner_busy_share", "collectors_waiting_share")]
-        rate = facts["env_steps_per_s"]
-        lines.append(f"  {name:36s} {f'{rate:,.0f}' if rate else '-':>12s} {shown[0]:>13s} {shown[1]:>16s}")
-    lines += ["", "samples learned by IQN"]
-    *rates, busy, waiting = result["sustained"].items()
-    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in rates]
-    lines += [f"  {name:36s} {_percent(share):>12s}" for name, share in (busy, waiting)]
-    lines += ["", "checkpoint of an IQN learner, by what is new in its ring"]
-    lines += [
-        f"  {name:36s} {cost['mb']:8,.0f} MB {cost['s']:8.2f} s {cost['cpu_s']:8.2f} s of CPU"
-        for name, cost in result["checkpoints"].items()
-    ]
-    lines += ["", "env steps/s of four collectors without a learner"]
-    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["inference"].items()]
-    lines += ["", "decisions/s of central inference, nobody driving"]
-    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["central"].items()]
-    lines += [f"\npeak memory of this process on the device: {result['peak_gb']:.2f} GB"] if "peak_gb" in result else []
-    return "\n".join(lines)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    show(result, arguments.json)
 
 
 if __name__ == "__main__":

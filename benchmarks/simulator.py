@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.shown import show
 from rulka.actions import action_table
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
@@ -218,31 +218,13 @@ def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float] | 
     }
 
 
-def print_table(results: dict) -> None:
-    """Prints what `measure_all` returned for people."""
-    ratios = results["times_car_racing"]
-    for unit in ("frames", "decisions"):
-        print(f"{'':46s} {unit + '/s':>12s} {'x ' + CAR_RACING if unit == 'decisions' else '':>15s}")
-        for name, rate in results[f"{unit}_per_cpu_s"].items():
-            print(f"{name:46s} {rate:12,.0f} {f'{ratios[name]:,.0f}' if name in ratios else '-':>15s}")
-    if not ratios:
-        print(f"{CAR_RACING} was not measured: Box2D is not installed")
-    for name, took_s in results["first_frame_s"].items():
-        print(f"first frame by kernel cache, {name}: {took_s:.2f} s")
-    print(f"baked track of 4 km: {results['baked_4_km_mb']:.1f} MB")
-
-
 def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--seconds", type=float, default=0.5, help="CPU seconds spent on each line of the table")
     arguments = parser.parse_args()
-    results = measure_all(read_params(), arguments.seconds)
-    if arguments.json:
-        print(json.dumps(results))
-    else:
-        print_table(results)
+    show(measure_all(read_params(), arguments.seconds), arguments.json)
 
 
 if __name__ == "__main__":

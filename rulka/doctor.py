@@ -32,9 +32,9 @@ KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.render_kernels")
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB, MIN_DISK_GB = 6.0, 5.0
 MIN_SHARED_MEMORY_MB = 256.0
+"""Training as shipped takes a tenth of it; Docker gives a container 64 MB."""
 PLUGINS = ("Documents/TMInterface/Plugins", "My Documents/TMInterface/Plugins")
 """Where TMInterface looks for plugins, below the folder of a user."""
-"""Training as shipped takes a tenth of it; Docker gives a container 64 MB."""
 DVC = (sys.executable, "-m", "dvc")
 LOCAL_CONFIG = Path(".dvc/config.local")
 TIMEOUT_S = 60.0

@@ -13,34 +13,25 @@ import pytest
 
 from rulka import cli
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
-from rulka.cli import COMMANDS, GONE, NOUNS, main
+from rulka.cli import COMMANDS, GONE, NOUNS
 from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
 from rulka.presets import preset_names
 from rulka.recordings import summary as summary_module
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.reader import read_recording
+from tests.cli.conftest import call
 from tests.conftest import straight_track
 
 ROOT = Path(__file__).parents[1]
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Runs the command in this process; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", ["rulka", *arguments])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def test_help_names_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     alone = {name for name in COMMANDS if " " not in name}
-    assert call(monkeypatch, "--help") == 0
+    assert call("--help") == 0
     assert words_of_list(capsys.readouterr().out) == alone | set(NOUNS)
     assert len(alone | set(NOUNS)) == 18
     for noun in NOUNS:
-        assert call(monkeypatch, noun, "--help") == 0
+        assert call(f"{noun} --help") == 0
         verbs = {name.removeprefix(f"{noun} ") for name in COMMANDS if name.startswith(f"{noun} ")}
         assert words_of_list(capsys.readouterr().out) == verbs
 
@@ -59,9 +50,9 @@ def test_the_example_in_every_help_is_understood(
         monkeypatch.setitem(COMMANDS, name, wraps(function)(lambda *_, real=function, **__: called.append(real)))
     monkeypatch.setenv("COLUMNS", "200")
     for name, replaced in COMMANDS.items():
-        assert call(monkeypatch, *name.split(), "--help") == 0
+        assert call(f"{name} --help") == 0
         [example] = re.findall(r"^Example: `rulka ([^`&]+?)(?: &&.*)?`$", capsys.readouterr().out, re.MULTILINE)
-        assert call(monkeypatch, *example.split()) == 0, example
+        assert call(example) == 0, example
         assert called.pop() is unwrap(replaced)
 
 
@@ -79,39 +70,21 @@ def test_help_imports_nothing_heavy() -> None:
     assert answer.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"), [("nosuch", "'nosuch'\n"), ("evalute", "'evalute'; did you mean 'evaluate'?\n")]
-)
-def test_an_unknown_command_is_called_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
-) -> None:
-    assert call(monkeypatch, typed, "--json") == 2
-    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, up, dashboard")
-
-
-def test_a_noun_with_an_unknown_verb_or_none_names_its_verbs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for typed in (["track"], ["track", "--json"], ["track", "shwo", "x"]):
-        assert call(monkeypatch, *typed) == 2
+def test_an_unknown_command_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, said in (("nosuch", "'nosuch'\n"), ("evalute", "'evalute'; did you mean 'evaluate'?\n")):
+        assert call(f"{typed} --json") == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: there is no command {said}  The commands are new, up, dashboard")
+    for typed in ("track", "track --json", "track shwo x"):
+        assert call(typed) == 2
         said = capsys.readouterr().err
         assert "; did you mean 'track " in said
         assert "\n  The commands are track list, track show, track reference; " in said
-
-
-def test_a_command_that_went_names_what_takes_its_place(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     for name, instead in GONE.items():
-        assert call(monkeypatch, *name.split(), "--json") == 2
+        assert call(f"{name} --json") == 2
         said = capsys.readouterr().err
         assert said == f"error: there is no command {name!r} any more: {instead}\n"
-
-
-def test_no_command_ends_like_an_unknown_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch) == call(monkeypatch, "nosuch") == 2
+    assert call("") == 2
     assert "subcommand" in capsys.readouterr().err
 
 
@@ -125,97 +98,69 @@ def test_a_reader_that_has_enough_is_no_traceback() -> None:
     assert (answer.returncode, answer.stderr) == (1, b"")
 
 
-def test_a_folder_without_recordings_is_one_message(
+def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "recordings", "inspect", str(tmp_path)) == 1
+    assert call("recordings inspect") == 1
+    assert capsys.readouterr().err.startswith("error: name a Gbx file, or a folder of them")
+    assert call(f"recordings inspect {tmp_path}") == 1
     assert capsys.readouterr().err == f"error: no Gbx file is in {tmp_path}\n"
-
-
-def test_a_broken_recording_is_shown_with_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.Replay.Gbx").write_bytes(b"not a recording")
-    assert call(monkeypatch, "recordings", "inspect", str(tmp_path / "a.Replay.Gbx"), "--json") == 1
+    broken = tmp_path / "a.Replay.Gbx"
+    broken.write_bytes(b"not a recording")
+    assert call(f"recordings inspect {broken} --json") == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["error"]
-    assert call(monkeypatch, "recordings", "inspect", str(tmp_path), "--json") == 1
+    assert call(f"recordings inspect {tmp_path} --json") == 1
     assert json.loads(capsys.readouterr().out) == [summary]
-
-
-def test_a_damaged_recording_is_shown_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "a.Replay.Gbx"
-    path.write_bytes(b"not a recording")
     with pytest.raises(RecordingError) as expected:
-        read_recording(path)
-    assert expected.value.hint
-    for shown in (path, tmp_path):
-        assert call(monkeypatch, "recordings", "inspect", str(shown)) == 1
+        read_recording(broken)
+    for shown in (broken, tmp_path):
+        assert call(f"recordings inspect {shown}") == 1
         assert expected.value.hint in capsys.readouterr().out
-
-
-def test_of_a_file_that_is_not_there_only_the_error_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "recordings", "inspect", str(tmp_path / "nosuch.Gbx")) == 1
+    assert call(f"recordings inspect {tmp_path / 'nosuch.Gbx'}") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["file", "error", "hint"]
+    assert [line.split()[0] for line in lines] == ["file", "error", "hint"], "of a file that is not there no more"
     assert "nosuch.Gbx cannot be read" in lines[1]
-
-
-def test_a_folder_with_one_good_file_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("a.gbx", "b.gbx"):
-        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "b.gbx").write_bytes(b"")
     good = {"error": None, "hint": None, "kind": "map", "race_time_ms": None, "num_inputs": 0, "num_samples": 0}
     bad = good | {"error": "DamagedError: it is damaged", "hint": "Save it again."}
-    found = {"a.gbx": good, "b.gbx": bad}
+    found = {"a.Replay.Gbx": good, "b.gbx": bad}
     monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
-    assert call(monkeypatch, "recordings", "inspect", str(tmp_path)) == 0
+    assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
     assert "DamagedError: it is damaged. Save it again.  b.gbx" in capsys.readouterr().out
 
-
-def test_a_folder_that_may_not_be_read_is_not_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     def refused(folder: str) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(os, "scandir", refused)
-    assert call(monkeypatch, "recordings", "inspect", str(tmp_path)) == 1
+    assert call(f"recordings inspect {tmp_path}") == 1
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} cannot be read: Permission denied\n  Allow reading")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(["game", "serve", "--port", port] for port in ("-1", "65536", "99999999999")),
-        *(["game", "check", "--port", port] for port in ("-1", "0", "65536")),
-        *(["watch", "run", "--port", port] for port in ("-1", "65536")),
-    ],
-    ids=" ".join,
-)
 def test_numbers_that_no_port_has_are_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *arguments) == 1
-    assert f"error: there is no port {arguments[-1]}\n  Name one from 1 to 65535" in capsys.readouterr().err
+    for command, ports in {
+        "game serve": ("-1", "65536", "99999999999"),
+        "game check": ("-1", "0", "65536"),
+        "watch run": ("-1", "65536"),
+    }.items():
+        for port in ports:
+            assert call(f"{command} --port {port}") == 1
+            assert f"error: there is no port {port}\n  Name one from 1 to 65535" in capsys.readouterr().err
 
 
 def test_help_names_tracks_and_presets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "120")  # a narrow terminal would break names at their hyphens
     for command in ("evaluate", "watch", "track show", "game serve", "track reference"):
-        assert call(monkeypatch, *command.split(), "--help") == 0
+        assert call(f"{command} --help") == 0
         shown = capsys.readouterr().out
         assert all(slug in shown for slug in CAMPAIGN_SLUGS), command
-    assert call(monkeypatch, "preset", "--help") == 0
+    assert call("preset --help") == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in preset_names(ROOT / "presets"))
 
@@ -226,28 +171,23 @@ def test_presets_are_listed_applied_and_remarked_on(
     shutil.copytree(ROOT / "presets", tmp_path / "presets")
     shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "preset", "list") == 0
+    assert call("preset list") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == preset_names()
-    assert call(monkeypatch, "preset", "chunks") == 0
+    assert call("preset chunks") == 0
     shown = capsys.readouterr().out
     assert "network.actions_per_decision: 1 -> 5\n" in shown
     assert "note: 4 of 8 changes act on IQN alone, which is trained for comparison only" in shown
-    assert call(monkeypatch, "preset", "chunks") == 0
+    assert call("preset chunks") == 0
     assert capsys.readouterr().out == "params.yaml holds all of chunks already: nothing is changed\n"
 
 
-def test_calibrate_writes_where_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(monkeypatch, "calibrate", "recordings") != 0
-    assert "--out" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["preset", "list"], ["up"]])
 def test_outside_the_project_commands_say_where_to_run(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *command) == 1
-    assert "Run this from the root of the project." in capsys.readouterr().err
+    for command in ("preset list", "up"):
+        assert call(command) == 1
+        assert "Run this from the root of the project." in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_command_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,13 +195,11 @@ def test_ctrl_c_ends_the_command_with_130(monkeypatch: pytest.MonkeyPatch, capsy
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cli.COMMANDS, "up", interrupted)
-    assert call(monkeypatch, "up") == 130
+    assert call("up") == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_quarantine_tells_files_by_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_quarantine_tells_files_by_reason(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = (
         QuarantinedFile("b.Gbx", "NoInputsError: it holds no inputs", "Get it from the player."),
         QuarantinedFile("a.Gbx", "TruncatedError: it ends early", ""),
@@ -269,7 +207,7 @@ def test_quarantine_tells_files_by_reason(
     )
     (tmp_path / "races").mkdir()
     write_races(tmp_path / "races", RaceDataset((), straight_track(), files))
-    assert call(monkeypatch, "recordings", "quarantine", "--races", str(tmp_path / "races")) == 0
+    assert call(f"recordings quarantine --races {tmp_path / 'races'}") == 0
     assert capsys.readouterr().out.splitlines() == [
         "NoInputsError: 2",
         "  b.Gbx: it holds no inputs. Get it from the player.",
@@ -278,12 +216,5 @@ def test_quarantine_tells_files_by_reason(
         "  a.Gbx: it ends early",
         "3 not used",
     ]
-    assert call(monkeypatch, "recordings", "quarantine", "--races", str(tmp_path / "none")) == 1
+    assert call(f"recordings quarantine --races {tmp_path / 'none'}") == 1
     assert "dvc repro races" in capsys.readouterr().err
-
-
-def test_inspect_without_a_file_asks_for_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "recordings", "inspect") == 1
-    assert capsys.readouterr().err.startswith("error: name a Gbx file, or a folder of them")

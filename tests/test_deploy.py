@@ -35,14 +35,11 @@ def deployments() -> dict[str, dict[str, Any]]:
     }
 
 
-def test_the_dockerfile_is_linted() -> None:
+def test_the_dockerfile_is_linted_and_what_it_does_exists() -> None:
     answer = subprocess.run(
         [Path(sys.executable).with_name("hadolint"), DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
     )
     assert (answer.returncode, answer.stdout) == (0, "")
-
-
-def test_what_the_image_does_exists() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert {"new", "up"} <= set(COMMANDS)
     assert f"exec prefect {' '.join(WORKER)}" in text
@@ -50,13 +47,10 @@ def test_what_the_image_does_exists() -> None:
     assert "cp constraints.txt dist/" in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_the_cluster_would_take_it(number: int) -> None:
-    kubernetes_validate.validate(documents()[number], kubernetes_validate.latest_version(), strict=True)
+def test_the_cluster_would_take_it_and_names_agree() -> None:
     assert len(documents()) == 5
-
-
-def test_names_in_the_cluster_agree() -> None:
+    for document in documents():
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
     claims = {each["metadata"]["name"] for each in documents() if each["kind"] == "PersistentVolumeClaim"}
     for pod in deployments().values():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -73,13 +67,10 @@ def test_names_in_the_cluster_agree() -> None:
     assert url == f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/api"
 
 
-def test_server_and_worker_are_of_one_version() -> None:
+def test_the_compose_file_is_whole_and_of_this_version() -> None:
     assert deployments()["rulka-server"]["containers"][0]["image"] == SERVER_IMAGE
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     assert compose["services"]["server"]["image"] == SERVER_IMAGE
-
-
-def test_the_compose_file_is_whole() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     used = {volume.split(":")[0] for service in compose["services"].values() for volume in service["volumes"]}
     assert used == set(compose["volumes"])

@@ -144,7 +144,7 @@ class TestDvc:
 
 
 class TestHolder:
-    def test_who_listens_is_named_and_gets_no_visitor(self) -> None:
+    def test_who_listens_is_named_and_who_cannot_be_seen_is_no_free_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
             port = server.getsockname()[1]
@@ -155,7 +155,6 @@ class TestHolder:
             with pytest.raises(BlockingIOError):
                 server.accept()
 
-    def test_a_process_that_cannot_be_seen_is_no_free_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_kind: str) -> None:
             raise psutil.AccessDenied
 
@@ -222,9 +221,15 @@ class TestCluster:
         text = (ROOT / "params.yaml").read_text(encoding="utf-8")
         Path("params.yaml").write_text(text.replace("  cluster: none ", "  cluster: ray "), encoding="utf-8")
 
-    def test_asked_for_and_nowhere(self, asked_for: None) -> None:
+    def test_asked_for_it_is_missed_until_somebody_is_there(
+        self, asked_for: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         [found] = cluster()
         assert (found.state, found.text) == (State.WRONG, "nothing says where the cluster is: RULKA_CLUSTER is not set")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            monkeypatch.setenv("RULKA_CLUSTER", address := f"127.0.0.1:{server.getsockname()[1]}")
+            [found] = cluster()
+        assert (found.state, found.text.split(";")[0]) == (State.OK, f"somebody listens at {address}")
 
     def test_nobody_there_is_a_note_until_it_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as taken:
@@ -233,12 +238,6 @@ class TestCluster:
             [found] = cluster()
         assert found.state is State.NOTE
         assert "there is no cluster at 127.0.0.1:" in found.text
-
-    def test_somebody_is_there(self, asked_for: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setenv("RULKA_CLUSTER", address := f"127.0.0.1:{server.getsockname()[1]}")
-            [found] = cluster()
-        assert (found.state, found.text.split(";")[0]) == (State.OK, f"somebody listens at {address}")
 
 
 def test_a_section_that_dvc_would_miss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

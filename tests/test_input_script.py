@@ -8,26 +8,17 @@ import pytest
 from rulka.input_script import InputScriptError, read_comments, read_script, write_script
 
 
-def test_keys_by_hand():
+def test_scripts_by_hand() -> None:
     text = "# uid: A\n0.00-0.04 press up # go\n0.02-0.03 press left\n0.03-0.05 press down\n"
     expected = [[0, 1, 0], [0, 1, 0], [-1, 1, 0], [0, 1, 1], [0, 0, 1]]
     np.testing.assert_array_equal(read_script(text), np.array(expected, np.float32))
     np.testing.assert_array_equal(read_script(text, 7)[5:], [[0, 0, 0], [0, 0, 0]])
     assert read_comments(text) == ["uid: A"]
-
-
-def test_analog_by_hand():
     controls = read_script("0.01 steer -32768\n0.00-0.02 press up\n0.03 steer 0\n", 4)
     np.testing.assert_array_equal(controls, np.array([[0, 1, 0], [-0.5, 1, 0], [-0.5, 0, 0], [0, 0, 0]], np.float32))
-
-
-def test_line_order_matters_only_at_one_time():
     assert read_script("0.01 steer 0\n0.00 steer 65536\n", 1)[0, 0] == 1.0
     assert read_script("0.00 steer 65536\n0.00 steer 0\n", 1)[0, 0] == 0.0
     assert read_script("0.00 steer 0\n0.00 steer 65536\n", 1)[0, 0] == 1.0
-
-
-def test_written_text_by_hand():
     controls = np.array([[0, 1, 0], [1, 1, 0], [1, 1, 1]], np.float32)
     assert (
         write_script(controls, ("hello",))
@@ -49,13 +40,10 @@ BAD_LINES = """0.005 press up|15 press up|0.10 press up|0.10 gas 65536|3600.00-3
 0.10 set speed 10|\u0660.\u0661\u0660 press up"""
 
 
-def test_bad_lines_are_named():
+def test_bad_lines_and_controls_are_named() -> None:
     for line in (*BAD_LINES.replace("\n", "").split("|"), "9" * 5000 + " press up"):
         with pytest.raises(InputScriptError, match="line 2:"):
             read_script(f"0.00-0.01 press up\n{line}\n")
-
-
-def test_unwritable_controls():
     for row in ([2.0, 0, 0], [np.nan, 0, 0], [0, 0.5, 0]):
         with pytest.raises(InputScriptError):
             write_script(np.array([row]))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from rulka import cli
 from rulka.outputs import OutputError, check_file, check_folder, filled_folder, new_file
 
 
@@ -48,33 +46,6 @@ def test_a_folder_that_may_not_be_written_to_is_named(
         check(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["track", "show", "copper-oval", "--out", "none/a.png"],
-        ["track", "list", "--out", "none/a.png"],
-        ["watch", "copper-oval", "--out", "none/a.mp4"],
-        ["track", "reference", "copper-oval", "--out", "none/a.txt"],
-        ["recordings", "export", "recording-1", "none/a.txt"],
-        ["calibrate", "recordings", "--out", "none/report"],
-        ["frames", "export", "none/hub"],
-        ["frames", "import", "hub", "--frames", "none/frames"],
-        ["recordings", "fetch", "--maps", "1", "--out", "none/recordings"],
-    ],
-    ids=" ".join,
-)
-def test_every_command_keeps_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["rulka", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 1
-    assert "cannot be written: there is no folder none\n  Make the folder first" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", ["lap", "lap.gif", "mp4"])
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OutputError, match=r"must end in \.mp4 or \.mkv"):
@@ -102,12 +73,9 @@ def test_what_was_there_stays_until_all_is_written(tmp_path: Path, error: BaseEx
     assert (tmp_path / "a.txt").read_text() == (tmp_path / "folder" / "b.txt").read_text() == "old"
 
 
-def test_a_file_that_cannot_be_read_is_not_called_unwritable(tmp_path: Path) -> None:
+def test_what_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), new_file(tmp_path / "a.txt"):
         (tmp_path / "missing").read_text()
-
-
-def test_a_file_that_must_not_be_replaced_is_kept(tmp_path: Path) -> None:
     writing = new_file(tmp_path / "a.txt", may_replace=False)
     writing.__enter__().write_text("mine")
     (tmp_path / "a.txt").write_text("somebody else's, meanwhile")
@@ -115,9 +83,6 @@ def test_a_file_that_must_not_be_replaced_is_kept(tmp_path: Path) -> None:
         writing.__exit__(None, None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text().startswith("somebody")
-
-
-def test_a_device_is_never_replaced() -> None:
-    """Whoever is root and writes to /dev/null would otherwise put a file there."""
+    # Whoever is root and writes to /dev/null would otherwise put a file there.
     with pytest.raises(OutputError, match="/dev/null is a device"), new_file(Path("/dev/null")):
         pytest.fail("nothing is to be written")

@@ -294,9 +294,6 @@ def test_what_fits_together_is_taken() -> None:
     ):
         with pytest.raises(ParamsError, match=message):
             checked_params(with_keys(values), "wrong")
-
-
-def test_all_tokens_of_an_image_go_with_what_has_several() -> None:
     for encoder in (
         PATCHES | {"patch": 8, "depth": 0},
         PATCHES | {"patch": 32},

@@ -76,14 +76,11 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
     assert found("encoder")[2:6] == ("section", "kind: conv, impala, patches, backbone", None, None)
 
 
-def test_values_are_those_of_the_kind_that_is_chosen() -> None:
+def test_values_are_those_that_the_file_resolves_to() -> None:
     chosen = {"encoder": {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}}
     pools = [each for each in parameters(FILE | chosen) if each.key == "encoder.adaptive_pool"]
     assert [(each.kind, each.value, each.default) for each in pools] == [("conv", None, "0"), ("impala", "6", "6")]
-
-
-def test_values_are_those_that_the_file_resolves_to() -> None:
-    """Every number of the resolved parameters, whether the file has it or not."""
+    # Every number of the resolved parameters, whether the file has it or not.
     listed = {each.key: each.value for each in parameters(FILE) if each.value is not None}
     of_all = {each.key: each.value for each in parameters(BASE) if each.value is not None}
     assert {key: yaml.safe_load(value) for key, value in listed.items()} == {

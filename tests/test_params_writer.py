@@ -65,7 +65,7 @@ def test_a_key_that_is_not_there_is_added_at_the_beginning_of_its_section(
         assert [each for each in before if each not in after and "{}" not in each] == []
 
 
-def test_dvc_adds_it_to_the_same_section(tmp_path: Path) -> None:
+def test_dvc_adds_it_to_the_same_section_in_the_same_layout(tmp_path: Path) -> None:
     """By `dvc exp run -S +iqn.kappa=0.1`: what is not in the file has to have a plus."""
     file = tmp_path / "params.yaml"
     shutil.copy(PARAMS, file)
@@ -74,9 +74,6 @@ def test_dvc_adds_it_to_the_same_section(tmp_path: Path) -> None:
     assert (found.iqn.kappa, found.impala.forced_lag) == (0.1, 3)
     file.write_text(with_values(TEXT, {("iqn", "kappa"): 0.1, ("impala", "forced_lag"): 3}))
     assert read_params(file) == found
-
-
-def test_the_parameters_are_laid_out_as_dvc_lays_them_out(tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     shutil.copy(PARAMS, file)
     apply_overrides(file, [f"train.seed={read_params(PARAMS).train.seed}"])

@@ -63,19 +63,12 @@ def test_time_left_needs_a_basis(clock: Clock, steps: list[tuple[float, float]],
     assert left_after(clock, 1000, steps) == expected
 
 
-def test_work_that_fails_is_not_called_done() -> None:
-    stream = io.StringIO()
-    with pytest.raises(RuntimeError), Progress("clone", None, "epochs", stream=stream):
-        raise RuntimeError
-    assert re.fullmatch(r"clone: 0 epochs, 0 epochs/s, stopped\n", stream.getvalue())
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_a_terminal_gets_a_bar() -> None:
+def test_a_terminal_gets_a_bar_and_work_that_fails_is_not_called_done() -> None:
     stream = Terminal()
     with Progress("clone", 4, "epochs", stream=stream) as progress:
         progress.advance(4, accuracy=0.9)
@@ -83,6 +76,10 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "clone" in shown
     assert "100 %" in shown
     assert "accuracy 0.9" in shown
+    stream = io.StringIO()
+    with pytest.raises(RuntimeError), Progress("clone", None, "epochs", stream=stream):
+        raise RuntimeError
+    assert re.fullmatch(r"clone: 0 epochs, 0 epochs/s, stopped\n", stream.getvalue())
 
 
 def test_a_total_that_may_change_is_marked_until_it_is_reached(clock: Clock) -> None:

@@ -14,7 +14,7 @@ from rulka.provenance import current_commit, hash_json, hash_path, is_dirty, pro
 from rulka.race_params import LineStartParams
 
 
-def test_hash_of_a_folder(tmp_path: Path) -> None:
+def test_hashes_of_a_folder_and_of_json(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one").write_bytes(b"1")
     (tmp_path / "two").write_bytes(b"2")
@@ -25,9 +25,6 @@ def test_hash_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "three").rename(tmp_path / "two")
     (tmp_path / "a" / "one").write_bytes(b"0")
     assert hash_path(tmp_path) != expected
-
-
-def test_hash_of_json_ignores_order() -> None:
     assert hash_json({"a": 1, "b": [2]}) == hash_json({"b": [2], "a": 1})
     assert hash_json({"a": 1}) != hash_json({"a": 2})
 

@@ -22,6 +22,7 @@ from rulka.graph import MAIN_SECTION, SECTIONS_SUFFIX, ignored_by_dvc, read_grap
 from rulka.params import Params, read_params, read_sections
 from rulka.schedule import Schedule
 from rulka.section import Section
+from rulka.tracks.params import TrackParams
 from rulka.training.racing import SECTIONS as SECTIONS_OF_TRAINING
 
 ROOT = Path(__file__).parents[1]
@@ -160,15 +161,14 @@ def test_the_graph_has_the_seven_stages_in_running_order() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_dependencies_cover_the_imports(stage: str) -> None:
+def test_dependencies_cover_the_imports_and_no_more(stage: str) -> None:
     dependencies = code_dependencies(stage)
     missing = [file for file in reached_files(stage) if not any(covers(path, file) for path in dependencies)]
     assert not sorted(missing), f"add these to deps of {stage} in dvc.yaml, or to .dvcignore with the reason"
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_dependencies_hold_the_defaults_of_the_sections(stage: str) -> None:
-    """What a key is that `params.yaml` leaves out, DVC sees in the code alone."""
+    imported = reached_files(stage, is_whole=True)  # schedules reach a training as values of parameters
+    idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in imported)]
+    assert not idle, f"remove these from deps of {stage} in dvc.yaml"
+    # What a key is that `params.yaml` leaves out, DVC sees in the code alone.
     classes = set().union(
         *(sections_of(Params.model_fields[name].annotation) for name in sections_of_stage(GRAPH[stage], SHIPPED))
     )
@@ -177,13 +177,6 @@ def test_dependencies_hold_the_defaults_of_the_sections(stage: str) -> None:
     dependencies = code_dependencies(stage)
     assert not sorted(file for file in files if not any(covers(path, file) for path in dependencies))
     assert {path for path in dependencies if is_settings(path)} <= files
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_dependency_is_imported(stage: str) -> None:
-    imported = reached_files(stage, is_whole=True)  # schedules reach a training as values of parameters
-    idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in imported)]
-    assert not idle, f"remove these from deps of {stage} in dvc.yaml"
 
 
 def test_folders_among_dependencies_hold_only_what_some_stage_imports() -> None:
@@ -285,7 +278,7 @@ def test_every_parameter_has_a_default_and_is_described() -> None:
     assert [name for name, field in fields_of_all() if not field.description] == []
 
 
-def test_defaults_are_valid_and_those_of_a_section_are_its_own() -> None:
+def test_defaults_are_valid_and_the_file_says_them_alone() -> None:
     """Else what a section is would depend on whether any of its keys is set."""
     assert Params.model_validate(Params().model_dump(mode="json")) == Params()
     for section in SECTIONS:
@@ -295,15 +288,9 @@ def test_defaults_are_valid_and_those_of_a_section_are_its_own() -> None:
                 assert default == type(default)(), f"{section.__name__}.{name}"
         if not any(field.is_required() for field in section.model_fields.values()):
             assert section.model_validate(section().model_dump(mode="json")) == section()
-
-
-def test_all_sections_are_equally_strict() -> None:
-    """Those that lie in rooms below `rulka.params` say so by themselves."""
+    # Those that lie in rooms below `rulka.params` say so by themselves.
     assert [each.__name__ for each in SECTIONS if each.model_config != Section.model_config] == []
-
-
-def test_the_parameter_file_says_the_defaults_alone() -> None:
-    """One that it is to say otherwise is named here, with the reason."""
+    # One that it is to say otherwise is named here, with the reason.
     assert read_params(ROOT / "params.yaml") == Params()
 
 
@@ -314,6 +301,33 @@ def test_the_parameter_file_is_a_page_and_has_every_section_that_dvc_looks_at() 
     sections = read_sections(ROOT / "params.yaml")
     assert set(Params.model_fields) ^ set(sections) <= set(ALGORITHM_NAMES), "a preset brings the section of another"
     assert set().union(*(sections_of_stage(GRAPH[stage], sections) for stage in STAGES)) <= set(sections)
+
+
+def reads(node: ast.AST) -> Iterator[str]:
+    """Yields the names of all attributes that code reads, but for what refuses impossible combinations."""
+    if isinstance(node, ast.FunctionDef) and "impossible" in node.name:
+        return
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        yield node.attr
+    for child in ast.iter_child_nodes(node):
+        yield from reads(child)
+
+
+def test_every_parameter_is_read() -> None:
+    """As an attribute, and not only where combinations are refused.
+
+    An attribute of the same name elsewhere can hide a key that nothing reads; a misspelt reader, basedpyright finds.
+    """
+    files = (file for file in own_sources() if file.name != "sections.py")
+    read = {name for file in files for name in reads(ast.parse(file.read_text(encoding="utf-8")))}
+    unread = {
+        f"{section.__name__}.{name}"
+        for section in SECTIONS
+        if not issubclass(section, TrackParams)  # whose keys are the arguments of `generate_track`
+        for name in section.model_fields
+        if name not in read and name not in ALGORITHM_NAMES  # these are looked up by the algorithm's name
+    }
+    assert sorted(unread) == []
 
 
 # Algorithms -----------------------------------------------------------------------------------------------------------
@@ -406,10 +420,3 @@ def test_the_version_has_a_section_in_the_changelog() -> None:
     numbers = [tuple(map(int, found.groups())) for found in released if found]
     assert numbers == sorted(numbers, reverse=True)
     assert ".".join(map(str, numbers[0])) == version
-
-
-def test_source_files_use_no_relative_imports_and_no_catch_all_names() -> None:
-    names = {path.stem for path in own_sources()}
-    assert names & {"utils", "common", "helpers", "misc"} == set()
-    nodes = [(file, node) for file in own_sources() for node in nodes_of(file)]
-    assert [str(file) for file, node in nodes if isinstance(node, ast.ImportFrom) and node.level > 0] == []

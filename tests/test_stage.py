@@ -14,12 +14,11 @@ from tests.waiting import PATIENCE_S, wait_for
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("is_empty_folder", [True, False])
-def test_require_names_the_stage_to_run(tmp_path: Path, is_empty_folder: bool) -> None:
-    if is_empty_folder:
-        (tmp_path / "frames").mkdir()
-    with pytest.raises(StageInputError, match="frames is missing or incomplete: run `dvc repro capture` first"):
-        require(tmp_path / "frames", "capture")
+def test_require_names_the_stage_to_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "missing"):
+        with pytest.raises(StageInputError, match=f"{name} is missing or incomplete: run `dvc repro capture` first"):
+            require(tmp_path / name, "capture")
 
 
 def test_output_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:

@@ -31,15 +31,12 @@ OURS = np.array(
 THEIRS = np.array([[0.5267, 0.1619, 0.18], [0.7409, 0.822, 0.6947], [0.7975, 0.847, 0.8548], [0.4829, 0.6139, 0.5066]])
 
 
-def test_wilson_interval_by_hand() -> None:
+def test_wilson_interval() -> None:
     """For 20 of 20, with z^2 = 3.8415: low = 20 / (20 + z^2) = 0.83887, high = 1."""
     low, high = wilson_interval(20, 20)
     assert low == pytest.approx(20 / (20 + 3.841458820694124))
     assert high == 1.0
-
-
-def test_wilson_interval_is_the_set_of_rates_the_score_test_keeps() -> None:
-    """At each end the observed rate lies exactly z standard errors, of that end, away."""
+    # At each end the observed rate lies exactly z standard errors, of that end, away.
     for end in wilson_interval(7, 20):
         assert abs(0.35 - end) / math.sqrt(end * (1 - end) / 20) == pytest.approx(1.959964, rel=1e-5)
 
@@ -50,23 +47,26 @@ def test_impossible_counts_are_refused(successes: int, trials: int) -> None:
         wilson_interval(successes, trials)
 
 
-def test_interquartile_mean_by_hand() -> None:
+def test_means_by_hand() -> None:
     """Of eight values the two lowest and the two highest go: (3 + 4 + 5 + 6) / 4 = 4.5, whatever the outer ones."""
     values = np.array([100.0, 3.0, 4.0, -7.0, 5.0, 6.0, 99.0, 0.0])
     assert interquartile_mean(values[:, None]) == pytest.approx(4.5)
     assert interquartile_mean(np.array([[1.0, 2.0, 6.0]])) == pytest.approx(3.0)  # 3 // 4 = 0: nothing goes
+    # On the first task 1 of 2 and a tie, (1 + 0.5) / 2; on the second none, though 9 beats all of the first.
+    ours, theirs = np.array([[2.0, 9.0]]), np.array([[1.0, 10.0], [2.0, 11.0]])
+    assert probability_of_improvement(ours, theirs) == pytest.approx((0.75 + 0.0) / 2)
 
 
-def test_bootstrap_interval_of_two_values_is_exact() -> None:
+def test_bootstrap_interval() -> None:
     """The mean of two draws from {0, 1} is 0, 1/2 or 1, the outer ones a quarter each: the interval is [0, 1]."""
     assert bootstrap_interval(mean, np.array([[0.0], [1.0]]), seed=1, num_resamples=500) == Interval(0.0, 1.0)
-
-
-def test_bootstrap_interval_depends_on_its_seed_alone() -> None:
     samples = np.array([[10.0], [10.5], [11.0], [12.0], [15.0]])
     first, again, other = (bootstrap_interval(median, samples, seed=s, num_resamples=50) for s in (1, 1, 2))
     assert first == again
     assert first != other
+    # Tasks of one value each have no spread, however different they are.
+    same = np.tile([0.1, 0.9], (4, 1))
+    assert bootstrap_interval(interquartile_mean, same) == (0.5, 0.5)
 
 
 def naive_share_faster(first: list[float | None], second: list[float | None]) -> float:
@@ -77,7 +77,7 @@ def naive_share_faster(first: list[float | None], second: list[float | None]) ->
     return score / (len(first) * len(second))
 
 
-def test_rank_sum_agrees_with_counting_pairs() -> None:
+def test_rank_sum() -> None:
     generator = np.random.default_rng(5)
     for _ in range(20):
         first, second = (
@@ -86,13 +86,8 @@ def test_rank_sum_agrees_with_counting_pairs() -> None:
         result = rank_sum(first, second)
         assert result is not None
         assert result.share_faster == pytest.approx(naive_share_faster(first, second))
-
-
-def test_rank_sum_p_value_by_hand() -> None:
-    """Three against three, all faster: U = 0, mean 4.5, variance 3 * 3 * 7 / 12 = 5.25.
-
-    With continuity z = 4 / sqrt(5.25) = 1.7457, two-sided p = erfc(z / sqrt 2) = 0.0808.
-    """
+    # Three against three, all faster: U = 0, mean 4.5, variance 3 * 3 * 7 / 12 = 5.25. With continuity z = 4 /
+    # sqrt(5.25) = 1.7457, two-sided p = erfc(z / sqrt 2) = 0.0808.
     result = rank_sum([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
     assert result is not None
     assert result.share_faster == 1.0
@@ -100,25 +95,10 @@ def test_rank_sum_p_value_by_hand() -> None:
     assert result.p_value == pytest.approx(0.0808, abs=1e-4)
 
 
-def test_values_are_those_of_rliable() -> None:
+def test_values_and_intervals_are_those_of_rliable() -> None:
     assert interquartile_mean(OURS) == pytest.approx(0.6809333333333334, abs=1e-12)
     assert probability_of_improvement(OURS, THEIRS) == pytest.approx(0.5083333333333333, abs=1e-12)
-
-
-def test_intervals_are_those_of_rliable() -> None:
-    """The bootstrap draws at random: its ends are known to a hundredth or so."""
+    # The bootstrap draws at random: its ends are known to a hundredth or so.
     assert bootstrap_interval(interquartile_mean, OURS) == pytest.approx((0.5829, 0.7540), abs=0.01)
     both = bootstrap_interval(probability_of_improvement, OURS, THEIRS)
     assert both == pytest.approx((0.2667, 0.7417), abs=0.03)
-
-
-def test_ties_count_half_and_tasks_are_not_mixed() -> None:
-    """On the first task 1 of 2 and a tie, (1 + 0.5) / 2; on the second none, though 9 beats all of the first."""
-    ours, theirs = np.array([[2.0, 9.0]]), np.array([[1.0, 10.0], [2.0, 11.0]])
-    assert probability_of_improvement(ours, theirs) == pytest.approx((0.75 + 0.0) / 2)
-
-
-def test_runs_are_drawn_within_their_task() -> None:
-    """Tasks of one value each have no spread, however different they are."""
-    same = np.tile([0.1, 0.9], (4, 1))
-    assert bootstrap_interval(interquartile_mean, same) == (0.5, 0.5)

@@ -29,11 +29,10 @@ from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError
 from rulka.device import CPU
 from rulka.errors import UserError
-from rulka.evaluation.contest import trained_tracks
-from rulka.evaluation.race import EvaluationRaces, Policy, race
+from rulka.evaluation.contest import Driver, race_all, trained_tracks
+from rulka.evaluation.race import EvaluationRaces, Policy
 from rulka.evaluation.results import RaceResult, finish_times_s
 from rulka.params import Params
-from rulka.progress import Progress
 from rulka.registry.kept import format_seconds
 from rulka.statistics import Interval, Scores, bootstrap_interval, mean
 from rulka.tracks.track import Track
@@ -244,32 +243,22 @@ def race_pairs(
     evaluate = params.evaluate.asked_for(num_races, seed)
     _check_once(tracks)
     racers = [first] if first.name == second.name else [first, second]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that sums, and with them races, are the same on every run
     done: list[TrackPairs] = []
-    try:
-        with Progress("compare", len(tracks) * len(racers) * evaluate.num_races, "races", stream=stream) as bar:
-            for track in tracks:
-                races = EvaluationRaces.of(
-                    track, params.observation, params.actions, params.simulator, evaluate, params.race_end
-                )
-                results = [
-                    race(
-                        racer.policy,
-                        _as_seen_by(racer, races),
-                        on_ended=lambda num, r=racer: bar.advance(num, who=r.name),
-                    )
-                    for racer in racers
-                ]
-                done.append(TrackPairs(track, results[0], results[-1]))
-    finally:
-        torch.set_num_threads(threads)
+    for track in tracks:
+        races = EvaluationRaces.of(
+            track, params.observation, params.actions, params.simulator, evaluate, params.race_end
+        )
+        results = [_raced(racer, races, stream) for racer in racers]
+        done.append(TrackPairs(track, results[0], results[-1]))
     return Comparison(first, second, tuple(done), evaluate.seed)
 
 
-def _as_seen_by(racer: Racer, races: EvaluationRaces) -> EvaluationRaces:
+def _raced(racer: Racer, races: EvaluationRaces, stream: TextIO | None) -> list[RaceResult]:
+    """Returns the races of one of the two, who sees what it was made to see."""
     seen = getattr(racer.policy, "observation", races.settings.observation)
-    return replace(races, settings=races.settings.model_copy(update={"observation": seen}))
+    own = replace(races, settings=races.settings.model_copy(update={"observation": seen}))
+    driver = Driver(racer.name, racer.name, racer.policy)
+    return race_all([driver], own, [], stream=stream, label=f"compare on {races.track.name}").contestants[0].races
 
 
 def _check_once(tracks: Sequence[Track]) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import sys
 from contextlib import chdir
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -23,7 +21,9 @@ from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
 from tests.conftest import write_synthetic_frames
+from tests.exchange.conftest import MAP_UID, site
 from tests.recordings.race_writer import write_race
+from tests.tasks.test_evaluate import demonstration, save_driver, short_track
 
 TESTS = Path(__file__).parents[1]
 SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}
@@ -41,19 +41,7 @@ def call(arguments: str) -> int:
     return 0
 
 
-def _module(path: str) -> ModuleType:
-    """Loads a file of another room of the tests, whose names no import finds."""
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), TESTS / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
-EXCHANGE, EVALUATION = _module("exchange/conftest.py"), _module("tasks/test_evaluate.py")
-site = EXCHANGE.site
+__all__ = ["site"]
 """The small exchange of the tests of `fetch`, as a fixture here too."""
 
 
@@ -87,10 +75,10 @@ def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
     (made / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     shutil.copytree(TESTS.parent / "presets", made / "presets")
     shutil.copytree(recordings, made / "recordings")
-    races = tuple(EVALUATION.demonstration(number, speed) for number, speed in enumerate((6.0, 8.0)))
-    write_races(made / "data" / "races", RaceDataset(races, EVALUATION.short_track(), ()))
+    races = tuple(demonstration(number, speed) for number, speed in enumerate((6.0, 8.0)))
+    write_races(made / "data" / "races", RaceDataset(races, short_track(), ()))
     with chdir(TESTS.parent):
-        EVALUATION.save_driver(made / "data" / "agent", "agent", "ppo", FORWARD)
+        save_driver(made / "data" / "agent", "agent", "ppo", FORWARD)
     write_synthetic_frames(made / "data" / "frames", num_races=3, num_frames=10)
     (made / "runs" / "train" / "a" / "metrics.jsonl").write_text(json.dumps({"env_steps": 1}) + "\n")
     return made
@@ -100,7 +88,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path, site) -> Path:
     """The current folder: parameters, presets, recordings, races, frames, an agent, a training run."""
     project = shutil.copytree(made, tmp_path / "project")
-    site.add_map(7, EXCHANGE.MAP_UID)
+    site.add_map(7, MAP_UID)
     site.add_replay(7, 1, 1)
     monkeypatch.chdir(project)
     monkeypatch.setenv("RULKA_EXCHANGE_URL", site.url)

@@ -1,14 +1,13 @@
 """Promoted agents and nights are put under DVC."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rulka.cli import main
+from tests.cli.conftest import call
 
 
 def test_a_night_puts_what_it_keeps_under_dvc(
@@ -27,26 +26,18 @@ def test_a_night_puts_what_it_keeps_under_dvc(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
 
-    def night(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["rulka", "night", *arguments])
-        try:
-            main()
-        except SystemExit as end:
-            return int(end.code or 0)
-        return 0
-
-    assert night() == 0
+    assert call("night") == 0
     assert "there is no .dvc here, so that data/nights and data/agents has no versions" in capsys.readouterr().err
     Path(".dvc").mkdir()
     Path(".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
-    assert night("--json") == 0
+    assert call("night --json") == 0
     said = capsys.readouterr()
     assert json.loads(said.out) == {}, "what the flow reads"
     assert "`git add data/agents.dvc data/nights.dvc && git commit` keeps this version" in said.err
     assert Path("data/agents.dvc").is_file()
     assert Path("data/nights.dvc").is_file()
     Path("dvc.yaml").write_text("stages: {}}")
-    assert night("--date", "2026-11-23") == 1
+    assert call("night --date 2026-11-23") == 1
     said = capsys.readouterr().err
     assert said.startswith("error: the night of 2026-11-23 is noted, but DVC has not taken in data/nights and ")
     assert "`dvc add data/nights data/agents`." in said

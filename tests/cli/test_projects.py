@@ -24,16 +24,13 @@ def test_a_wheel_carries_what_a_project_has() -> None:
     assert set(CODE_FOLDERS) <= set(wheel["packages"])
 
 
-def test_a_new_project_has_all_and_a_second_time_nothing_is_missing(tmp_path: Path) -> None:
+def test_a_new_project_has_all_and_what_is_there_stays(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     written = make_project(folder)
     assert set(written) == {path.parts[0] for path in FILES} | set(CODE_FOLDERS)
     assert all((folder / path).exists() for path in FILES)
     assert (folder / "tasks").resolve() == ROOT / "tasks"
     assert make_project(folder) == []
-
-
-def test_what_is_there_stays_and_what_is_missing_comes_back(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     make_project(folder)
     (folder / "params.yaml").write_text("mine")
@@ -45,14 +42,11 @@ def test_what_is_there_stays_and_what_is_missing_comes_back(tmp_path: Path) -> N
     assert (folder / "rulka").resolve() == ROOT / "rulka"
 
 
-def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+def test_other_folders(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UserError, match="holds something else than a project"):
         make_project(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_in_git_dvc_asks_git(tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     (tmp_path / ".git").mkdir()
     make_project(tmp_path)

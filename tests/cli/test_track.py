@@ -1,31 +1,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from rulka import cli
 from rulka.report.road import SURFACES
 from rulka.report.theme import STYLE
 from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
+from tests.cli.conftest import call
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def rulka(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["rulka", *arguments])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of() -> None:
@@ -64,19 +54,12 @@ def test_a_sheet_has_a_place_for_each() -> None:
         plt.close(figure)
 
 
-def test_show_writes_a_picture_and_tells_facts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_writes_a_picture_and_tells_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "oval.png"
-    assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(out), "--json") == 0
+    assert call(f"track show copper-oval --out {out} --json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert out.read_bytes().startswith(PNG)
     assert (facts["name"], facts["length_m"], facts["difficulty"]) == ("Copper Oval", 400.0, "easy")
-    assert rulka(monkeypatch, "track", "list") == 0
-    listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed[1:]] == [entry.slug for entry in CAMPAIGN]
-    assert rulka(monkeypatch, "track", "list", "--json") == 0
-    assert [entry["slug"] for entry in json.loads(capsys.readouterr().out)] == [entry.slug for entry in CAMPAIGN]
 
 
 def test_a_track_of_the_dataset_is_known_by_its_uid(
@@ -87,37 +70,34 @@ def test_a_track_of_the_dataset_is_known_by_its_uid(
     track = generate_track(5, 150.0, 16.0, 0.06, 60.0)
     (tmp_path / "data" / "races" / "tracks").mkdir(parents=True)
     track.save(tmp_path / "data" / "races" / "tracks" / f"{track.uid}.npz")
-    assert rulka(monkeypatch, "track", "show", track.uid, "--json") == 0
+    assert call(f"track show {track.uid} --json") == 0
     assert json.loads(capsys.readouterr().out)["uid"] == track.uid
-    assert rulka(monkeypatch, "track", "show", "generated-6-150") == 1
+    assert call("track show generated-6-150") == 1
     assert f"neither a file nor one of {track.uid}, copper-oval" in capsys.readouterr().err
 
 
-def test_wrong_requests_are_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rulka(monkeypatch, "track", "show", "nope") == 1
+def test_wrong_requests_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("track show nope") == 1
     assert "there is no track 'nope'" in capsys.readouterr().err
-    assert rulka(monkeypatch, "track", "show") == rulka(monkeypatch, "track", "list", "copper-oval") == 2
+    assert call("track show") == call("track list copper-oval") == 2
     capsys.readouterr()
-    assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(tmp_path / "a.jpg")) == 1
+    assert call(f"track show copper-oval --out {tmp_path}/a.jpg") == 1
     assert "must end in .png" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(tmp_path / "file" / "a.png")) == 1
+    assert call(f"track show copper-oval --out {tmp_path}/file/a.png") == 1
     assert "cannot be written" in capsys.readouterr().err
-    assert rulka(monkeypatch, "track", "show", str(ROOT / "params.yaml")) == 1
+    assert call(f"track show {ROOT}/params.yaml") == 1
     assert "params.yaml is not a readable track file: another kind of file" in capsys.readouterr().err
 
 
-def test_the_page_lists_what_the_command_lists(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_lists_what_the_command_lists(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
-    assert rulka(monkeypatch, "track", "list") == rulka(monkeypatch, "track", "list", "--json") == 0
+    assert call("track list") == call("track list --json") == 0
     *listed, found = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == [entry.slug for entry in CAMPAIGN]
     for entry, facts in zip(CAMPAIGN, json.loads(found), strict=True):
         facts_of = f"{entry.style.name} | {entry.length_m:,.0f} m | {facts['climb_m']:.0f} m"
         row = f"| {entry.name} | `{entry.slug}` | {facts_of} |"
         assert f"{row} {entry.features} |" in page
-        assert any(line.split()[0] == entry.slug for line in listed)
+        assert facts["slug"] == entry.slug
     assert (ROOT / "docs" / "images" / "campaign.png").stat().st_size < 400_000

@@ -49,11 +49,15 @@ def test_the_report_is_served_with_its_own_style(client: TestClient, project: Pa
     assert "style-src 'unsafe-inline'" in answer.headers["content-security-policy"]
 
 
-def test_no_other_file_is_served(client: TestClient, project: Path) -> None:
+def test_no_other_file_and_no_other_host(client: TestClient, project: Path) -> None:
     (project / "data/evaluation").mkdir(parents=True)
     (project / "data/evaluation/metrics.json").write_text("{}")
     for name in ("race.mp4", "metrics.json", "..%2F..%2Fparams.yaml", "../../params.yaml"):
         assert client.get(f"/evaluation/{name}").status_code == 404
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+    assert client.get("/", headers={"host": "localhost:8480"}).status_code == 200
+    assert moment("2026-11-23T22:24:51") == "2026-11-23 22:24"
+    assert moment("yesterday") == "yesterday"
 
 
 def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path) -> None:
@@ -101,11 +105,6 @@ def test_a_training_with_its_track(client: TestClient, run: Path) -> None:
     assert "track.npz is not a readable track file" in damaged.json()["text"]
 
 
-def test_other_names_of_this_machine_are_refused(client: TestClient) -> None:
-    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
-    assert client.get("/", headers={"host": "localhost:8480"}).status_code == 200
-
-
 def test_the_server_answers_and_ends(run: Path) -> None:
     """On this machine alone; of a training that goes on it tells the newest at the next request."""
     with open_port(0) as door:
@@ -140,8 +139,3 @@ def test_a_busy_port_is_one_line(
     said = capsys.readouterr().err
     assert f"port {port} of this machine is taken" in said
     assert "--port" in said
-
-
-def test_moments() -> None:
-    assert moment("2026-11-23T22:24:51") == "2026-11-23 22:24"
-    assert moment("yesterday") == "yesterday"

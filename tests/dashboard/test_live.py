@@ -31,6 +31,11 @@ def test_snapshot_by_hand(run: Path) -> None:
     assert shown["is_running"]
     assert [car[2] for car in shown["cars"]] == [40.0, 30.0, 5.0]  # collector 0 first; who is nowhere is not shown
     assert shown["num_damaged"] == 0
+    lines = [json.dumps({"env_steps": k, "loss": k}) + "\n" for k in range(1001)]
+    (run / METRICS_FILE).write_text("".join(lines))
+    curve = snapshot(run)["curves"]["loss"]
+    assert len(curve) <= MAX_POINTS
+    assert curve[-1] == [1000, 1000]
 
 
 def test_cars_and_road_lie_on_one_page(track: Track) -> None:
@@ -45,9 +50,6 @@ def test_cars_and_road_lie_on_one_page(track: Track) -> None:
     edges = [np.array(outline[side][zone // 4][:2]) for side in ("left", "right")]
     np.testing.assert_allclose(middle, (edges[0] + edges[1]) / 2, atol=0.02)
     np.testing.assert_allclose(aside, 0.75 * edges[0] + 0.25 * edges[1], atol=0.1)
-
-
-def test_an_outline_goes_from_start_to_finish(track: Track) -> None:
     outline = track_outline(track)
     assert len(outline["left"]) == len(outline["right"])
     assert len(outline["gates"]) == 1 + len(track.gate_m)
@@ -56,10 +58,16 @@ def test_an_outline_goes_from_start_to_finish(track: Track) -> None:
     assert track_outline(None)["left"] == []
 
 
-def test_a_damaged_file_of_cars_is_no_cars(tmp_path: Path) -> None:
+def test_damage_is_left_out_and_counted(tmp_path: Path, run: Path) -> None:
     for text in ("", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}'):
         (tmp_path / LIVE_FILE).write_text(text)
         assert len(read_live(tmp_path).cars) == 0
+    (run / METRICS_FILE).write_bytes(
+        b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
+    )
+    shown = snapshot(run)
+    assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
+    assert shown["num_damaged"] == 3
 
 
 def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,23 +88,6 @@ def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
     for ago_s in (2 * PATIENCE_S, -3600.0):
         (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - ago_s}))
         assert not snapshot(run)["is_running"]
-
-
-def test_long_curves_are_thinned_and_keep_their_newest_point(run: Path) -> None:
-    lines = [json.dumps({"env_steps": k, "loss": k}) + "\n" for k in range(1001)]
-    (run / METRICS_FILE).write_text("".join(lines))
-    curve = snapshot(run)["curves"]["loss"]
-    assert len(curve) <= MAX_POINTS
-    assert curve[-1] == [1000, 1000]
-
-
-def test_damaged_lines_are_left_out_and_counted(run: Path) -> None:
-    (run / METRICS_FILE).write_bytes(
-        b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
-    )
-    shown = snapshot(run)
-    assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
-    assert shown["num_damaged"] == 3
 
 
 def lines_of(*numbers: int) -> str:

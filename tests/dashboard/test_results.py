@@ -68,17 +68,7 @@ def test_paces_are_in_time_and_all_tracks_come_first(client: TestClient, project
     assert rows == [("all-1", 44.0), ("tiny", 44.0), ("all-1", 45.0), ("tiny", 45.0)]
 
 
-def test_a_damaged_history_is_named(client: TestClient, project: Path) -> None:
-    write_nights(1)
-    with (NIGHTS / "history.csv").open("a") as file:
-        file.write("x,y\n")
-    said = client.get("/nights").text
-    assert "history.csv is damaged in line 4" in said
-    assert "dvc checkout data/nights.dvc" in said
-    assert client.get("/nights.json").status_code == 404
-
-
-def test_films_of_records(client: TestClient, project: Path) -> None:
+def test_films_of_records_and_a_damaged_history(client: TestClient, project: Path) -> None:
     write_nights(1)
     (NIGHTS / "records").mkdir()
     (NIGHTS / "records/tiny.mp4").write_bytes(b"film")
@@ -86,3 +76,9 @@ def test_films_of_records(client: TestClient, project: Path) -> None:
     assert client.get("/records/tiny").content == b"film"
     assert client.get("/records/all-1").status_code == 404
     assert record_file("../history") is None
+    with (NIGHTS / "history.csv").open("a") as file:
+        file.write("x,y\n")
+    said = client.get("/nights").text
+    assert "history.csv is damaged in line 4" in said
+    assert "dvc checkout data/nights.dvc" in said
+    assert client.get("/nights.json").status_code == 404

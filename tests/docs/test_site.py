@@ -75,8 +75,5 @@ def test_the_site_builds_and_needs_nothing_from_outside(site: Path) -> None:
         assert len(targets) > 3
         assert [name for name in targets if re.match(r"(?:[a-z]+:)?//", name)] == []
         assert [name for name in targets if not (page.parent / name).is_file()] == []
-
-
-def test_the_site_has_the_schema_and_an_index_to_search_without_a_server(site: Path) -> None:
     assert json.loads((site / "params.schema.json").read_text())["title"] == "Rulka's params.yaml"
     assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")

@@ -26,9 +26,6 @@ def test_what_is_told_of_races_by_hand(make_race: Callable[..., RaceResult]) -> 
     races = [make_race(10, stop_m=20), make_race(10, stop_m=40), make_race(20, stop_m=20), make_race(10), make_race(20)]
     assert ClosedLoop.of(races) == ClosedLoop(5, 0.4, 56.0, 7.5, 4.4, 2.0)
     assert ClosedLoop.of(races[3:]).median_unfinished_s is None
-
-
-def test_a_driver_is_better_by_finishes_then_by_time_then_by_progress() -> None:
     from_worst_to_best = [
         ClosedLoop(4, *values, 9.0, 9.0)
         for values in ((0.0, 40.0, None), (0.0, 60.0, None), (0.25, 30.0, 30.0), (0.25, 20.0, 20.0), (1.0, 100.0, 25.0))

@@ -44,10 +44,7 @@ def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRac
     text = format_metrics(metrics)
     assert "1.250" in text
     assert "medals  author 4.00 s, gold 5.00 s, silver 5.00 s, bronze 7.00 s" in text
-
-
-def test_what_did_not_race_has_no_row(track: Track, make_race: MakeRace) -> None:
-    """On another track than that of the demonstrations there are none, which is no 0 of 0."""
+    # On another track than that of the demonstrations there are none, which is no 0 of 0.
     whole = make_evaluation(track, make_race)
     assert "demonstrations" in format_metrics(metrics_of(whole, 1, "ppo"))
     metrics = metrics_of(replace(whole, demonstrations=[], reference=None), 1, "ppo")

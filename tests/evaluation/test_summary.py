@@ -21,9 +21,6 @@ def test_summary_by_hand(make_race: MakeRace) -> None:
     assert (entry["best_time_s"], entry["median_time_s"]) == (4.0, 5.0)
     assert entry["mean_progress_m"] == pytest.approx(90.0)
     assert entry["median_time_interval_s"][0] >= 4.0
-
-
-def test_summary_without_a_finish_has_no_times_but_is_valid_json(make_race: MakeRace) -> None:
     summary = summarise([make_race(10, stop_m=30), make_race(10, stop_m=50)], seed=1)
     entry = json.loads(json.dumps(summary, allow_nan=False))
     assert entry["finish_rate"] == 0.0

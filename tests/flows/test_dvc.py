@@ -36,15 +36,12 @@ def test_a_failed_stage_is_an_error(toy_project: Path) -> None:
     assert "no luck" in failure.value.lines
 
 
-def test_stages_with_changes_are_named(toy_project: Path) -> None:
+def test_stages_with_changes_are_named_and_so_is_a_damaged_lock_file(toy_project: Path) -> None:
     assert changed_stages() == {"races", "capture", "evaluate"}
     dvc("repro")
     assert changed_stages() == set()
     change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
     assert changed_stages() == {"races"}
-
-
-def test_a_damaged_lock_file_is_named_with_what_to_do(toy_project: Path) -> None:
     Path("dvc.lock").write_text("stages: {x: [")
     with pytest.raises(LockFileError, match=r"dvc\.lock is damaged") as caught:
         changed_stages()

@@ -71,15 +71,6 @@ def test_a_damaged_entry_of_dvcs_cache_is_not_taken(toy_project: Path) -> None:
     assert Path("data/frames/x").read_text() == "1\n"
 
 
-@pytest.mark.slow
-def test_a_cut_off_output_is_brought_back(toy_project: Path) -> None:
-    reproduced("races")
-    reproduced("capture")
-    Path("data/frames/x").write_text("")
-    assert reproduced("capture") is Outcome.RESTORED
-    assert Path("data/frames/x").read_text() == "1\n"
-
-
 @dataclass(frozen=True)
 class Up:
     """`rulka up` of the working directory, ready."""

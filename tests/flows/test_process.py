@@ -39,20 +39,14 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.process.SAVE_GRACE_S", PATIENCE_S)
 
 
-def test_lines_of_both_streams_arrive_in_order() -> None:
+def test_lines_arrive_in_order_while_the_command_runs(tmp_path: Path) -> None:
     code = "import sys, os; print('one'); print(); print('two', file=sys.stderr); print(os.environ['PATH'])"
     lines: list[str] = []
     run_in_group(python(code), lines.append, PATIENCE_S)
     assert lines[:2] == ["one", "two"]
     assert lines[2].startswith(os.path.dirname(sys.executable) + os.pathsep)
-
-
-def test_lines_arrive_while_the_command_runs(tmp_path: Path) -> None:
-    """Its second comes when somebody has heard the first."""
+    # Its second comes when somebody has heard the first.
     assert run_in_group(python(SLOW, tmp_path / "a"), lambda line: (tmp_path / line).touch(), PATIENCE_S) == ["a", "b"]
-
-
-def test_a_failure_names_the_command_and_its_exit_code() -> None:
     with pytest.raises(CommandError, match=r"raise SystemExit\(3\)` failed with exit code 3"):
         run_in_group(python("raise SystemExit(3)"), lambda _: None, PATIENCE_S)
 

@@ -87,7 +87,9 @@ def test_the_progress_of_a_stage_is_what_its_lines_say(capsys: pytest.CaptureFix
     assert said == ["compiling", "train: 3/8 steps (38 %), 0 steps/s, done"]
 
 
-def test_a_stage_without_numbers_shows_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_without_numbers_shows_its_beginning_and_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     told: list[float] = []
     monkeypatch.setattr("flows.shown.create_progress_artifact", lambda percent, **_: told.append(percent) or 7)
     monkeypatch.setattr("flows.shown.update_progress_artifact", lambda _, percent, **__: told.append(percent))
@@ -98,6 +100,7 @@ def test_a_stage_without_numbers_shows_its_beginning_and_its_end(monkeypatch: py
     listener.end()
     listener.end()
     assert told == [0.0, 100.0]
+    assert numbers_of(tmp_path) == {}
 
 
 def test_a_server_that_is_away_costs_no_stage(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +116,3 @@ def test_a_server_that_is_away_costs_no_stage(toy_project: Path, monkeypatch: py
     Path("data/evaluation/metrics.json").write_text('{"seed": 1}')
     show_results("evaluate", said.append)
     assert said == ["evaluate: 1/2 races (50 %)", *["not shown on Prefect's pages: connection refused"] * 2]
-
-
-def test_an_output_without_numbers_has_none(tmp_path: Path) -> None:
-    assert numbers_of(tmp_path) == {}

@@ -69,12 +69,10 @@ class TestPassword:
         answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert answer.stdout.split() == [made, made]
 
-    def test_the_one_of_the_environment_comes_first(self) -> None:
+    def test_the_one_of_the_environment_comes_first_and_a_file_without_one_is_named(self) -> None:
         with temporary_settings({PREFECT_API_AUTH_STRING: "me:mine"}):
             assert password() == "me:mine"
         assert not PROFILES_FILE.exists()
-
-    def test_a_file_without_one_is_named(self) -> None:
         PROFILES_FILE.parent.mkdir()
         PROFILES_FILE.write_text('active = "a"\n[profiles.a]\n')
         with pytest.raises(UpError, match="its active profile has no PREFECT_API_AUTH_STRING"):
@@ -123,13 +121,6 @@ class TestRefusals:
         assert answer.returncode == 1
         assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
         assert not (toy_project / ".prefect").exists()
-
-    def test_a_folder_that_is_no_project_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        answer = subprocess.run([*RULKA, "up"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert answer.returncode == 1
-        assert answer.stderr == f"error: there is no dvc.yaml in {tmp_path}\n  Run this from the root of the project.\n"
-        assert not list(tmp_path.iterdir())
 
 
 class TestWatch:

@@ -35,8 +35,6 @@ class TestNames:
         assert find_agent("latest") == AGENT
         assert find_agent("promoted") == find_agent(name) == place
         assert find_agent("slow") == Path("slow")
-
-    def test_an_unknown_name_is_answered_with_the_nearest(self) -> None:
         name = name_of(AGENT)
         with pytest.raises(UnknownAgentError, match=f"no agent '{name[:-1]}'; did you mean {name}") as caught:
             find_agent(name[:-1])
@@ -66,13 +64,11 @@ class TestList:
         assert table[1].endswith("promoted")
         assert table[2].endswith("latest")
 
-    def test_the_same_agent_stands_there_once(self) -> None:
+    def test_the_same_agent_stands_there_once_and_a_damaged_one_says_why(self) -> None:
         promoted(AGENT)
         [entry] = known_agents()
         assert (entry.is_promoted, entry.is_latest) == (True, True)
         assert entry.folder.startswith("data/agents/")
-
-    def test_a_damaged_one_says_why_it_cannot_be_used(self) -> None:
         (promoted(AGENT) / "weights.safetensors").write_bytes(b"no weights")
         [entry] = known_agents()
         assert "weights.safetensors is damaged" in entry.problem
@@ -88,13 +84,11 @@ class TestKeeping:
         assert find_agent("promoted") == place
         assert name_of(place) == place.name != name_of(AGENT)
 
-    def test_promotions_are_appended_and_the_last_one_counts(self) -> None:
+    def test_promotions_are_appended_and_a_damaged_list_is_named(self) -> None:
         promoted(AGENT)
         promoted(Path("slow"))
         assert [each.name for each in promotions()] == [name_of(AGENT), name_of(Path("slow"))]
         assert promoted_name() == name_of(Path("slow"))
-
-    def test_a_damaged_list_is_named(self) -> None:
         promoted(AGENT)
         Path("data/agents/promotions.jsonl").write_text("{")
         with pytest.raises(UserError, match=r"promotions.jsonl is damaged"):

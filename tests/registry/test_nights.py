@@ -92,7 +92,7 @@ def two_tracks():
 
 
 class TestRows:
-    def test_the_pace_counts_races_that_did_not_finish_as_nothing(self) -> None:
+    def test_paces_and_what_is_below(self) -> None:
         rows = first_rows()
         assert [(row.role, row.track) for row in rows] == [
             (role, track) for role in ("promoted", "latest") for track in ("track 0", "track 1", ALL_TRACKS)
@@ -103,8 +103,6 @@ class TestRows:
         assert promoted.pace_low_mps < promoted.pace_mps < promoted.pace_high_mps < 15.0
         assert (promoted.before_mps, promoted.is_worse) == (None, False)
         assert rows[5].pace_low_mps == rows[5].pace_high_mps == 20.0
-
-    def test_below_is_an_interval_of_the_difference_without_0(self) -> None:
         row = first_rows()[2]
         assert judge(row, past(row.pace_high_mps + 0.001)).is_below
         assert not judge(row, past(row.pace_high_mps)).is_below
@@ -164,11 +162,9 @@ class TestRows:
         assert low <= np.mean([one.is_worse for one, _ in found]) <= high
         assert np.mean([one.is_worse or two.is_worse for one, two in found]) >= second
 
-    def test_the_mean_is_of_the_last_seven_nights(self) -> None:
+    def test_nights_before_count_once_the_last_seven(self) -> None:
         rows = rows_of(two_tracks(), MONDAY, past(0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
         assert rows[2].before_mps == 4.0
-
-    def test_a_repeated_night_counts_once_and_not_for_itself(self) -> None:
         first, second = past(10.0, 20.0)
         again = replace(first, pace_mps=12.0)
         assert rows_of(two_tracks(), MONDAY, [first, second, again])[2].before_mps == 16.0
@@ -184,7 +180,7 @@ class TestRows:
 
 @pytest.mark.usefixtures("project")
 class TestNights:
-    def test_the_first_night_promotes_the_only_agent(self, params: Params) -> None:
+    def test_the_first_night_promotes_the_only_agent_and_the_next_is_appended(self, params: Params) -> None:
         night = raced(MONDAY, params)
         assert promoted_name() == name_of(Path("data/agent"))
         assert "It is the first" in night.promoted
@@ -193,16 +189,13 @@ class TestNights:
         assert [row.seed for row in night.rows] == [seed_of(MONDAY)] * 4
         assert "the first night" in night.describe()
         assert "WORSE" not in night.describe()
-
-    def test_the_history_is_appended_to_and_read_back(self, params: Params) -> None:
-        monday = raced(MONDAY, params)
         before = HISTORY.read_text()
         tuesday = raced(TUESDAY, params)
         after = HISTORY.read_text()
         assert after.startswith(before)
         assert after.splitlines()[0] == ",".join(COLUMNS)
-        assert tuple(read_history()) == (*monday.rows, *tuesday.rows)
-        assert tuesday.rows[-1].before_mps == monday.rows[-1].pace_mps
+        assert tuple(read_history()) == (*night.rows, *tuesday.rows)
+        assert tuesday.rows[-1].before_mps == night.rows[-1].pace_mps
 
     def test_a_latest_agent_that_wins_is_promoted_and_one_that_does_not_is_not(self, params: Params) -> None:
         slow, quick = Path("slow"), Path("data/agent")

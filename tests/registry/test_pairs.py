@@ -54,48 +54,36 @@ def comparison(*tracks: tuple[list[RaceResult], list[RaceResult]]) -> Comparison
 
 
 class TestLead:
-    def test_what_the_slower_one_had_still_to_go(self) -> None:
+    def test_lead_by_hand(self) -> None:
         # 60 m at 20 m/s take 3 s, in which a car at 15 m/s drives 45 m: 15 of 60 m are left.
         assert lead(driven(20.0), driven(15.0)) == pytest.approx(0.25)
         assert lead(driven(15.0), driven(20.0)) == pytest.approx(-0.25)
         assert lead(driven(15.0), driven(15.0)) == 0.0
-
-    def test_a_race_that_did_not_finish_counts_for_nothing_beside_one_that_did(self) -> None:
         assert lead(driven(10.0), driven(30.0, until_m=59.0)) == 1.0
         assert lead(driven(30.0, until_m=59.0), driven(10.0)) == -1.0
-
-    def test_where_neither_finished_the_furthest_points_count(self) -> None:
         assert lead(driven(10.0, until_m=30.0), driven(30.0, until_m=45.0)) == pytest.approx(-0.25)
-
-    def test_a_sample_behind_the_finish_makes_no_difference(self) -> None:
         slow = driven(15.0)
         longer = replace(slow, sample_ms=slow.sample_ms + (slow.sample_ms == slow.sample_ms[-1]) * 40)
         assert lead(driven(20.0), longer) == pytest.approx(0.25)
 
 
 class TestStatistics:
-    def test_the_mean_is_over_tracks_alike_and_a_sure_lead_wins(self) -> None:
+    def test_what_wins_and_what_does_not(self) -> None:
         sure = ([driven(20.0)] * 10, [driven(15.0)] * 10)
         found = comparison(sure, sure)
         assert found.lead == pytest.approx(0.25)
         assert found.interval == pytest.approx((0.25, 0.25))
         assert found.winner is found.first
         assert comparison((sure[1], sure[0])).to_json()["winner"] == "b"
-
-    def test_leads_to_both_sides_win_nothing(self) -> None:
         mixed = ([driven(20.0)] * 5 + [driven(15.0)] * 5, [driven(15.0)] * 5 + [driven(20.0)] * 5)
         found = comparison(mixed)
         assert found.interval.low < 0.0 < found.interval.high
         assert found.winner is None
         assert verdict(found.to_json()).startswith("Nobody wins: this may be chance. 10 pairs")
-
-    def test_few_pairs_win_nothing_however_clear(self) -> None:
         found = comparison(([driven(20.0)] * 9, [driven(15.0)] * 9))
         assert found.interval.low > 0.0
         assert found.winner is None
         assert "too few pairs to tell" in verdict(found.to_json())
-
-    def test_gains_are_of_pairs_that_both_finished(self) -> None:
         found = comparison(([driven(20.0), driven(20.0)], [driven(15.0), driven(15.0, until_m=9.0)]))
         [track] = found.to_json()["tracks"]
         assert (track["finished_by_both"], track["gain_s"]) == (1, 1.0)
@@ -114,14 +102,10 @@ class TestRaces:
         assert found.lead == 1.0
         again = race_pairs(*racers, params, [short_track()], num_races=3, seed=7)
         assert again.to_json() == found.to_json()
-
-    def test_the_same_agent_races_once(self, racers: tuple[Racer, Racer], params: Params) -> None:
         stream = io.StringIO()
         found = race_pairs(racers[0], racers[0], params, [short_track()], num_races=2, stream=stream)
         assert "2/2 races" in stream.getvalue()
         assert found.lead == 0.0
-
-    def test_impossible_races_are_refused(self, racers: tuple[Racer, Racer], params: Params) -> None:
         with pytest.raises(UserError, match="0 races are too few"):
             race_pairs(*racers, params, [short_track()], num_races=0)
         with pytest.raises(UserError, match="-1 is no seed"):
@@ -129,12 +113,10 @@ class TestRaces:
         with pytest.raises(PairError, match="the track tiny is named twice"):
             race_pairs(*racers, params, [short_track()] * 2)
 
-    def test_an_agent_of_another_contract_is_refused_by_its_name(self, project: Path, params: Params) -> None:
+    def test_agents_of_other_contracts(self, project: Path, params: Params) -> None:
         actions = params.actions.model_copy(update={"ticks_per_action": 3})
         with pytest.raises(PairError, match=r"^quick cannot race: .*actions.ticks_per_action is 5, expected 3"):
             load_racer("quick", Path("data/agent"), params.model_copy(update={"actions": actions}))
-
-    def test_agents_that_see_otherwise_race_as_they_see(self, project: Path, params: Params) -> None:
         seen = params.observation.model_copy(update={"withheld": ("image",)})
         racer = load_racer("quick", Path("data/agent"), params.model_copy(update={"observation": seen}))
         found = race_pairs(racer, racer, params, [short_track()], num_races=1)
@@ -142,12 +124,10 @@ class TestRaces:
 
 
 class TestTracks:
-    def test_without_names_they_are_those_of_an_evaluation(self, project: Path, params: Params) -> None:
+    def test_names_stand_for_one_or_for_many(self, project: Path, params: Params) -> None:
         assert [track.uid for track in tracks_to_race_on((), params)] == ["tiny"]
         evaluate = params.evaluate.model_copy(update={"tracks": (MainTrackParams(kind="main"),)})
         assert len(tracks_to_race_on((), params.model_copy(update={"evaluate": evaluate}))) == 1
-
-    def test_names_stand_for_one_or_for_many(self, project: Path, params: Params) -> None:
         found = tracks_to_race_on(("main", "campaign"), params)
         assert [track.uid for track in found[:2]] == ["tiny", "campaign-copper-oval"]
         assert len(found) == 11

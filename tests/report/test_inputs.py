@@ -16,7 +16,7 @@ from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track
 
 
-def test_training_log_keeps_the_known_points_of_a_curve(tmp_path: Path) -> None:
+def test_training_log(tmp_path: Path) -> None:
     rows = [
         {"env_steps": 10, "minutes": 0.1, "record_s": None, "phase": "warm-up"},
         {"env_steps": 20, "minutes": 0.2, "record_s": 31.5},
@@ -30,9 +30,6 @@ def test_training_log_keeps_the_known_points_of_a_curve(tmp_path: Path) -> None:
     assert len(log.curve("minutes", "never_written")[0]) == 0
     assert log.curve("minutes", "finish_rate")[1].tolist() == [0.25]
     assert len(log.curve("minutes", "phase")[0]) == 0, "words are no curve"
-
-
-def test_a_broken_training_log_is_named(tmp_path: Path) -> None:
     path = tmp_path / "training.jsonl"
     for line in ('{"env_steps": 1, "minu', '{"minutes": 0.1}'):
         path.write_text(line)
@@ -55,23 +52,17 @@ def race_of(source: Source, gates: tuple[int, ...], race_time_ms: int | None, en
     )
 
 
-def test_demonstration_by_hand(track: Track) -> None:
+def test_demonstrations_by_hand(track: Track) -> None:
     """Finished after 5,050 ms: samples 0 to 5,100 ms are its race, with the gates' own times."""
     (result,) = demonstration_results([race_of("driver", (2000, 4000, 5050), 5050)], track)
     assert (result.time_ms, result.sample_ms[-1], result.progress_m) == (5050, 5100, 100.0)
     assert result.gate_times_ms.tolist() == [2000, 4000, 5050]
     np.testing.assert_allclose(result.along_m[:3], [0.0, 1.0, 2.0], atol=1e-4)
     assert result.controls[19:22, 1].tolist() == [0.0, 1.0, 1.0]  # gas is pressed at 2,000 ms
-
-
-def test_unfinished_demonstration_has_no_time(track: Track) -> None:
     (result,) = demonstration_results([race_of("driver", (2000,), None)], track)
     assert (result.time_ms, result.gate_times_ms.tolist()) == (None, [2000, 0, 0])
     assert result.progress_m == pytest.approx(60.0, abs=0.01)
-
-
-def test_finish_stands_last_even_when_checkpoints_are_missing(track: Track) -> None:
-    """A recording with fewer checkpoints than the track has gates still finishes at the last gate."""
+    # A recording with fewer checkpoints than the track has gates still finishes at the last gate.
     (result,) = demonstration_results([race_of("recording", (2000, 5050), 5050)], track)
     assert result.gate_times_ms.tolist() == [2000, 0, 5050]
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from rulka.cluster import CLUSTER_VARIABLE, ActorLostError, ClusterError, Node
+from rulka.cluster import ActorLostError, Node
 from rulka.study import nodes as nodes_module
 from rulka.study.nodes import deal, helped
-from rulka.study.population_run import run_population
 from tests.waiting import PATIENCE_S
 
 
@@ -75,7 +74,7 @@ def test_processes_work_in_the_folder_that_nodes_share(tmp_path: Path, monkeypat
     assert cluster.is_closed
 
 
-def test_what_failed_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_or_does_not_end_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(nodes_module, "END_GRACE_S", PATIENCE_S)
     cluster, said = Nodes([node(1, 2)]), []
@@ -84,9 +83,6 @@ def test_what_failed_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         pass
     assert said[2:] == ["node node-7: no such node", "node node-1: processes ended with (3,)"]
-
-
-def test_processes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(nodes_module, "END_GRACE_S", 0.0)
     cluster, said = Nodes([node(1, 2)]), []
@@ -94,12 +90,3 @@ def test_processes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest
         pass
     assert said[1:] == ["node node-1: its processes did not end, and are ended now"]
     assert cluster.is_closed
-
-
-def test_without_a_cluster_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = Path("populations/learning-rate.yaml").absolute()
-    monkeypatch.setenv(CLUSTER_VARIABLE, "nowhere")
-    said: list[str] = []
-    with pytest.raises(ClusterError, match="'nowhere' is no address of a cluster's head"):
-        run_population(file, None, said.append, on_cluster=True)
-    assert said == []

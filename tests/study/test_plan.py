@@ -40,42 +40,30 @@ def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def test_cells_are_variants_times_seeds_with_their_parameters(tmp_path: Path) -> None:
+def test_cells_are_variants_times_seeds_and_share_what_does_not_differ(tmp_path: Path) -> None:
     plan = read(tmp_path)
     assert plan.name == "test"
     assert [cell.name for cell in plan.cells] == [f"{name}/{seed}" for name in FILE["variants"] for seed in (1, 2)]
     assert [cell.params.train.seed for cell in plan.cells] == [1, 2] * 4
     assert {cell.params.train.max_env_steps for cell in plan.cells} == {1000}
     assert [cell.params.ppo.gamma.values[0] for cell in plan.cells if cell.variant == "slow"] == [0.9, 0.9]
-
-
-def test_cells_share_the_stages_that_do_not_differ(tmp_path: Path) -> None:
-    """`transfer` reads section `train`, as every one of its cells does: its seed lies there; and no algorithm's."""
+    # `transfer` reads section `train`, as every one of its cells does: its seed lies there; and no algorithm's.
     jobs = [job.name.partition("-")[0] for job in jobs_of(read(tmp_path).cells)]
     counts = {stage: jobs.count(stage) for stage in dict.fromkeys(jobs)}
     assert counts == {"races": 1, "capture": 2, "pretrain": 2, "clone": 3, "transfer": 6, "train": 8, "evaluate": 8}
-
-
-def test_a_job_reads_what_the_jobs_before_it_made(tmp_path: Path) -> None:
     jobs = read(tmp_path).cells[0].jobs
     assert jobs["train"].inputs == {
         "data/agent_init": jobs["transfer"].folder,
         "data/frames": jobs["capture"].folder,
         "data/races": jobs["races"].folder,
     }
-
-
-def test_every_seeded_parameter_takes_the_seed(tmp_path: Path) -> None:
+    assert [cell.name for cell in read(tmp_path).chosen(["slow/2"]).cells] == ["slow/2"]
+    with pytest.raises(UserError, match="has no cell slow/3"):
+        read(tmp_path).chosen(["slow/3"])
     plan = read(tmp_path, seeded=["pretrain.seed", "train.seed"], seeds=[7])
     assert {(cell.params.pretrain.seed, cell.params.train.seed, cell.params.clone.seed) for cell in plan.cells} == {
         (7, 7, 1)
     }
-
-
-def test_some_cells_can_be_chosen(tmp_path: Path) -> None:
-    assert [cell.name for cell in read(tmp_path).chosen(["slow/2"]).cells] == ["slow/2"]
-    with pytest.raises(UserError, match="has no cell slow/3"):
-        read(tmp_path).chosen(["slow/3"])
 
 
 @pytest.mark.parametrize(

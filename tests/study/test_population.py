@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from rulka.study.population import POPULATIONS, PopulationFolder, read_populatio
 from rulka.study.population_page import ancestry, format_standings
 from rulka.study.population_run import run_population
 from rulka.study.turn import Result
-from rulka.study.work import UnfinishedError
 from tests.study.conftest import write_project
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -57,13 +53,6 @@ params = yaml.safe_load(Path("params.yaml").read_text())
 rate = order["values"]["ppo.learning_rate"]
 assert params["ppo"]["learning_rate"] == rate
 assert params["train"]["max_env_steps"] == 1000 * (order["turn"] + 1)
-is_middle = (order["member"], order["turn"]) == (1, 1)
-if is_middle and params["ppo"]["gamma"] == 0.5:
-    raise SystemExit("error: gamma is bad")
-if is_middle and params["ppo"]["gamma"] == 0.55 and len(Path("starts").read_text()) == 1:
-    os.kill(os.getpid(), 9)
-while is_middle and params["ppo"]["gamma"] == 0.6 and len(Path("starts").read_text()) == 1:
-    time.sleep(0.05)
 while len([*Path().glob("../../member-*/turn-0000/starts")]) < int(os.environ.get("AT_ONCE", 1)):
     time.sleep(0.05)
 begin = Path(order["begin"] or "data/agent_init/weights")
@@ -122,17 +111,6 @@ def write(gamma: float = 0.99, **changes: object) -> Path:
     return path
 
 
-@contextmanager
-def started(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts the command as a process of its own, which does not outlive the block."""
-    command, pipe = [str(RULKA), "population", str(path), *options], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as worker:
-        try:
-            yield worker
-        finally:
-            worker.kill()
-
-
 def starts() -> dict[str, int]:
     """How often each turn was begun, by its folder."""
     found = POPULATIONS.glob("*/member-*/turn-*/starts")
@@ -153,17 +131,13 @@ def score(result: Result) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("num_turns", "least_rate", "most_rate", "num_copies"), [(4, 2e-4, 5e-4, 2), (14, 5e-4, 2e-3, 4)]
-)
-def test_members_find_a_rate_that_is_a_decade_off(
-    num_turns: int, least_rate: float, most_rate: float, num_copies: int
-) -> None:
+def test_members_find_a_rate_that_is_a_decade_off() -> None:
+    num_turns = 14
     said: list[str] = []
     ended = run_population(write(turns=num_turns), Path("page.md"), said.append)
-    assert least_rate < ended[0].values["ppo.learning_rate"] < most_rate
+    assert 5e-4 < ended[0].values["ppo.learning_rate"] < 2e-3
     assert ended[0].score == max(each.score or 0.0 for each in ended)
-    assert sum(each.num_copies for each in ended) >= num_copies
+    assert sum(each.num_copies for each in ended) >= 4
     assert Path(ended[0].folder, "data/agent/weights").is_file()
     assert len([line for line in said if "is done: " in line and line.startswith("turn")]) == 4 * num_turns
     (metrics,) = POPULATIONS.glob("*/evaluation/data/evaluation/metrics.json")
@@ -182,21 +156,15 @@ def test_members_find_a_rate_that_is_a_decade_off(
     assert Path("images/population-test-schedule.png").stat().st_size > 10_000
 
 
-def test_what_is_finished_is_not_done_again_and_old_checkpoints_go() -> None:
-    ended = run_population(write(), None, lambda _: None)
-    assert set(starts().values()) == {1}
-    assert len(starts()) == 12
-    said: list[str] = []
-    assert run_population(write(), None, said.append) == ended
-    assert set(starts().values()) == {1}
+def test_a_replaced_member_goes_on_from_the_best_and_what_is_finished_is_not_done_again() -> None:
+    path, said = write(turns=4), list[str]()
+    ended = run_population(path, None, lambda _: None)
+    assert run_population(path, None, said.append) == ended
+    assert list(starts().values()) == [1] * 16
     assert len(said) == 4
     kept = [path.parts[-4] for path in POPULATIONS.glob("*/member-*/turn-*/runs/train/checkpoint")]
-    assert sorted(kept) == ["turn-0002"] * 4
-
-
-def test_a_replaced_member_goes_on_from_the_best_and_with_other_values() -> None:
-    run_population(write(turns=4), None, lambda _: None)
-    turns = results(write(turns=4))
+    assert sorted(kept) == ["turn-0003"] * 4, "older ones are gone"
+    turns = results(path)
     copied = [result.order for turn in turns for result in turn if result.order.is_copied]
     assert copied
     for order in copied:
@@ -209,68 +177,33 @@ def test_a_replaced_member_goes_on_from_the_best_and_with_other_values() -> None
         assert means.index(max(means)) == order.parent
 
 
-@pytest.mark.parametrize(("num_others", "num_turns"), [(1, 2), pytest.param(2, 4, marks=pytest.mark.slow)])
-def test_several_processes_do_no_turn_twice_and_come_to_the_same(
-    num_others: int, num_turns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This one and others. None gets on before each has begun one of the first turns, as it does one at a time."""
-    path = write(turns=num_turns)
+def test_two_processes_do_no_turn_twice_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one and another. None gets on before each has begun one of the first turns, as it does one at a time."""
+    path = write(turns=2)
     alone = run_population(path, None, lambda _: None)
     turns = results(path)
     shutil.rmtree("runs")
-    monkeypatch.setenv("AT_ONCE", str(1 + num_others))
+    monkeypatch.setenv("AT_ONCE", "2")
     said: list[str] = []
-    with ExitStack() as all_of_them:
-        others = [all_of_them.enter_context(started(path, "--json")) for _ in range(num_others)]
-        assert run_population(path, None, said.append) == alone
-        texts = [other.communicate(timeout=PATIENCE_S) for other in others]
-    assert not any(other.returncode for other in others), texts
+    command, pipe = [str(RULKA), "population", str(path), "--json"], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as other:
+        try:
+            assert run_population(path, None, said.append) == alone
+            text, errors = other.communicate(timeout=PATIENCE_S)
+        finally:
+            other.kill()
+    assert other.returncode == 0, errors
     assert set(starts().values()) == {1}
-    assert len(starts()) == 4 * num_turns
+    assert len(starts()) == 4 * 2
     assert results(path) == turns
     place = PopulationFolder(read_population(path)).path.as_posix()
     shares = []
-    for lines in (said, *(error.splitlines() for _, error in texts)):
+    for lines in (said, errors.splitlines()):
         assert lines[1] == f"in {place}"
         shares.append(sum(line.startswith("turn") and "is done" in line for line in lines))
-    assert sum(shares) == 4 * num_turns
+    assert sum(shares) == 4 * 2
     assert all(shares), "they did it together"
-    for text, _ in texts:
-        assert [row["member"] for row in json.loads(text)] == [each.member for each in alone]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(number: signal.Signals) -> None:
-    """The middle turn waits for its second start."""
-    path = write(gamma=0.6)
-    with started(path) as first:
-        wait_for(lambda: starts().get("member-001/turn-0001") == 1, "the middle turn")
-        first.send_signal(number)
-        text = first.communicate(timeout=PATIENCE_S)
-    assert first.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), text
-    run_population(path, None, lambda _: None)
-    assert starts().pop("member-001/turn-0001") == 2
-    assert {count for place, count in starts().items() if place != "member-001/turn-0001"} == {1}
-
-
-def test_a_member_that_is_killed_goes_on() -> None:
-    said: list[str] = []
-    run_population(write(gamma=0.55, turns=2), None, said.append)
-    assert starts()["member-001/turn-0001"] == 2
-    assert "turn 1 of member 1 was killed: it goes on" in said
-
-
-def test_a_turn_that_fails_is_named_and_tried_again() -> None:
-    said: list[str] = []
-    with pytest.raises(UnfinishedError, match=r"^turn 1 of member 1 did not come to an end"):
-        run_population(write(gamma=0.5), None, said.append)
-    assert any("turn 1 of member 1 failed: gamma is bad; see runs/populations/test-" in line for line in said)
-    assert len(results(write(gamma=0.5))) == 1, "the others have done theirs, and wait"
-    assert starts() == {f"member-{member:03d}/turn-{turn:04d}": 1 for member in range(4) for turn in range(2)}
-    with pytest.raises(UnfinishedError):
-        run_population(write(gamma=0.5), None, said.append)
-    assert starts()["member-001/turn-0001"] == 2
+    assert [row["member"] for row in json.loads(text)] == [each.member for each in alone]
 
 
 def test_a_member_that_diverges_is_replaced_and_all_of_them_are_an_end() -> None:
@@ -282,7 +215,7 @@ def test_a_member_that_diverges_is_replaced_and_all_of_them_are_an_end() -> None
 
 
 def test_a_turn_that_somebody_is_at_is_left_alone() -> None:
-    folder = PopulationFolder(read_population(write()))
+    folder = PopulationFolder(read_population(write(turns=2)))
     left = [folder.turn_folder(2, 0)]
     with ThreadPoolExecutor(1) as pool, locked(*left):
         ended = pool.submit(run_population, Path("test.yaml"), None, lambda _: None)

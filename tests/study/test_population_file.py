@@ -41,30 +41,21 @@ def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def test_members_are_runs_with_seeds_of_their_own(tmp_path: Path) -> None:
+def test_members_turns_and_schedules(tmp_path: Path) -> None:
     population = read(tmp_path)
     assert population.name == "test"
     assert [cell.params.train.seed for cell in population.cells] == [7, 8, 9]
     assert list(population.cells[0].jobs) == ["races", "capture", "pretrain", "clone", "transfer"]
     assert population.cells[0].params.train.compared == ()
-
-
-def test_a_turn_ends_where_its_steps_and_those_before_it_are_used_up(tmp_path: Path) -> None:
     sections = read(tmp_path).sections(1, 2, {"impala.learning_rate": 3e-5})
     params = checked_params(sections, "a turn")
     assert params.train.max_env_steps == 3000
     assert (params.train.max_minutes, params.train.max_cpu_minutes) == (None, None)
     assert params.impala.learning_rate.at(Moment(123)) == 3e-5
-
-
-def test_schedules_over_the_budget_are_over_all_turns(tmp_path: Path) -> None:
-    """`impala.entropy_weight` is [[0, 0.003], [1, 0.0]] in the parameters; a turn is but a quarter of the budget."""
+    # `impala.entropy_weight` is [[0, 0.003], [1, 0.0]] in the parameters; a turn is but a quarter of the budget.
     params = checked_params(read(tmp_path).sections(0, 0, {}), "a turn")
     assert params.impala.entropy_weight.at(Moment(1000, share=1.0)) == pytest.approx(0.003 * 0.75)
     assert params.impala.entropy_weight.at(Moment(4000, share=1.0)) == 0.0
-
-
-def test_what_is_searched_is_compared_with_what_the_parameters_say(tmp_path: Path) -> None:
     hand_made = read(tmp_path).hand_made["impala.learning_rate"]
     assert [hand_made.at(Moment(0, share)) for share in (0.0, 1.0)] == [0.0002, 0.00002]
 

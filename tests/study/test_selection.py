@@ -29,14 +29,11 @@ def scores(*means: float, spread: float = 0.0) -> list[NDArray[np.float64]]:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_factor_multiplies_the_value_the_distance_from_one_or_the_magnitude() -> None:
+def test_a_factor_multiplies_and_nothing_leaves_its_range() -> None:
     assert RATE.times(1e-4, 2.0) == pytest.approx(2e-4)
     assert GAMMA.times(0.98, 0.5) == pytest.approx(0.99)
     assert GAMMA.times(0.98, 1.25) == pytest.approx(0.975)
     assert CRASH.times(-4.0, 0.5) == pytest.approx(-2.0)
-
-
-def test_nothing_leaves_its_range() -> None:
     assert RATE.times(0.09, 2.0) == 0.1
     assert RATE.times(1.5e-6, 0.5) == 1e-6
     assert GAMMA.times(0.998, 0.25) == 0.999
@@ -56,7 +53,7 @@ def test_draws_are_even_in_the_logarithm_and_within_bounds(searched: Searched) -
     assert np.mean(inside) == pytest.approx(sum(ends) / 2, abs=0.05 * abs(ends[1] - ends[0]))
 
 
-def test_members_begin_within_start_each_with_values_of_its_own() -> None:
+def test_first_and_explored_values() -> None:
     begun = [first_values(SEARCHED, 1, member) for member in range(4)]
     rates = [values["impala.learning_rate"] for values in begun]
     assert all(1e-5 <= rate <= 1e-4 for rate in rates)
@@ -64,9 +61,6 @@ def test_members_begin_within_start_each_with_values_of_its_own() -> None:
     assert {values["rewards.off_track"] for values in begun} == {-4.0}
     assert begun[2] == first_values(SEARCHED, 1, 2)
     assert begun[2] != first_values(SEARCHED, 2, 2)
-
-
-def test_exploring_multiplies_by_one_of_the_factors_or_draws_anew() -> None:
     values = {"impala.learning_rate": 1e-3, "impala.gamma": 0.98, "rewards.off_track": -4.0}
     found = explored(values, SEARCHED, Explore(factors=(2.0,), resample=0.0), seed=1, turn=3, member=0)
     assert found == pytest.approx({"impala.learning_rate": 2e-3, "impala.gamma": 0.96, "rewards.off_track": -8.0})
@@ -102,32 +96,20 @@ def test_a_range_that_holds_nothing_is_refused(values: dict[str, object], messag
 # Who goes on from whom ------------------------------------------------------------------------------------------------
 
 
-def test_members_are_ranked_by_their_mean_and_diverged_ones_are_last() -> None:
+def test_who_goes_on_from_whom() -> None:
     assert ranking([*scores(3.0, 5.0, 3.0), DIVERGED, *scores(9.0)]) == [4, 1, 0, 2, 3]
-
-
-def test_the_worst_of_four_goes_on_from_the_best() -> None:
     assert parents(scores(3.0, 5.0, 1.0, 4.0), 0.3, seed=1, turn=1) == [0, 1, 1, 3]
-
-
-def test_three_of_ten_go_on_from_the_three_best() -> None:
     found = [parents(scores(*range(10)), 0.3, seed=seed, turn=1) for seed in range(10)]
     assert all(each[3:] == list(range(3, 10)) for each in found)
     assert {parent for each in found for parent in each[:3]} == {7, 8, 9}
     assert found[5] == parents(scores(*range(10)), 0.3, seed=5, turn=1)
     assert found[5] != found[6] or found[5] != found[7]
-
-
-def test_a_gap_that_may_be_chance_changes_nobody() -> None:
     close = scores(1.0, 1.2, spread=2.0)
     assert gap(close[1], close[0]).low < 0.0 < gap(close[1], close[0]).high
     assert parents(close, 0.5, seed=1, turn=1) == [0, 1]
     far = scores(1.0, 6.0, spread=2.0)
     assert gap(far[1], far[0]).low > 0.0
     assert parents(far, 0.5, seed=1, turn=1) == [1, 1]
-
-
-def test_whoever_has_diverged_goes_on_from_one_of_the_best_however_many_they_are() -> None:
     ours = scores(2.0, 2.0)
     assert parents([DIVERGED, ours[0], DIVERGED, ours[1]], 0.3, seed=1, turn=1) == [1, 1, 1, 3]
     assert parents([DIVERGED, DIVERGED, DIVERGED, ours[1]], 0.5, seed=1, turn=1) == [3, 3, 3, 3]

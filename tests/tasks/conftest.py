@@ -40,7 +40,7 @@ def small_params() -> Params:
     params = read_params(Path(__file__).resolve().parents[2] / "params.yaml").model_dump()
     params["network"] |= SMALL_NETWORK
     params["track"] |= {"length_m": 150.0}
-    params["races"] |= {"num_demonstrations": 3, "reference_decisions": 20_000}
+    params["races"] |= {"num_demonstrations": 3, "reference_decisions": 0}
     params["capture"] |= {"num_workers": 1, "validation_fraction": 0.0, "test_fraction": 0.0}
     params["race_end"]["max_race_s"] = 4.0
     params["train"] |= {

@@ -14,7 +14,6 @@ from rulka.agents.initial_weights import TransferError
 from rulka.agents.load import load_policy
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.params import Params
-from rulka.pretraining.backbones import BackboneError
 from tasks.pretrain import pretrain
 from tasks.transfer import transfer
 from tests.tasks import test_chains as chains
@@ -98,12 +97,3 @@ def test_another_backbone_is_refused_by_what_differs(chain: chains.Chain, tmp_pa
     with pytest.raises(TransferError, match="the cloned policy was made with another backbone") as raised:
         transfer(chain.params, encoder_dir=chain.folder / "encoder", **paths)
     assert "dvc repro clone" in raised.value.hint
-
-
-def test_a_backbone_that_is_not_there_is_said_before_frames_are_read(chain: chains.Chain, tmp_path: Path) -> None:
-    (tmp_path / "frames").mkdir()
-    (tmp_path / "frames" / "index.json").write_text("no index, which would be the next thing to be said")
-    paths = {"out_dir": tmp_path / "encoder", "runs_dir": tmp_path / "runs"}
-    with pytest.raises(BackboneError, match=r"vit holds no config\.json"):
-        pretrain(chain.params, frames_dir=tmp_path / "frames", **paths)
-    assert not (tmp_path / "encoder").exists()

@@ -69,7 +69,7 @@ def two_maps(races_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "races"
 
 
-def test_races_of_all_maps_are_captured_on_their_own_track(two_maps: Path, tmp_path: Path) -> None:
+def test_races_of_all_maps_are_captured_on_their_own_track(two_maps: Path, tmp_path: Path, races_dir: Path) -> None:
     dataset = load_races(two_maps)
     run(two_maps, tmp_path / "frames")
     index = read_index(tmp_path / "frames")
@@ -83,11 +83,6 @@ def test_races_of_all_maps_are_captured_on_their_own_track(two_maps: Path, tmp_p
         assert end_m == pytest.approx(dataset.tracks[race.map_uid].length_m, abs=5.0)
     on_main = {race.race_id for race in dataset.on_main_track()}
     assert {race.race_id for race in train.on_main_track()} == on_main & {race.race_id for race in train.races}
-
-
-def test_the_main_track_alone_gives_the_same_frames_as_without_the_other(
-    races_dir: Path, two_maps: Path, tmp_path: Path
-) -> None:
     run(two_maps, tmp_path / "main", maps="main")
     run(races_dir, tmp_path / "alone")
     assert content(tmp_path / "main") == content(tmp_path / "alone")
@@ -107,8 +102,3 @@ def test_workers_do_not_change_a_byte(races_dir: Path, tmp_path: Path) -> None:
     run(races_dir, tmp_path / "alone", num_workers=1)
     run(races_dir, tmp_path / "together", num_workers=2)
     assert content(tmp_path / "alone") == content(tmp_path / "together")
-
-
-def test_missing_races_say_what_to_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="dvc repro races"):
-        run(tmp_path / "none", tmp_path / "frames")

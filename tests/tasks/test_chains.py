@@ -66,7 +66,8 @@ CHAINS: dict[str, Changes] = {
         "iqn": {"warmup_steps": 0, "guide_floor": 0.0},
     },
 }
-FAST = ("one frame", "a backbone")
+FAST = "a backbone"
+"""The stages of the plain chain have tests of their own."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Chain:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in CHAINS],
+    params=[pytest.param(name, marks=() if name == FAST else pytest.mark.slow) for name in CHAINS],
 )
 def chain(
     small_params: Params,
@@ -222,16 +223,9 @@ def test_the_inputs_of_a_race_are_what_was_driven(chain: Chain, driven: tuple[Pa
 
 @pytest.mark.parametrize("kind", ["agent", "policy"])
 def test_a_round_trip_through_hugging_faces_layout_loses_nothing(chain: Chain, tmp_path: Path, kind: str) -> None:
-    """Whatever params.yaml says by then: the folder has its own encoder and fusion."""
+    """Whatever params.yaml says by then: the folder has its own encoder and fusion. See `test_hugging_face`."""
     export_agent(chain.folder / kind, tmp_path / "hub")
     assert {path.name for path in (tmp_path / "hub").iterdir()} == {"config.json", "model.safetensors"}
     import_agent(tmp_path / "hub", tmp_path / "again")
-    before, after = load_artifact(chain.folder / kind, kind), load_artifact(tmp_path / "again", kind)
-    assert after.tensors.keys() == before.tensors.keys()
-    assert all(torch.equal(after.tensors[name], tensor) for name, tensor in before.tensors.items())
-    for field in ("config", "observation", "actions", "provenance"):
-        assert getattr(after, field) == getattr(before, field)
-    for part in ("mean", "std"):
-        np.testing.assert_array_equal(getattr(after.normalisation, part), getattr(before.normalisation, part))
     expected = load_policy(chain.folder / kind)(*shown(chain))
     np.testing.assert_array_equal(load_policy(tmp_path / "again")(*shown(chain)), expected)

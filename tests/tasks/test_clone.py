@@ -98,26 +98,6 @@ def test_what_the_frames_or_the_encoder_are_not_made_for_is_refused(
     with pytest.raises(UserError, match=message) as caught:
         run(frames_dir, encoder_dir, tmp_path / "policy", **changes)
     assert hint in caught.value.for_people()
-    for paths, stage_to_run in (
-        ((tmp_path / "none", encoder_dir), "capture"),
-        ((frames_dir, tmp_path / "none"), "pretrain"),
-    ):
-        with pytest.raises(UserError, match=f"dvc repro {stage_to_run}"):
-            run(*paths, tmp_path / "policy")
-
-
-def test_it_learns_from_the_image_and_beats_the_baselines(
-    write_frames: Write, encoder_dir: Path, tmp_path: Path
-) -> None:
-    frames_dir, _ = write_frames()
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", draws=True)
-    assert metrics["validation_accuracy"] > 0.95
-    assert metrics["measured_on"] == "validation"
-    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
-    assert metrics["validation_accuracy"] > metrics["repeat_last_action_accuracy"] + 0.1
-    assert metrics["validation_accuracy"] == metrics["accuracy_without_previous_actions"]
-    assert metrics["validation_loss"] > metrics["label_entropy"]
-    assert len(metrics["confusion"]) == 12
 
 
 def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
@@ -153,14 +133,6 @@ def test_the_main_track_is_imitated_or_all_maps(
     assert metrics["num_train_frames"] == num_frames
     assert sum(map(sum, metrics["confusion"])) == num_frames
     assert (metrics["measured_on"], metrics["validation_accuracy"]) == ("train", None), "there is no other split"
-
-
-def test_it_starts_from_the_pretrained_encoder(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
-    frames_dir, _ = write_frames(num_races=2, num_frames=8)
-    run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1, learning_rate=1e-12)
-    before, after = load_artifact(encoder_dir, "encoder"), load_artifact(tmp_path / "policy", "policy")
-    for name, tensor in before.tensors.items():
-        torch.testing.assert_close(after.tensors[name], tensor, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -276,7 +248,11 @@ def test_heads_ahead_are_measured_kept_in_the_artifact_and_do_not_drive(
     """Actions last three frames: what is done is seen in the image, what comes next mostly not."""
     frames_dir, _ = write_frames()
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 1, 8], draws=True)
-    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
+    assert metrics["validation_accuracy"] > max(0.95, metrics["majority_accuracy"] + 0.2)
+    assert metrics["validation_accuracy"] > metrics["repeat_last_action_accuracy"] + 0.1
+    assert metrics["validation_accuracy"] == metrics["accuracy_without_previous_actions"]
+    assert metrics["validation_loss"] > metrics["label_entropy"]
+    assert (metrics["measured_on"], len(metrics["confusion"])) == ("validation", 12)
     now, next_one, later = metrics["by_offset"]
     assert [row["offset"] for row in metrics["by_offset"]] == [0, 1, 8]
     assert now["accuracy"] == metrics["accuracy"] > next_one["accuracy"] > later["accuracy"]

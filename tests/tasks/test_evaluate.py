@@ -23,7 +23,6 @@ from rulka.errors import UserError
 from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import Params, read_params, reference_params
-from rulka.stage import StageInputError
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
@@ -183,19 +182,12 @@ def test_an_agent_races_on_further_tracks_too(inputs: Inputs, tmp_path: Path, ca
 
 
 @pytest.mark.usefixtures("_without_figures")
-def test_same_seed_same_metrics(evaluated: Evaluated, tmp_path: Path) -> None:
+def test_same_seed_same_metrics_and_other_actions_are_refused(
+    evaluated: Evaluated, tmp_path: Path, inputs: Inputs
+) -> None:
     run(evaluated.inputs, tmp_path / "again")
     for name in ("metrics.json", "races.json"):
         assert (tmp_path / "again" / name).read_bytes() == (evaluated.out_dir / name).read_bytes()
-
-
-def test_missing_agent_names_the_stage_to_run(inputs: Inputs, tmp_path: Path) -> None:
-    with pytest.raises(StageInputError, match="dvc repro train"):
-        run(replace(inputs, agent=tmp_path / "nothing"), tmp_path / "evaluation")
-    assert not (tmp_path / "evaluation").exists()
-
-
-def test_agent_for_other_actions_is_refused(inputs: Inputs, tmp_path: Path) -> None:
     params = small_params()
     actions = params.actions.model_copy(update={"ticks_per_action": 7})
     with pytest.raises(ArtifactError, match="ticks_per_action"):
@@ -211,9 +203,6 @@ def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.C
     assert "agent (ppo)" in text
     assert "3/3" in text
     assert capsys.readouterr().out == ""  # standard output is left to the JSON object
-
-
-def test_command_names_the_tracks_it_knows(inputs: Inputs) -> None:
     with pytest.raises(UserError, match="neither a file nor one of tiny"):
         evaluate_agent(inputs.agent, params=small_params(), track="nowhere", num_races=None, races_dir=inputs.races)
     with pytest.raises(UserError, match="too few"):

@@ -21,6 +21,7 @@ from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import locked
 from rulka.study.turn import Order, Result, do_turn, score_races, take_over
 from rulka.training.racing import AgentRun, Folders
+from tests.conftest import Killed
 
 TURN_STEPS = 256
 FIRST = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=3)
@@ -97,9 +98,14 @@ def test_a_copied_member_has_the_others_weights_its_own_settings_and_races_of_it
     }
     assert moved["copied"] > 10 * moved["goes on"] > 0.0, "a hundred times the rate"
     assert [entry["env_steps"] for entry in own["best"]] == [2 * TURN_STEPS], "nothing of the turns before is chosen"
+    # A turn that is killed goes on from its own checkpoint.
+    (tmp_path / "a" / str(first.checkpoint)).unlink()
+    assert turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin) == goes_on
 
 
-def test_a_settings_change_reaches_the_optimizer_too(small_params: Params, folders: Folders, tmp_path: Path) -> None:
+def test_a_settings_change_reaches_the_optimizer_and_what_is_killed_while_it_takes_over_does_so_again(
+    small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """IQN's weight decay lies in the optimizer, which a checkpoint holds as it was."""
     params = small_params.model_copy(update={"train": small_params.train.model_copy(update={"algorithm": "iqn"})})
     folders = replace(folders, agent_init=folders.agent_init / "compared/iqn")
@@ -108,36 +114,9 @@ def test_a_settings_change_reaches_the_optimizer_too(small_params: Params, folde
     ended = turn(1, second, folders, tmp_path / "b", f"../a/{first.checkpoint}")
     groups = learned(tmp_path / "b", ended)["learner"]["optimizer"]["param_groups"]
     assert {group["weight_decay"] for group in groups} == {0.7}
-
-
-def test_nothing_is_taken_over_from_the_middle_of_a_turn(
-    small_params: Params, folders: Folders, tmp_path: Path
-) -> None:
-    """Of two checkpoints the newer one is damaged: a run that goes on takes the older, a copy none."""
-    first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
-    newest = tmp_path / "a" / str(first.checkpoint)
-    shutil.copy(newest, newest.with_name("checkpoint-000000000100.ckpt"))
-    newest.write_bytes(newest.read_bytes()[:-10])
-    with pytest.raises(CheckpointError, match=r"missing or damaged: its checksum does not match"):
-        turn(1, params_of(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
-    newest.unlink()
-    (newest.with_suffix(".tmp")).write_bytes(b"half")
-    with pytest.raises(CheckpointError, match=r"missing or damaged: .*No such file"):
-        turn(1, params_of(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
-
-
-def test_what_is_killed_while_it_takes_over_is_taken_over_again(
-    small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = small_params.model_copy(update={"train": small_params.train.model_copy(update={"algorithm": "iqn"})})
-    folders = replace(folders, agent_init=folders.agent_init / "compared/iqn")
-    first = turn(0, params_of(params, 1, "iqn"), folders, tmp_path / "a")
     checkpoint = tmp_path / "a" / str(first.checkpoint)
     pieces = sorted(path.name for path in ExperienceFiles(checkpoint.parent, 0).folder.iterdir())
     assert pieces
-
-    class Killed(BaseException):
-        pass
 
     def kill(*_: object) -> Path:
         raise Killed
@@ -157,14 +136,20 @@ def test_what_is_killed_while_it_takes_over_is_taken_over_again(
         take_over(checkpoint, tmp_path / "d", is_copied=True)
 
 
-def test_a_turn_that_is_killed_goes_on_from_its_own_checkpoint(
+def test_nothing_is_taken_over_from_the_middle_of_a_turn(
     small_params: Params, folders: Folders, tmp_path: Path
 ) -> None:
+    """Of two checkpoints the newer one is damaged: a run that goes on takes the older, a copy none."""
     first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
-    begin = f"../a/{first.checkpoint}"
-    second = turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin)
-    (tmp_path / "a" / str(first.checkpoint)).unlink()
-    assert turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin) == second
+    newest = tmp_path / "a" / str(first.checkpoint)
+    shutil.copy(newest, newest.with_name("checkpoint-000000000100.ckpt"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match=r"missing or damaged: its checksum does not match"):
+        turn(1, params_of(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
+    newest.unlink()
+    (newest.with_suffix(".tmp")).write_bytes(b"half")
+    with pytest.raises(CheckpointError, match=r"missing or damaged: .*No such file"):
+        turn(1, params_of(small_params, 2), folders, tmp_path / "b", f"../a/{first.checkpoint}", member=1)
 
 
 def test_a_turn_that_diverges_says_so(

@@ -49,7 +49,6 @@ def make_project(folder: Path, small_params: Params) -> None:
         (folder / name).symlink_to(ROOT / name)  # not copied, so that kernels are compiled already
     params = small_params.model_dump(mode="json")
     params["race_end"] |= {"max_race_s": 20.0}  # drivers need 8 to the finish
-    params["races"] |= {"reference_decisions": 0}
     params["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "float32"}
     params["clone"] |= {"epochs": 1, "batch_size": 64, "precision": "float32"}
     params["train"] |= {"compared": [], "max_env_steps": 256}

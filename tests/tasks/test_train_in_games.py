@@ -165,9 +165,9 @@ def test_the_stage_starts_its_games_and_ends_them(
     monkeypatch.setenv("RULKA_GAME_SPEED", "100")
     monkeypatch.setenv("RULKA_GAME_COMMAND", shlex.join(command(folders.races)))
     monkeypatch.setattr("rulka.game.supervise.LOG_DIR", folders.runs)
-    params = in_games(small_params, max_env_steps=256, max_race_s=2.0)
+    params = in_games(small_params, max_env_steps=128, max_race_s=1.0, num_checks=1)
     train(params, folders=folders)
-    assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 256
+    assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 128
 
 
 def test_what_a_game_cannot_do_is_refused_when_parameters_load(small_params: Params) -> None:

@@ -19,7 +19,7 @@ MakeRace = Callable[..., RaceResult]
 TEXTS = HudTexts("Agent", "somewhere", "")
 
 
-def test_split_against_the_ghost_by_hand(make_race: MakeRace) -> None:
+def test_splits_by_hand(make_race: MakeRace) -> None:
     """Gates at 40, 80 and 100 m: passed after 2, 4 and 5 s at 20 m/s, after 1.6, 3.2 and 4 s at 25 m/s."""
     fast, slow = make_race(25), make_race(20)
     assert split_at(fast, slow, 1599) == ("", None)
@@ -27,9 +27,6 @@ def test_split_against_the_ghost_by_hand(make_race: MakeRace) -> None:
     assert split_at(slow, fast, 5000) == ("finish  5.00  +1.00", False)
     assert split_at(slow, None, 4100) == ("gate 2  4.00", None)
     assert split_at(slow, make_race(25, stop_m=50), 4100) == ("gate 2  4.00", None)  # the ghost never came there
-
-
-def test_split_disappears_after_three_seconds_but_the_finish_stays(make_race: MakeRace) -> None:
     race = make_race(5)  # gates after 8, 16 and 20 s
     assert split_at(race, None, 11_000)[0] != ""
     assert split_at(race, None, 11_001)[0] == ""
@@ -51,22 +48,16 @@ def coloured(frame: np.ndarray, colour: tuple[int, int, int]) -> int:
     return int((frame == np.array(colour, np.uint8)).all(axis=2).sum())
 
 
-def test_gas_bar_grows_with_the_gas() -> None:
+def test_gas_bar_view_and_panels() -> None:
     counts = [coloured(drawn((540, 960), TEXTS, moment(controls=(0.0, gas, 0.0))), GAS) for gas in (0.0, 0.5, 1.0)]
     assert counts[0] == 0
     assert counts[2] == 2 * counts[1] == 156 * 10
-
-
-def test_agents_view_is_shown_at_every_size() -> None:
     view = np.full((64, 64), 251, np.uint8)
     for size in ((22, 40), (120, 160), (1080, 1920)):
         frame = drawn(size, TEXTS, moment(1234, 30.0, (-1.0, 1.0, 1.0)), ("gate 1  1.00", True), view, shade=99)
         factor = max(1, round(180 * size[0] / 540 / 64))
         assert size == (22, 40) or coloured(frame, (251, 251, 251)) >= (64 * factor) ** 2 * 0.9
-
-
-def test_panels_let_the_picture_through_and_the_clock_ends_where_its_box_does() -> None:
-    """0.72 of the panel and 0.28 of the picture. The clock's box ends 16 pixels from the right, its text 30."""
+    # 0.72 of the panel and 0.28 of the picture. The clock's box ends 16 pixels from the right, its text 30.
     frame = drawn((540, 960), TEXTS, moment(119_870), shade=100)
     np.testing.assert_allclose(frame[20, 300], 0.72 * np.array(PANEL) + 0.28 * 100, atol=1.0)
     np.testing.assert_array_equal(frame[5, 5], [100, 100, 100])

@@ -14,16 +14,13 @@ from rulka.video.motion import POSE, Motion
 MakeRace = Callable[..., RaceResult]
 
 
-def test_position_between_samples_by_hand(make_race: MakeRace) -> None:
+def test_positions_by_hand(make_race: MakeRace) -> None:
     """At 20 m/s and 1.025 s, half way between two samples, the car is at 20.5 m: zone 40 (the last sample's, 20 m)."""
     moment = Motion(make_race(20)).at(1025)
     np.testing.assert_allclose(moment.pose[:3], [0.0, 0.5, 20.5], atol=1e-5)
     assert (moment.time_ms, moment.zone_index, moment.seen) == (1025, 40, 20)
     assert moment.speed_mps == pytest.approx(20.0)
     assert moment.controls == (0.0, 1.0, 0.0)
-
-
-def test_car_stands_before_the_start_and_behind_the_finish(make_race: MakeRace) -> None:
     motion = Motion(make_race(20))
     np.testing.assert_array_equal(motion.at(-500).pose, motion.race.cars[0, POSE])
     last = motion.at(60_000)

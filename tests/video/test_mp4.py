@@ -12,7 +12,7 @@ from rulka.video import race_video
 from rulka.video.race_video import VideoError, write_mp4
 
 
-def test_video_holds_its_frames_in_order_at_its_rate(tmp_path: Path) -> None:
+def test_video_holds_its_frames_and_missing_encoders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     greys = (20, 90, 160, 230)
     path = tmp_path / "video.mp4"
     write_mp4(path, (np.full((48, 64, 3), grey, np.uint8) for grey in greys), fps=25)
@@ -26,9 +26,6 @@ def test_video_holds_its_frames_in_order_at_its_rate(tmp_path: Path) -> None:
     assert 0 < content.index(b"moov") < content.index(b"mdat"), "so that a page can start it"
     with pytest.raises(VideoError, match="at least one frame"):
         write_mp4(path, [], fps=25)
-
-
-def test_missing_encoders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race_video, "ENCODERS", {"no_such_encoder": {}})
     with pytest.raises(VideoError, match="no_such_encoder"):
         write_mp4(tmp_path / "video.mp4", [np.zeros((48, 64, 3), np.uint8)], fps=25)

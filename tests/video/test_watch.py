@@ -56,16 +56,12 @@ def test_ghosts_are_seen_and_the_own_car_through_them(make_race: Callable[..., R
 
 
 @needs_recordings
-def test_two_recordings_of_one_map_share_a_track() -> None:
+def test_recordings_of_one_map_share_a_track_and_of_two_are_refused() -> None:
     track, races = recorded_races([RECORDINGS / name for name in B13])
     assert [race.time_ms for _, race in races] == [24930, 24940]
     assert 2300 < track.length_m < 2500
     assert all(race.is_finished and race.gate_times_ms[-1] == race.time_ms for _, race in races)
     assert races[0][1].controls[:, 1].max() == 1.0  # somebody pressed the gas
-
-
-@needs_recordings
-def test_recordings_of_two_maps_are_refused() -> None:
     with pytest.raises(OtherMapError, match="2 maps"):
         recorded_races([RECORDINGS / B13[0], RECORDINGS / A3])
 
