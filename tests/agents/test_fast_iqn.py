@@ -61,6 +61,10 @@ def test_float32_steps_are_those_of_the_twin(lab):
         torch.testing.assert_close(fast.grad, naive.grad, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
-def test_precision_is_measured_where_fractions_are_those_of_the_whole_batch(lab):
-    spec = replace(lab.spec("iqn", {"embedding_at": "hidden"}, batch_size=BATCH), precision="measured")
-    assert make_learner(spec, seed=0).precision in ("float32", "bfloat16")
+def test_without_double_dqn_each_quantile_has_its_own_best_action(lab):
+    """r + gamma' max Z(s', a) at each fraction."""
+    learner, batch = make_learner(lab.spec("iqn", batch_size=BATCH, use_double_dqn=False), seed=0), random_batch()
+    targets, tau = learner._targets(batch)
+    with torch.no_grad():
+        best = learner.target(batch.next_image, batch.next_floats, tau).value.amax(dim=2)
+    torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * best)

@@ -5,32 +5,14 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-import pytest
 import torch
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor
-from rulka.agents.networks import build_clone_policy
 from rulka.agents.ppo import rollout_with_gae
 from rulka.agents.waiting import keep_block
 from rulka.buffers.experience import BlockSpec, new_block
 from tests.agents.conftest import changed, learner_and_actor, weights
-
-
-def test_starts_as_exactly_the_cloned_policy(lab):
-    spec = lab.spec("ppo")
-    torch.manual_seed(3)
-    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, 3)
-    torch.nn.init.normal_(policy.policy_head.weight)
-    learner, actor = learner_and_actor(spec)
-    learner.load_network({**learner.network.state_dict(), **policy.state_dict()})
-    actor.load_network(learner.network.state_dict())
-    image, floats = torch.randint(0, 256, (9, 1, 34, 34), dtype=torch.uint8), torch.randn(9, 4)
-    decision = actor.act(image, floats, explore=False)
-    with torch.no_grad():
-        log_probs = policy(image, floats).log_softmax(dim=1)
-    assert decision.action.tolist() == log_probs.argmax(dim=1).tolist()
-    torch.testing.assert_close(torch.from_numpy(decision.log_prob), log_probs.amax(dim=1))
 
 
 def test_spectral_norms_move_in_gradient_steps_alone(lab, races):
@@ -48,31 +30,6 @@ def test_spectral_norms_move_in_gradient_steps_alone(lab, races):
     learner.update()
     after = weights(learner)
     assert any(not torch.equal(before[name], after[name]) for name in before if name.endswith(".left"))
-
-
-def values_of(learner, *states: int) -> list[float]:
-    floats = torch.zeros(len(states), 4)
-    floats[:, 1] = torch.tensor(states)
-    with torch.no_grad():
-        return learner.network(torch.zeros(len(states), 1, 34, 34, dtype=torch.uint8), floats).value.tolist()
-
-
-def chain(step):
-    """States 0, 1, 2 pay 1, 2, 3; then the race ends. With gamma 0.5: V(2) = 3, V(1) = 3.5, V(0) = 2.75."""
-    return lambda state, _action: step(state + 1.0, state + 1, "terminated" if state == 2 else "")
-
-
-def test_warm_up_finds_the_values_of_a_chain(lab, step):
-    """The true values to 1 % from one update; blocks of 5 decisions cut most races of 3 decisions and a reset."""
-    learner, actor = learner_and_actor(lab.spec("ppo", value_warmup_steps=320))
-    races = lab.races(chain(step), num_steps=5)
-    for _ in range(4):
-        learner.insert(races.drive(actor), 0, 0)
-    metrics = learner.update()
-    assert values_of(learner, 0, 1, 2) == pytest.approx([2.75, 3.5, 3.0], rel=0.01)
-    assert metrics["explained_variance"] > 0.99
-    assert metrics["value_loss"] < 1e-3
-    assert metrics["gradient_steps"] == 0
 
 
 def test_limiter_counts_decisions_with_resets(lab, races):

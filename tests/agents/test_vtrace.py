@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rulka.agents.advantages import Endings
 from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
-from tests.agents.conftest import endings
+from tests.agents.conftest import endings, random_ends
 
 
 def truncated_weights(log_ratio: Tensor, rho_bar: float, c_bar: float) -> TraceWeights:
@@ -70,16 +70,8 @@ def test_a_ratio_beyond_all_numbers_is_cut():
 def random_case(num_steps: int = 30, num_cars: int = 5) -> tuple[Tensor, Tensor, Tensor, Endings]:
     """Returns rewards, values, logarithms of weights and how decisions ended, resets behind every end."""
     generator = torch.Generator().manual_seed(3)
-    shape = num_steps, num_cars
-    reward, log_ratio = torch.randn(shape, generator=generator), 0.7 * torch.randn(shape, generator=generator)
-    value = torch.randn(num_steps + 1, num_cars, generator=generator)
-    kind = torch.rand(shape, generator=generator)
-    terminated, truncated, is_reset = kind < 0.1, (kind >= 0.1) & (kind < 0.2), torch.zeros(shape, dtype=torch.bool)
-    for step in range(1, num_steps):
-        is_reset[step] = (terminated | truncated)[step - 1]
-        terminated[step] &= ~is_reset[step]
-        truncated[step] &= ~is_reset[step]
-    return reward.double(), value.double(), log_ratio.double(), Endings(terminated, truncated, is_reset)
+    reward, log_ratio, value = torch.randn(3, num_steps + 1, num_cars, generator=generator).double()
+    return reward[:-1], value, 0.7 * log_ratio[:-1], random_ends(num_steps, num_cars)
 
 
 @pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5), (1e9, 1e9)])
@@ -110,47 +102,6 @@ def test_advantages_take_the_better_estimate_of_what_follows():
     follows = torch.cat([result.target[1:], value[-1:]])
     expected = weights.rho * (reward + 0.9 * torch.where(ends.terminated, 0.0, follows) - value[:-1])
     torch.testing.assert_close(result.advantage, torch.where(ends.is_reset, 0.0, expected))
-
-
-def test_on_policy_it_is_the_n_step_return():
-    """V3: all weights 1, so rewards up to the end of the race, or to the last row and its value."""
-    reward, value, log_ratio, ends = random_case()
-    result = trace_values(reward, value, truncated_weights(torch.zeros_like(log_ratio), 1.0, 1.0), ends, 0.9)
-    for start, car in product(*map(range, reward.shape)):
-        if ends.is_reset[start, car]:
-            assert result.target[start, car] == value[start, car]
-            continue
-        total, factor, step = 0.0, 1.0, start
-        while True:
-            total += factor * float(reward[step, car])
-            factor *= 0.9
-            if ends.terminated[step, car]:
-                break
-            step += 1
-            if step == len(reward) or ends.truncated[step - 1, car]:
-                total += factor * float(value[step, car])
-                break
-        assert float(result.target[start, car]) == pytest.approx(total, abs=1e-9)
-    plain = trace_values(reward, value, TraceWeights(torch.ones_like(reward), torch.ones_like(reward)), ends, 0.9)
-    torch.testing.assert_close(plain, result)
-
-
-@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 0.7)])
-def test_agrees_with_torchrl(rho_bar: float, c_bar: float):
-    """An independent implementation as oracle, with ends of both kinds and no resets."""
-    from torchrl.objectives.value.functional import vtrace_advantage_estimate
-
-    reward, value, log_ratio, ends = random_case(50, 6)
-    ends = Endings(ends.terminated, ends.truncated, torch.zeros_like(ends.is_reset))
-    log_mu = -torch.rand(reward.shape, generator=torch.Generator().manual_seed(5)).double()
-    ours = trace_values(reward, value, truncated_weights(log_ratio, rho_bar, c_bar), ends, 0.97)
-    columns = (log_mu + log_ratio, log_mu, value[:-1], value[1:], reward, ends.terminated | ends.truncated)
-    advantage, target = vtrace_advantage_estimate(
-        0.97, *(x.unsqueeze(-1) for x in (*columns, ends.terminated)), rho_bar, c_bar, time_dim=0
-    )
-    # Its discount is float32, whatever the others are.
-    torch.testing.assert_close(ours.target, target.squeeze(-1), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(ours.advantage, advantage.squeeze(-1), rtol=1e-4, atol=1e-5)
 
 
 class World:

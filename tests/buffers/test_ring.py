@@ -47,13 +47,6 @@ def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
     assert num_restarts > 3
 
 
-def test_a_restarted_collector_begins_a_new_stream(make_stream: MakeStream):
-    ring = BlockRing(SPEC, num_slots=4)
-    ring.insert(make_stream(SPEC, 1, stream=0)[0], stream=7)
-    ring.insert(make_stream(SPEC, 1, stream=1)[0], stream=7)
-    assert (ring.arrays.next_slot == NO_SLOT).all()
-
-
 def test_streams_that_look_alike_are_not_mixed(make_stream: MakeStream):
     """Every observation is the same here: only the streams' numbers tell which block continues which."""
     (block,) = make_stream(SPEC, 1)

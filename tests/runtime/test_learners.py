@@ -36,13 +36,12 @@ from rulka.processes import RestartBudget
 from rulka.runtime import connect as connecting
 from rulka.runtime import ranks
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import SerialCollectors
 from rulka.runtime.connect import RanksKeepPartingError, connect, train_run
 from rulka.runtime.learner_loop import LearnerLoop, RanksDifferError
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.ranks import RankError, RankProcesses, Standing, permitted
 from rulka.runtime.specs import RunSpec, rank_folders
-from rulka.runtime.stop import StopRequestedError, StopSignals
+from rulka.runtime.stop import StopSignals
 from tests.waiting import PATIENCE_S, wait_for
 
 
@@ -92,22 +91,6 @@ def test_they_share_budget_and_schedules_and_learn_from_what_all_were_given(tmp_
     last = read_metrics(tmp_path / "metrics.jsonl")[-1]
     assert last["env_steps"] == 20 * BLOCK_STEPS
     assert last["num_races"] == 2 * 3 * (10 * 16 // 8), "the races of all cars"
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    """In the middle of update 2 every learner gets a SIGTERM: the first one asks all to save."""
-    train_run(fake_run(tmp_path / "whole", learners=2))
-    with pytest.raises(StopRequestedError):
-        train_run(fake_run(tmp_path / "stopped", learners=2, learner={"fault": "interrupt"}))
-    assert newest(tmp_path / "stopped")["learner"]["version"] == 2
-    train_run(fake_run(tmp_path / "stopped", learners=2))
-    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
-    assert_equal(resumed["learner"], whole["learner"])
-    for one, other in zip(resumed["others"], whole["others"], strict=True):
-        assert_equal(one["learner"], other["learner"])
-        assert_equal(one["collectors"], other["collectors"])
-    assert seen_by(tmp_path / "stopped") == seen_by(tmp_path / "whole")
 
 
 def running(
@@ -288,48 +271,6 @@ def test_each_learner_has_a_gpu_from_the_named_one_on(monkeypatch: pytest.Monkey
     assert [str(place) for place in devices_of_learners(second, 2)] == ["cuda:1", "cuda:2"]
     with pytest.raises(DeviceError, match="is 3, and there are 3 GPUs, of which they would take those from cuda:1 on"):
         devices_of_learners(second, 3)
-
-
-WHOLE_BATCHES = {
-    "ppo": {"steps_per_update": 48, "batch_size": 48, "epochs": 2, "value_warmup_steps": 96, "max_kl": 0.01},
-    "impala": {"steps_per_update": 48, "batch_size": 48, "value_warmup_steps": 96},
-}
-"""The order of minibatches is a rank's own."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", sorted(WHOLE_BATCHES))
-def test_a_serial_training_equals_one_learner_with_the_blocks_of_both_collectors(
-    tmp_path: Path, track: Path, algorithm: str
-) -> None:
-    """15 updates of real agents and cars, schedules over the environment steps of all."""
-    params = small_params(algorithm, WHOLE_BATCHES[algorithm], learners=2, checkpoint_s=60.0)
-    spec = run_spec(params, track, tmp_path / "ranks")
-    train_run(spec)
-    saved = newest(spec.folder)["learner"]
-    learner: Any = spec.make_learner()
-    begun = vector(learner)
-    sources = [SerialCollectors(spec.of_rank(rank), 0, 0) for rank in range(2)]
-    while learner.num_env_steps < params.train.max_env_steps:
-        share = learner.num_env_steps / params.train.max_env_steps
-        for source in sources:
-            source.publish(learner.version, learner.network.state_dict())
-        deliveries = [source.collect(10**9, 0.0, share, learner.num_env_steps // 2)[0] for source in sources]
-        for source, delivery in enumerate(deliveries):
-            learner.insert(delivery.block, source, delivery.facts.version)
-        learner.set_budget_share(learner.num_env_steps / params.train.max_env_steps)
-        learner.update()
-    for source in sources:
-        source.stop()
-    assert learner.version == saved["version"] > 10
-    expected = vector(learner)
-    learner.load_network(saved["network"])
-    assert (vector(learner) - expected).norm() <= 1e-5 * expected.norm()
-    assert (begun - expected).norm() >= 1e-3 * expected.norm(), "it has learned"
-
-
-def vector(learner: Any) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1).clone() for parameter in learner.network.parameters()])
 
 
 @pytest.mark.slow

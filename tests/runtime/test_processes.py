@@ -23,7 +23,6 @@ from runtime_fakes import (
     fake_stage,
     is_alive,
     memory_of,
-    saved_env_steps,
     until_saved,
 )
 
@@ -273,29 +272,6 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
     assert not list(tmp_path.glob("*.tmp"))
     assert not any(path.exists() for path in memory)
-
-
-@pytest.mark.slow
-def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> None:
-    with fake_stage(tmp_path, "1") as stage:
-        until_saved(stage, tmp_path)
-        family, memory = _family(stage.pid), memory_of(stage.pid)
-        stage.kill()
-        stage.communicate(timeout=PATIENCE_S)
-        wait_for(lambda: not any(map(is_alive, family)), "the children to end")
-    assert not any(path.exists() for path in memory)
-    saved = Checkpoints(tmp_path).load_newest()
-    assert saved is not None
-    before = saved_env_steps(tmp_path)
-    with fake_stage(tmp_path, "1") as again:
-        until_saved(again, tmp_path, before)
-        again.send_signal(signal.SIGINT)
-        text, _ = again.communicate(timeout=PATIENCE_S)
-    assert "going on from" in text
-    resumed = Checkpoints(tmp_path).load_newest()
-    assert resumed is not None
-    assert resumed["run"]["num_starts"] == saved["run"]["num_starts"] + 1
-    assert resumed["run"]["seconds"] > saved["run"]["seconds"]
 
 
 @pytest.mark.slow

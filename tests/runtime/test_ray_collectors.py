@@ -19,7 +19,6 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.ray_collectors import (
     ClusterTooSmallError,
@@ -147,48 +146,6 @@ def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> Non
     assert moved % size == 0
     assert size <= moved <= 4 * size * run.cluster.num_put
     assert run.collectors.take_weight_bytes() == 0
-
-
-def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
-    """However slow one collector is: its blocks are held back here until nothing else can go on."""
-    run = begin(1, 1, num_collectors=2)
-    run.gather()
-    wait, call, slow = run.cluster.wait, run.cluster.call, list[Any]()
-    moments: list[int] = []
-
-    def note(actor: Actor, method: str, *arguments: Any, is_beside: bool = False) -> Any:
-        reference = call(actor, method, *arguments, is_beside=is_beside)
-        if method == "fill":
-            moments.append(arguments[1].env_steps)
-            if actor is run.actor(0):
-                slow.append(reference)
-        return reference
-
-    def wait_longer(references: Any, timeout_s: float) -> Any:
-        others = [reference for reference in references if reference not in slow]
-        return wait(others, timeout_s) or wait(references, 0.0)
-
-    run.cluster.call, run.cluster.wait = note, wait_longer  # type: ignore[method-assign]
-    run.learn(NUM_BLOCKS)
-    run.check()
-    assert moments == [number * BLOCK_STEPS for number in range(len(moments))]
-
-
-def test_a_slow_learner_bounds_what_each_collector_may_fill(begin: Begin) -> None:
-    """Nothing is released: each collector has three blocks, wherever they are, and gets no fourth."""
-    run = begin(1, 2, num_collectors=3)
-    run.learner._ahead = 1000
-    taken = []
-    give_up_s = time.monotonic() + PATIENCE_S
-    while len(taken) < 3 * SLOTS_PER_COLLECTOR:
-        assert time.monotonic() < give_up_s
-        taken += run.collectors.collect(10**9, 0.05)
-    for _ in range(20):
-        assert run.collectors.collect(10**9, 0.01) == []
-    run.collectors.release(taken[0])
-    while not (more := run.collectors.collect(10**9, 0.05)):
-        assert time.monotonic() < give_up_s
-    assert len(more) == 1
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import num_floats, reference_normalisation
 from rulka.params import Params, reference_params
 from rulka.runtime.greedy_check import GreedyCheck, Records
-from rulka.tracks.track import Track
 from rulka.training.run import block_spec
+from tests.conftest import straight_track
 
 
 def reckless_actor(params: Params) -> IqnActor:
@@ -30,17 +30,9 @@ def reckless_actor(params: Params) -> IqnActor:
     return actor
 
 
-def straight_track() -> Track:
-    """80 m along +z, 16 m wide, flat."""
-    zones = 161
-    centre = np.stack([np.zeros(zones), np.zeros(zones), np.arange(zones) * 0.5], axis=1)
-    flat, asphalt = np.zeros(zones), np.full(zones, 16, np.uint8)
-    return Track("straight", "straight", centre, flat + 16.0, flat, asphalt, 0 * asphalt, np.array([80.0]), "test")
-
-
 def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     params = reference_params()
-    track = straight_track()
+    track = straight_track(80.0)
     spec = block_spec(
         params.observation, params.train.model_copy(update={"cars_per_collector": 2}), action_table(5, 5), num_floats(5)
     )
