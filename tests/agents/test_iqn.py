@@ -1,16 +1,23 @@
-"""IQN's actor and learner: exploration, targets, limiter, demonstrations, resume."""
+"""IQN: exploration, limits, demonstrations, mini-races, and the fast update beside the one that is written plainly."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.iqn import Sample, draw_clocks, mini_race_returns
+from rulka.agents.learner import MetricMeans
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
+from rulka.buffers.replay import Batch
+from rulka.buffers.ring import Transitions
 from rulka.schedule import Moment
 from tests.agents.conftest import filled, views
+from tests.agents.naive_iqn import NaiveIqn
 
 
 def with_clone(network: torch.nn.Module, probabilities: list[float]) -> dict[str, torch.Tensor]:
@@ -108,3 +115,132 @@ def test_demonstrations_fill_their_share(lab, step, races):
 def test_demonstrations_of_another_shape_are_refused(lab):
     with pytest.raises(AgentError, match=r"\(1, 64, 64, 184\), the agent sees \(1, 34, 34, 4\)"):
         make_learner(lab.spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
+
+
+BATCH, PIXELS, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
+
+
+def random_batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2, BATCH, 1, PIXELS, PIXELS), generator=generator, dtype=torch.uint8)
+    floats = torch.randn(2, BATCH, FLOATS, generator=generator)
+    return Batch(
+        image=images[0],
+        floats=floats[0],
+        action=torch.randint(ACTIONS, (BATCH,), generator=generator),
+        n_step_return=torch.randn(BATCH, generator=generator),
+        bootstrap_discount=torch.rand(BATCH, generator=generator),
+        next_image=images[1],
+        next_floats=floats[1],
+        weight=torch.rand(BATCH, generator=generator),
+        next_guide=torch.zeros(BATCH, 0),
+    )
+
+
+def step_both(lab, precision: str):
+    """Returns a learner and its twin after one step on the same batch, and their mean losses."""
+    learner = make_learner(replace(lab.spec("iqn", batch_size=BATCH, target_tau=0.3), precision=precision), seed=0)
+    with torch.no_grad():
+        for parameter in learner.network.parameters():  # biases start at 0, which would hide mistakes
+            parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    learner.target.load_state_dict(learner.network.state_dict())
+    twin = NaiveIqn(learner.network, learner._params, learning_rate=0.0)
+    state = learner._generators.host.get_state()
+    tau, target_tau = learner._draw_fractions(), learner._draw_fractions()
+    learner._generators.host.set_state(state)
+    means = MetricMeans()
+    batch = random_batch()
+    learner._gradient_step(Sample(batch, torch.arange(BATCH), torch.zeros(BATCH)), means)
+    loss = twin.learn(random_batch(), tau, target_tau, learner._tau_choosing.expand(BATCH, -1))
+    return learner, twin, means.result()["loss"], float(loss.mean())
+
+
+def test_float32_steps_are_those_of_the_twin(lab):
+    learner, twin, loss, expected = step_both(lab, "float32")
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert learner._self_loss == pytest.approx(twin.self_loss, rel=1e-5)
+    pairs = zip(learner.network.named_parameters(), twin.network.parameters(), strict=True)
+    for (name, fast), naive in pairs:
+        scale = float(naive.grad.abs().max())
+        torch.testing.assert_close(fast.grad, naive.grad, rtol=1e-4, atol=1e-5 * scale, msg=name)
+
+
+def test_without_double_dqn_each_quantile_has_its_own_best_action(lab):
+    """r + gamma' max Z(s', a) at each fraction."""
+    learner, batch = make_learner(lab.spec("iqn", batch_size=BATCH, use_double_dqn=False), seed=0), random_batch()
+    targets, tau = learner._targets(batch)
+    with torch.no_grad():
+        best = learner.target(batch.next_image, batch.next_floats, tau).value.amax(dim=2)
+    torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * best)
+
+
+def transitions(
+    rewards: list[float], *, is_terminal: bool = False, potential: float = 0.0, next_potential: float = 0.0
+) -> Transitions:
+    one = np.zeros(1, np.int64)
+    return Transitions(
+        reward=np.array([[*rewards, *[0.0] * (3 - len(rewards))]], np.float32),
+        num_steps=np.array([len(rewards)]),
+        is_terminal=np.array([is_terminal]),
+        observation=one,
+        next_observation=one,
+        potential=np.array([potential], np.float32),
+        next_potential=np.array([next_potential], np.float32),
+        action=one,
+    )
+
+
+def test_every_clock_has_its_exact_probability():
+    """One uniform number from the middle of each of the 180 equal parts: 11, 30 times 2 and 109 times 1."""
+    clocks = draw_clocks((np.arange(180) + 0.5) / 180, 140)
+    counts = np.bincount(clocks, minlength=140)
+    assert counts.tolist() == [11] + [2] * 30 + [1] * 109
+    assert draw_clocks(np.array([0.0, np.nextafter(1.0, 0.0)]), 140).tolist() == [30, 139]
+
+
+def test_a_mini_race_shorter_than_what_is_drawn_twice_as_often():
+    """Twenty decisions: all of them are, but for the first."""
+    counts = np.bincount(draw_clocks((np.arange(49) + 0.5) / 49, 20))
+    assert counts.tolist() == [11] + [2] * 19
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_terminal", "reward", "discount"),
+    [
+        (0, False, 1.75, 0.125),  # 1 + 0.5 + 0.25, then gamma^3
+        (0, True, 1.75, 0.0),  # finished
+        (136, False, 1.75, 0.125),  # ends at 139: still within
+        (137, False, 1.75, 0.0),  # ends at 140 exactly: over
+        (138, False, 1.5, 0.0),  # only two decisions left
+        (139, True, 1.0, 0.0),
+    ],
+)
+def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
+    race = mini_race_returns(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
+    assert race.reward.tolist() == [reward]
+    assert race.discount.tolist() == [discount]
+
+
+def test_returns_are_the_formula_on_arrays():
+    """Any transitions: rewards up to the end of the mini-race count, discounted, and nothing follows an end."""
+    rng = np.random.default_rng(0)
+    batch, max_steps, horizon, discount = 500, 4, 20, 0.9
+    num_steps = rng.integers(1, max_steps + 1, batch)
+    reward = rng.standard_normal((batch, max_steps)).astype(np.float32)
+    reward[np.arange(max_steps) >= num_steps[:, None]] = 0.0
+    potential, next_potential = rng.standard_normal((2, batch)).astype(np.float32)
+    is_terminal = rng.random(batch) < 0.3
+    nothing = np.zeros(batch, np.int64)
+    found = Transitions(reward, num_steps, is_terminal, nothing, nothing, potential, next_potential, nothing)
+    clock = rng.integers(0, horizon, batch)
+    num_counted = num_steps - np.maximum(0, clock + num_steps - horizon)
+    has_end = (clock + num_steps >= horizon) | (is_terminal & (num_counted == num_steps))
+    steps = np.arange(max_steps)
+    factor = np.where(has_end, 0.0, discount**num_counted)
+    expected = (reward * discount**steps * (steps < num_counted[:, None])).sum(axis=1)
+    expected += factor * next_potential - potential
+    race = mini_race_returns(found, clock, discount, horizon)
+    np.testing.assert_allclose(race.reward, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(race.discount, factor, rtol=1e-6)
+    assert has_end.any()
+    assert not has_end.all()

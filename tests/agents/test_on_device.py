@@ -16,7 +16,7 @@ from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator
 from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
-from tests.buffers.valid import check_links
+from tests.buffers.conftest import check_links
 
 FEW_STEPS = {"gradient_steps_per_update": 2}
 """The stand-in takes many times as long as the CPU for a step of IQN, and a fault shows in the first."""

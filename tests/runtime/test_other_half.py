@@ -179,7 +179,7 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
         train(learner, cars, 40)
         known, weights = learner.policy.num_updates, copy.deepcopy(learner.half_tensors())
         assert known == 20
-        os.kill(other.pids[0], signal.SIGKILL)
+        os.kill(other._supervisor.pids[0], signal.SIGKILL)
 
         def is_begun_anew() -> bool:
             other.hear(0.5)

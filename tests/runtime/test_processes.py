@@ -177,7 +177,7 @@ def test_either_side_of_central_inference_is_replaced(
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
         collectors, learner = loop._collectors, loop._learner
-        pid = collectors._inference.pids[0] if victim == "policy worker" else collectors.pids[0]
+        pid = collectors._inference._supervisor.pids[0] if victim == "policy worker" else collectors.pids[0]
 
         def kill() -> None:
             os.kill(pid, signal.SIGKILL)
