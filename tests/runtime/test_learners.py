@@ -20,9 +20,9 @@ import torch
 from real_run import run_spec
 from runtime_fakes import (
     BLOCK_STEPS,
-    command_of,
     fake_run,
     fake_stage,
+    family,
     is_alive,
     memory_of,
     saved_env_steps,
@@ -58,12 +58,6 @@ def seen_by(folder: Path) -> list[list[float]]:
         [float(np.load(own / "experience" / name)["seen"]) for _, name in sorted(part["experience"]["names"].items())]
         for own, part in zip(rank_folders(folder), [saved, *saved["others"]], strict=True)
     ]
-
-
-def family() -> set[int]:
-    """What this process has started, and what that has; not Python's own helpers."""
-    found = [child for child in psutil.Process().children(recursive=True) if is_alive(child)]
-    return {child.pid for child in found if not re.search(r"resource_tracker|forkserver|^$", command_of(child))}
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from runtime_fakes import (
     command_of,
     fake_run,
     fake_stage,
+    family,
     is_alive,
     memory_of,
     until_saved,
@@ -39,17 +40,12 @@ from rulka.schedule import Moment
 from tests.waiting import PATIENCE_S, wait_for
 
 
-def _children() -> set[int]:
-    children = psutil.Process().children()
-    return {child.pid for child in children if is_alive(child) and "resource_tracker" not in command_of(child)}
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Neither shared memory nor a process may be left behind."""
-    children, memory = _children(), memory_of()
+    before, memory = family(), memory_of()
     yield
-    assert _children() == children
+    assert family() == before
     gc.collect()
     assert memory_of() <= memory
 
