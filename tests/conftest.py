@@ -36,6 +36,7 @@ from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.observation_params import ObservationParams
 from rulka.tracks.track import Track
 
+torch.set_num_threads(1)  # whatever the variable was: sums of several threads have other last bits on other machines
 sys.path.insert(0, str(Path(__file__).parent / "device"))
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
 GIT = {"commit.gpgsign": "false", "color.ui": "auto", "status.showUntrackedFiles": "normal"}

@@ -12,7 +12,7 @@ autoreset). Observation 0 of a block repeats observation T of the block before i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -176,6 +176,24 @@ class Experience(NamedTuple):
 
     state: dict[str, Any]
     pieces: Mapping[int, Piece]
+
+
+class LazyPieces(Mapping[int, Piece]):
+    """Pieces by number, each read when it is asked for: together they may be large."""
+
+    def __init__(self, numbers: Collection[int], read: Callable[[int], Piece]) -> None:
+        self._numbers, self._read = numbers, read
+
+    def __getitem__(self, number: int) -> Piece:
+        if number not in self._numbers:
+            raise KeyError(number)
+        return self._read(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
 
 def _aligned(num_bytes: int) -> int:

@@ -13,7 +13,7 @@ transitions, K actions of a chunk. A *row* is the flat index of a decision, (slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock, Piece
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, LazyPieces, Piece
 from rulka.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
@@ -206,7 +206,7 @@ class BlockRing:
 
     def pieces(self) -> Mapping[int, Piece]:
         """Returns the stored blocks by number, each read when it is asked for; see `Experience`."""
-        return _Pieces(self)
+        return LazyPieces(self.numbers(), self.block_arrays)
 
     def block_arrays(self, number: int) -> dict[str, NDArray]:
         """Returns the arrays of the block of a number: views that the ring may overwrite later, or copies."""
@@ -309,22 +309,6 @@ def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
     if device.type == "cpu":
         return list(columns)
     return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
-
-
-class _Pieces(Mapping[int, Piece]):
-    def __init__(self, ring: BlockRing) -> None:
-        self._ring = ring
-
-    def __getitem__(self, number: int) -> Piece:
-        if number not in self._ring.numbers():
-            raise KeyError(number)
-        return self._ring.block_arrays(number)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ring.numbers())
-
-    def __len__(self) -> int:
-        return self._ring.num_blocks
 
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

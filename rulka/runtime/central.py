@@ -218,11 +218,6 @@ class CentralInference:
         """How often the process was started again."""
         return self._supervisor.num_restarts
 
-    @property
-    def pids(self) -> list[int]:
-        """Its process id, as a list."""
-        return self._supervisor.pids
-
     def start(self) -> None:
         """Starts the process."""
         self._supervisor.start(1)

@@ -157,17 +157,16 @@ def _in_processes(
 ) -> Collectors:
     """Starts collectors in processes of this machine.
 
-    With `train.inference: central` actors live in processes of their own, the policy workers (`rulka.runtime.central`),
-    which the collectors ask, collector k the worker k mod W; while one group of a collector's cars waits for its
-    answer, the next one drives:
+    With `train.inference: central` the one actor lives in a process of its own, the policy worker, which all collectors
+    ask (`rulka.runtime.central`):
 
-        +------ process of collector k ------+             +-- process of policy worker k mod W --+
-        |                                    |    pipe     |                                      |
-        |   Collector = groups of cars ------------------------ Request, Response --> actor       |
-        |      |                             |             |                          ^    ^      |
-        |      +===== request slot of each group =====================================+    |      |
-        |                                    |             |               SharedWeights ==+      |
-        +------------------------------------+             +--------------------------------------+
+        +------ process of collector k ------+             +------ process of the policy worker ------+
+        |                                    |    pipe     |                                          |
+        |   Collector = cars ---------------------------------- Request, Response --> actor           |
+        |      |                             |             |                          ^    ^          |
+        |      +===== request slot k =================================================+    |          |
+        |                                    |             |               SharedWeights ==+          |
+        +------------------------------------+             +------------------------------------------+
     """
     half = _other_half(spec, learner, stack)
     collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts, other_half=half)

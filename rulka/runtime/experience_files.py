@@ -10,13 +10,12 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rulka.buffers.experience import Piece
+from rulka.buffers.experience import LazyPieces, Piece
 from rulka.runtime.checkpoint import NUM_KEPT, CheckpointError, write_file
 
 FOLDER = "experience"
@@ -78,11 +77,12 @@ class ExperienceFiles:
                 path.unlink()
 
     def pieces(self, names: Mapping[int, str]) -> Mapping[int, Piece]:
-        """Returns the pieces that a checkpoint names, each read when it is asked for: together they may be large.
+        """Returns the pieces that a checkpoint names; to look up one that is missing or damaged is an error.
 
-        Looking one up raises `DamagedExperienceError` if it is missing or damaged.
+        Raises:
+            DamagedExperienceError: of what is returned, naming the file.
         """
-        return _Pieces(self.folder, names)
+        return LazyPieces(names, lambda number: _read(self.folder / names[number]))
 
     def go_on_from(self, names: Mapping[int, str]) -> None:
         """Counts the pieces that a checkpoint names as written, once all of them have been read."""
@@ -103,23 +103,10 @@ class ExperienceFiles:
             raise CheckpointError(message) from error
 
 
-class _Pieces(Mapping[int, Piece]):
-    """Pieces in files, by number."""
-
-    def __init__(self, folder: Path, names: Mapping[int, str]) -> None:
-        self._folder, self._names = folder, names
-
-    def __getitem__(self, number: int) -> dict[str, NDArray]:
-        path = self._folder / self._names[number]
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            message = f"{path.as_posix()} is damaged or missing ({error})"
-            raise DamagedExperienceError(message) from error
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+def _read(path: Path) -> Piece:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        message = f"{path.as_posix()} is damaged or missing ({error})"
+        raise DamagedExperienceError(message) from error

@@ -130,11 +130,6 @@ class OtherHalfProcess:
         """How often the process was started again."""
         return self._supervisor.num_restarts
 
-    @property
-    def pids(self) -> list[int]:
-        """Its process id, as a list."""
-        return self._supervisor.pids
-
     def start(self) -> None:
         """Starts the process; whoever calls this has to call `stop`, whatever happens."""
         self._publish()

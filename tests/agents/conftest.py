@@ -6,7 +6,7 @@ are driven through the interface that the runtime uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -306,12 +306,8 @@ def endings(num_steps: int, **at: list[int]) -> Endings:
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    """On one thread: sums of several have other last bits on other machines."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Lab(small_spec, Races, train, constant)
-    torch.set_num_threads(before)
+def lab() -> Lab:
+    return Lab(small_spec, Races, train, constant)
 
 
 @pytest.fixture

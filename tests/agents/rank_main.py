@@ -11,30 +11,21 @@ from typing import Any
 import torch
 
 from rulka.agents.algorithms import make_learner
-from rulka.agents.ranks import Ranks
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.runtime.ranks import RanksApartError, meet
 from tests.waiting import PATIENCE_S
-
-Learned = tuple[dict[str, Any], dict[str, list[Any]]]
 
 
 def learn(rank: int, folder: Path, spec: AgentSpec, blocks: Sequence[ExperienceBlock], num_updates: int) -> None:
     """Learns from the blocks of a rank by its share of the settings; leaves its state, and what IQN has drawn."""
     torch.set_num_threads(1)
     with meet(folder / "meeting", rank, 2, limit_s=PATIENCE_S) as ranks:
-        found = learned(ranks, spec, blocks, num_updates)
-    torch.save(found, folder / f"{rank}.pt")
-
-
-def learned(ranks: Ranks, spec: AgentSpec, blocks: Sequence[ExperienceBlock], num_updates: int) -> Learned:
-    """Learns as one of two; returns the learner's state, and what IQN has drawn."""
-    learner: Any = make_learner(spec, seed=0)
-    drawn = record_draws(learner) if spec.algorithm == "iqn" else {}
-    learner.join(ranks)
-    feed(learner, [blocks], num_updates, num_ranks=2)
-    return learner.state_dict(), drawn
+        learner: Any = make_learner(spec, seed=0)
+        drawn = record_draws(learner) if spec.algorithm == "iqn" else {}
+        learner.join(ranks)
+        feed(learner, [blocks], num_updates, num_ranks=2)
+    torch.save((learner.state_dict(), drawn), folder / f"{rank}.pt")
 
 
 def feed(learner: Any, sources: Sequence[Sequence[ExperienceBlock]], num_updates: int, num_ranks: int) -> None:

@@ -48,17 +48,6 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, alg
     np.testing.assert_array_equal(after.argmax(axis=1), actor.act(image, floats, explore=False).action)
 
 
-def test_published_weights_are_copied(lab):
-    """What was published is overwritten by the next version, while the actor goes on with this one."""
-    actor = make_actor(replace(lab.spec("ppo"), precision="bfloat16"), seed=0)
-    image, floats = views(20)
-    tensors = with_other_encoder(actor.network)
-    actor.load_network(tensors)
-    for tensor in tensors.values():
-        tensor.zero_()
-    assert np.ptp(actor.action_values(image, floats).value, axis=1).all(), "weights of 0 would tell no action apart"
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn", "pql"])
 def test_measured_precision_works_from_the_first_batch(lab, algorithm):
     actor, exact = (make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("measured", "float32"))
@@ -70,14 +59,6 @@ def test_measured_precision_works_from_the_first_batch(lab, algorithm):
     many = actor.action_values(image, floats).value
     assert actor.precision in ("float32", "bfloat16")
     np.testing.assert_allclose(many, expected, atol=0.05)
-
-
-def test_a_named_precision_is_that_of_the_network_to_the_bit(lab):
-    actor = make_actor(replace(lab.spec("ppo"), precision="float32"), seed=0)
-    image, floats = views(20)
-    with torch.inference_mode():
-        expected = actor.network(image, floats).outputs.softmax(dim=1).numpy()
-    np.testing.assert_array_equal(actor.action_values(image, floats).value, expected)
 
 
 @pytest.mark.parametrize(
@@ -116,19 +97,18 @@ def test_action_values_agree_with_decisions(lab, precision, algorithm, name):
     np.testing.assert_array_equal(action_values.value.argmax(axis=1), actor.act(image, floats, explore=False).action)
 
 
-def test_q_values_are_the_networks_means(lab):
-    actor = make_actor(lab.spec("iqn"), seed=0)
-    image, floats = views(20)
-    tau = fixed_fractions(lab.spec("iqn").settings.num_quantiles_acting).expand(20, -1)
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_ratings_are_the_networks(lab, algorithm):
+    """IQN's are its mean values; a policy's are its probabilities, to the bit, and what `act` says of its samples."""
+    spec = lab.spec(algorithm)
+    actor, (image, floats) = make_actor(spec, seed=0), views(20)
+    found, decision = actor.action_values(image, floats).value, actor.act(image, floats, explore=True)
     with torch.inference_mode():
+        if algorithm == "ppo":
+            np.testing.assert_array_equal(found, actor.network(image, floats).outputs.softmax(dim=1).numpy())
+            taken = found[np.arange(20), decision.action]
+            np.testing.assert_allclose(np.log(taken), decision.log_prob, atol=1e-5)
+            return
+        tau = fixed_fractions(spec.settings.num_quantiles_acting).expand(20, -1)
         expected = actor.network(image, floats, tau).value.mean(dim=1).numpy()
-    np.testing.assert_allclose(actor.action_values(image, floats).value, expected, atol=1e-5)
-
-
-def test_probabilities_are_the_policys(lab):
-    actor = make_actor(lab.spec("ppo"), seed=0)
-    image, floats = views(20)
-    decision, probability = actor.act(image, floats, explore=True), actor.action_values(image, floats).value
-    np.testing.assert_allclose(probability.sum(axis=1), 1.0, atol=1e-5)
-    taken = probability[np.arange(20), decision.action]
-    np.testing.assert_allclose(np.log(taken), decision.log_prob, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)

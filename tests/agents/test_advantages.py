@@ -1,11 +1,17 @@
-"""Advantages against slow twins and torchrl, and the value that agrees with its own lambda-returns."""
+"""Advantages against slow twins, the value that agrees with its own lambda-returns, and V-trace: its formula, what it
+converges to, and how fast.
+"""
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
+from torch import Tensor
 
 from rulka.agents.advantages import Endings, estimate_advantages, solve_linear_value
+from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
 from tests.agents.conftest import endings, random_ends
 
 
@@ -13,7 +19,7 @@ def column(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None]
 
 
-def test_by_hand():
+def test_gae_by_hand():
     """gamma 0.5, lambda 0.5, values 1, 2, then 4: errors 1 + 0.5 * 2 - 1 = 1 and 3 + 0.5 * 4 - 2 = 3;
     advantages 3 and 1 + 0.25 * 3 = 1.75.
     """
@@ -115,3 +121,206 @@ def test_ridge_shrinks_the_weights_and_leaves_the_mean() -> None:
 def test_more_cars_than_are_taken_at_once() -> None:
     feature, reward, endings = chain([[0, 1, 2], [1, 2, 0]] * 40, terminated=[[1, 2 * car + 1] for car in range(40)])
     assert values(feature, reward, endings, 0.5, 0.9, 0.0) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
+
+
+def truncated_weights(log_ratio: Tensor, rho_bar: float, c_bar: float) -> TraceWeights:
+    return TraceWeights(truncated_ratio(log_ratio, rho_bar), truncated_ratio(log_ratio, c_bar))
+
+
+def test_vtrace_by_hand():
+    """gamma 0.5, weights pi/mu 0.5 and 3, cut at 2 (rho) and 1 (c); values 1, 2, then 4.
+
+    Surprises 1 + 0.5 * 2 - 1 = 1 and 3 + 0.5 * 4 - 2 = 3; deltas 0.5 * 1 and 2 * 3 = 6. v_1 = 2 + 6 = 8,
+    v_0 = 1 + 0.5 + 0.5 * 0.5 * 6 = 3. Advantages 2 * (3 + 2 - 2) = 6 and 0.5 * (1 + 0.5 * 8 - 1) = 2.
+    """
+    weights = truncated_weights(column(0.5, 3).log(), rho_bar=2.0, c_bar=1.0)
+    torch.testing.assert_close(weights, TraceWeights(column(0.5, 2), column(0.5, 1)))
+    result = trace_values(column(1, 3), column(1, 2, 4), weights, endings(2), 0.5)
+    torch.testing.assert_close(result.target, column(3, 8))
+    torch.testing.assert_close(result.advantage, column(2, 6))
+
+
+def test_a_later_surprise_goes_back_past_a_decision_by_c_alone():
+    """Weights 4 and 1, cut at 3 (rho) and 2 (c), gamma 1, values 0: v_0 = 3 * 1 + 2 * 1 = 5, not 3 * 2."""
+    weights = truncated_weights(column(4, 1).log(), rho_bar=3.0, c_bar=2.0)
+    result = trace_values(column(1, 1), column(0, 0, 0), weights, endings(2), 1.0)
+    torch.testing.assert_close(result.target, column(5, 1))
+    torch.testing.assert_close(result.advantage, column(6, 1))
+
+
+def test_termination_has_no_future():
+    """The second decision ends the race: v_1 = 2 + 2 * (3 - 2) = 4, whatever the next value."""
+    weights = TraceWeights(column(0.5, 2), column(0.5, 1))
+    result = trace_values(column(1, 3), column(1, 2, 400), weights, endings(2, terminated=[1]), 0.5)
+    torch.testing.assert_close(result.target, column(1 + 0.5 + 0.5 * 0.5 * 2, 4))
+    torch.testing.assert_close(result.advantage, column(0.5 * (1 + 0.5 * 4 - 1), 2))
+
+
+def test_time_limit_has_a_value_but_no_trace():
+    """The first decision is cut: its last observation, which the reset row saw, is worth 2, and nothing more comes."""
+    flags = endings(3, truncated=[0], is_reset=[1])
+    weights = TraceWeights(column(0.5, 1, 1), column(0.5, 1, 1))
+    result = trace_values(column(1, 99, 3), column(1, 2, 5, 4), weights, flags, 0.5)
+    torch.testing.assert_close(result.target, column(1 + 0.5 * (1 + 1 - 1), 2, 3 + 2))
+    torch.testing.assert_close(result.advantage, column(0.5, 0, 0))
+
+
+def test_a_ratio_beyond_all_numbers_is_cut():
+    """exp(1000) is infinite, and infinity times a surprise of 0 would be no number."""
+    weights = truncated_weights(column(1000, -1000), rho_bar=1.0, c_bar=1.0)
+    torch.testing.assert_close(weights.rho, column(1, 0))
+    result = trace_values(column(0, 0), column(0, 0, 0), weights, endings(2), 0.9)
+    assert torch.isfinite(result.target).all()
+
+
+def random_case(num_steps: int = 30, num_cars: int = 5) -> tuple[Tensor, Tensor, Tensor, Endings]:
+    """Returns rewards, values, logarithms of weights and how decisions ended, resets behind every end."""
+    generator = torch.Generator().manual_seed(3)
+    reward, log_ratio, value = torch.randn(3, num_steps + 1, num_cars, generator=generator).double()
+    return reward[:-1], value, 0.7 * log_ratio[:-1], random_ends(num_steps, num_cars)
+
+
+@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5), (1e9, 1e9)])
+def test_the_recursion_is_the_sum_over_the_future(rho_bar: float, c_bar: float):
+    """V1 = V2: v_s = V(x_s) + sum over t of gamma^(t-s) (c_s ... c_(t-1)) delta_t, to the end of race or rows."""
+    reward, value, log_ratio, ends = random_case()
+    gamma = 0.9
+    result = trace_values(reward, value, truncated_weights(log_ratio, rho_bar, c_bar), ends, gamma)
+    for start, car in product(*map(range, reward.shape)):
+        target, carried, step = float(value[start, car]), 1.0, start
+        while step < len(reward) and not ends.is_reset[step, car]:
+            ratio = float(log_ratio[step, car].exp())
+            follows = 0.0 if ends.terminated[step, car] else float(value[step + 1, car])
+            target += (
+                carried * min(rho_bar, ratio) * (float(reward[step, car]) + gamma * follows - float(value[step, car]))
+            )
+            carried *= gamma * min(c_bar, ratio)
+            step += 1
+        assert float(result.target[start, car]) == pytest.approx(target, abs=1e-9)
+
+
+def test_advantages_take_the_better_estimate_of_what_follows():
+    """rho_s (r_s + gamma v_(s+1) - V(x_s)), where v_(s+1) is 0 behind an end and the value behind a cut."""
+    reward, value, log_ratio, ends = random_case()
+    weights = truncated_weights(log_ratio, 1.2, 1.0)
+    result = trace_values(reward, value, weights, ends, 0.9)
+    # A reset row's target is its value, which is that of the last observation of the race before it.
+    follows = torch.cat([result.target[1:], value[-1:]])
+    expected = weights.rho * (reward + 0.9 * torch.where(ends.terminated, 0.0, follows) - value[:-1])
+    torch.testing.assert_close(result.advantage, torch.where(ends.is_reset, 0.0, expected))
+
+
+class World:
+    """Two states, two actions, chance in both; what V-trace expects there, over all that can happen in some decisions.
+
+    Every sequence of actions and states is a car of a block, weighed by how likely it is where mu acts, so that means
+    are exact.
+    """
+
+    gamma = 0.8
+    reward = torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64)  # [state, action]
+    moves = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.7, 0.3]]], dtype=torch.float64)  # and next state
+    mu = torch.tensor([[0.7, 0.3], [0.4, 0.6]], dtype=torch.float64)
+    pi = torch.tensor([[0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)
+
+    def __init__(self, rho_bar: float, c_bar: float, num_steps: int = 5) -> None:
+        self.rho_bar, self.c_bar = rho_bar, c_bar
+        per_step = [(action, state) for action in (0, 1) for state in (0, 1)]
+        starts = [(0, state) for state in (0, 1)]  # what is done before the start is no part of the path
+        paths = torch.tensor(list(product(starts, *[per_step] * num_steps)))
+        self.action, self.state = paths[:, 1:, 0].T, paths[:, :, 1].T
+        here, after = self.state[:-1], self.state[1:]
+        self.likelihood = (self.mu[here, self.action] * self.moves[here, self.action, after]).prod(dim=0)
+        log_ratio = (self.pi / self.mu).log()[here, self.action]
+        self.weights = truncated_weights(log_ratio, rho_bar, c_bar)
+        self.none = torch.zeros(self.action.shape, dtype=torch.bool)
+
+    def operator(self, value: Tensor) -> Tensor:
+        """R V, by the code under test."""
+        ends = Endings(self.none, self.none, self.none)
+        paid = self.reward[self.state[:-1], self.action]
+        target = trace_values(paid, value[self.state], self.weights, ends, self.gamma).target[0]
+        return self._mean(target)
+
+    def matrix(self) -> Tensor:
+        """How R V depends on V, by column."""
+        nothing = torch.zeros(2, dtype=torch.float64)
+        unit = torch.eye(2, dtype=torch.float64)
+        return torch.stack([self.operator(column) - self.operator(nothing) for column in unit], dim=1)
+
+    def stated_rate(self) -> Tensor:
+        """The paper's eta for each state: 1/gamma - (1/gamma - 1) E[sum of gamma^t (c_0 ... c_(t-2)) rho_(t-1)]."""
+        total, carried = torch.ones_like(self.likelihood), torch.ones_like(self.likelihood)
+        for step in range(len(self.action)):
+            total = total + self.gamma ** (step + 1) * carried * self.weights.rho[step]
+            carried = carried * self.weights.c[step]
+        return 1 / self.gamma - (1 / self.gamma - 1) * self._mean(total)
+
+    def _mean(self, column: Tensor) -> Tensor:
+        weighed = self.likelihood * column
+        return torch.stack([weighed[self.state[0] == state].sum() for state in (0, 1)])
+
+    def truncated_policy(self) -> Tensor:
+        share = torch.minimum(self.rho_bar * self.mu, self.pi)
+        return share / share.sum(dim=1, keepdim=True)
+
+    def value_of(self, policy: Tensor) -> Tensor:
+        paid = (policy * self.reward).sum(dim=1)
+        moved = (policy[..., None] * self.moves).sum(dim=1)
+        return torch.linalg.solve(torch.eye(2, dtype=torch.float64) - self.gamma * moved, paid)
+
+
+BARS = pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (1.0, 0.3), (2.0, 1.0), (0.5, 0.5), (10.0, 1.0)])
+
+
+@BARS
+def test_the_fixed_point_is_the_value_of_the_truncated_policy(rho_bar: float, c_bar: float):
+    """V4, exactly; for weights that are hardly cut this is pi, for ones that always are mu."""
+    world = World(rho_bar, c_bar)
+    expected = world.value_of(world.truncated_policy())
+    torch.testing.assert_close(world.operator(expected), expected)
+    wrong = world.operator(expected + torch.tensor([1.0, 0.0], dtype=torch.float64)) - expected
+    assert float(wrong.abs().max()) > 1e-3, "and no other value is left alone"
+
+
+def test_rho_bar_decides_where_values_settle():
+    """V5: pi / mu is 0.17 to 2.7 here. Beyond these the values are those of pi and of mu, and of neither between."""
+    of_pi, of_mu = World(1.0, 1.0).value_of(World.pi), World(1.0, 1.0).value_of(World.mu)
+    torch.testing.assert_close(settled(World(3.0, 1.0)), of_pi)
+    torch.testing.assert_close(settled(World(0.16, 0.1)), of_mu)
+    between = settled(World(1.0, 1.0))
+    assert float((between - of_pi).abs().max()) > 0.1
+    assert float((between - of_mu).abs().max()) > 0.1
+
+
+def test_c_bar_decides_how_fast_and_not_where():
+    """V5: the same values with traces cut at 1 and at nearly nothing, in more steps."""
+    far, near = World(3.0, 1.0), World(3.0, 0.01)
+    torch.testing.assert_close(settled(far), settled(near))
+    assert far.matrix().sum(dim=1).max() < near.matrix().sum(dim=1).max() - 0.05
+    start, end = torch.zeros(2, dtype=torch.float64), settled(far)
+    left = [float((steps(world, start, 5) - end).abs().max()) for world in (far, near)]
+    assert left[0] < 0.5 * left[1]
+
+
+@BARS
+def test_it_contracts_at_the_stated_rate(rho_bar: float, c_bar: float):
+    """V6: R is not negative and its rows sum to the paper's eta, which is at most 1 - (1 - gamma) beta."""
+    world = World(rho_bar, c_bar)
+    matrix = world.matrix()
+    assert (matrix >= -1e-12).all()
+    torch.testing.assert_close(matrix.sum(dim=1), world.stated_rate())
+    beta = (world.mu * (world.pi / world.mu).clamp(max=rho_bar)).sum(dim=1).min()
+    assert float(world.stated_rate().max()) <= 1 - (1 - world.gamma) * float(beta) + 1e-12
+
+
+def steps(world: World, value: Tensor, count: int) -> Tensor:
+    for _ in range(count):
+        value = world.operator(value)
+    return value
+
+
+def settled(world: World) -> Tensor:
+    """Where R, which is linear, leaves values alone."""
+    unit = torch.eye(2, dtype=torch.float64)
+    return torch.linalg.solve(unit - world.matrix(), world.operator(torch.zeros(2, dtype=torch.float64)))

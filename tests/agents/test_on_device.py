@@ -5,7 +5,6 @@ On the stand-in the sums are those of the CPU, and the numbers are equal; a GPU 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,8 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator
-from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.experience_files import ExperienceFiles
 from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
-from tests.buffers.valid import check_links
+from tests.buffers.conftest import check_links
 
 FEW_STEPS = {"gradient_steps_per_update": 2}
 """The stand-in takes many times as long as the CPU for a step of IQN, and a fault shows in the first."""
@@ -96,54 +93,6 @@ def test_learning_there_is_learning_here(lab, blocks, device: torch.device, case
         assert one == pytest.approx(other, rel=2e-3, abs=1e-4)
     for name, tensor in here.network.state_dict().items():
         torch.testing.assert_close(there.network.state_dict()[name].cpu(), tensor, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn"])
-def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorithm: Any) -> None:
-    spec = lab.spec(algorithm)
-    weights = make_learner(spec, 8).network.state_dict()
-    here, there = make_actor(spec, 1), make_actor(spec, 1, device)
-    for actor in (here, there):
-        actor.load_network(weights)
-    seen = torch.from_numpy(blocks[0].image[3]), torch.from_numpy(blocks[0].floats[3])
-    for explore in (False, True):
-        one, other = here.act(*seen, explore=explore), there.act(*seen, explore=explore)
-        assert all(isinstance(column, np.ndarray) for column in other)
-        if not explore or device.type != "cuda":
-            np.testing.assert_array_equal(one.action, other.action)
-            np.testing.assert_allclose(one.log_prob, other.log_prob, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(here.action_values(*seen).value, there.action_values(*seen).value, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "iqn"))]
-)
-@pytest.mark.parametrize("way", ["there and back", "here and there"])
-def test_a_checkpoint_goes_on_on_another_device(
-    lab, blocks, device: torch.device, tmp_path: Path, algorithm: Any, way: str
-) -> None:
-    spec = lab.spec(algorithm, **({"prioritised": PRIORITISED} | FEW_STEPS if algorithm == "iqn" else {}))
-    first, second = (device, CPU) if way == "there and back" else (CPU, device)
-    learner, other = make_learner(spec, 3, first), make_learner(spec, 9, second)
-    learned(learner, blocks)
-    learner.insert(blocks[0], 0, learner.version)
-    experience, files = learner.experience(), ExperienceFiles(tmp_path, 0)
-    state = {"learner": learner.state_dict(), "state": experience.state, "names": files.write(experience.pieces)}
-    Checkpoints(tmp_path).save(1, state)
-    saved = Checkpoints(tmp_path).load_newest()
-    assert saved is not None
-    other.load_state_dict(saved["learner"])
-    other.load_experience(type(experience)(saved["state"], files.pieces(saved["names"])))
-    for name, tensor in learner.network.state_dict().items():
-        assert torch.equal(other.network.state_dict()[name].cpu(), tensor.cpu())
-    again = other.experience()
-    assert set(again.pieces) == set(experience.pieces)
-    for number in again.pieces:
-        for name, array in experience.pieces[number].items():
-            np.testing.assert_array_equal(again.pieces[number][name], array)
-    other.insert(blocks[1], 0, other.version)
-    assert other.update() is not None
-    assert {p.device.type for p in other.network.parameters()} == {second.type}
 
 
 def test_random_numbers_go_on_where_they_were_and_begin_anew_elsewhere(device: torch.device) -> None:

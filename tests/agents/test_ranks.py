@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Semaphore
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,7 @@ from rulka.runtime.ranks import RanksApartError, meet
 from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
 
-NUM_UPDATES = {"ppo": 12, "impala": 12, "iqn": 100}
-MANY_UPDATES = 100
+NUM_UPDATES = 100
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
 CHANGES: dict[str, dict[str, Any]] = {
@@ -87,60 +84,13 @@ def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock
     return [races.drive(actor) for _ in range(4)]
 
 
-class InTurn:
-    """One of two ranks in threads of one process. One thread runs at a time, as both use torch's global generator."""
-
-    size = 2
-
-    def __init__(self, rank: int, posted: tuple[list[Any], list[Any]], turns: tuple[Semaphore, Semaphore]) -> None:
-        self.rank, self._posted, self._turns = rank, posted, turns
-
-    def total(self, numbers: torch.Tensor) -> torch.Tensor:
-        here, there = self._exchanged(numbers.detach().clone())
-        return here + there
-
-    def largest(self, number: float) -> float:
-        return max(self._exchanged(number))
-
-    def _exchanged(self, value: Any) -> tuple[Any, Any]:
-        """Returns what both have posted with the same call, in the order of ranks."""
-        self._posted[self.rank].append(value)
-        number = len(self._posted[self.rank]) - 1
-        self.pass_on()
-        self.wait()
-        return self._posted[0][number], self._posted[1][number]
-
-    def pass_on(self) -> None:
-        self._turns[1 - self.rank].release()
-
-    def wait(self) -> None:
-        assert self._turns[self.rank].acquire(timeout=PATIENCE_S)
-
-
-Blocks = Sequence[Sequence[ExperienceBlock]]
-
-
-def in_turns(share: AgentSpec, blocks: Blocks, num_updates: int, _folder: Path) -> list[rank_main.Learned]:
-    posted: tuple[list[Any], list[Any]] = ([], [])
-    turns = Semaphore(1), Semaphore(0)
-
-    def learned(rank: int) -> rank_main.Learned:
-        torch.set_num_threads(1)
-        one = InTurn(rank, posted, turns)
-        one.wait()
-        try:
-            return rank_main.learned(one, share, blocks[rank], num_updates)
-        finally:
-            one.pass_on()
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(learned, range(2)))
-
-
-def in_processes(share: AgentSpec, blocks: Blocks, num_updates: int, folder: Path) -> list[rank_main.Learned]:
+def in_processes(
+    share: AgentSpec, blocks: Sequence[Sequence[ExperienceBlock]], folder: Path
+) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
+    """Returns the state of either rank's learner, and what IQN has drawn."""
     context = get_context("spawn")
     processes = [
-        context.Process(target=rank_main.learn, args=(rank, folder, share, blocks[rank], num_updates))
+        context.Process(target=rank_main.learn, args=(rank, folder, share, blocks[rank], NUM_UPDATES))
         for rank in range(2)
     ]
     for process in processes:
@@ -152,25 +102,19 @@ def in_processes(share: AgentSpec, blocks: Blocks, num_updates: int, folder: Pat
 
 
 @pytest.mark.parametrize(
-    "learn", [in_turns, pytest.param(in_processes, marks=pytest.mark.slow)], ids=["in turns", "in processes"]
-)
-@pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in sorted(CHANGES)]
 )
-def test_two_learners_equal_one_with_the_union_of_their_batches(
-    lab, step, tmp_path: Path, algorithm: str, learn: Callable[..., list[rank_main.Learned]]
-) -> None:
+def test_two_learners_equal_one_with_the_union_of_their_batches(lab, step, tmp_path: Path, algorithm: str) -> None:
     """In float32 all weights are the same in the end, relative 1e-5; those of the ranks, to the last bit."""
     spec = lab.spec(algorithm, **CHANGES[algorithm])
     share = replace(spec, settings=spec.settings.share_of_learner(2))
     blocks = [blocks_of(lab, step, spec, seed) for seed in (1, 2)]
     assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
-    num_updates = MANY_UPDATES if learn is in_processes else NUM_UPDATES[algorithm]
-    (first, one), (second, other) = learn(share, blocks, num_updates, tmp_path)
+    (first, one), (second, other) = in_processes(share, blocks, tmp_path)
     union: Any = make_learner(spec, seed=0)
     if algorithm == "iqn":
         draw_as(union, one, other)
-    rank_main.feed(union, blocks, num_updates, num_ranks=1)
+    rank_main.feed(union, blocks, NUM_UPDATES, num_ranks=1)
     for name, mine in first["network"].items():
         assert torch.equal(mine, second["network"][name]), f"{name} of both ranks"
     expected, begun = vector(union.network), vector(make_learner(spec, seed=0).network)
@@ -253,18 +197,13 @@ def test_a_rank_that_ends_is_noticed_by_the_other(tmp_path: Path) -> None:
     assert "timed out" not in told.lower()
 
 
-def test_a_rank_that_does_not_come_is_not_waited_for_in_vain(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RanksApartError, match="learner 0 of 2 waited in vain"),
-        meet(tmp_path / "meeting", 0, 2, limit_s=1.0),
-    ):
-        pytest.fail("nobody else is there")
-
-
 def test_after_a_meeting_in_vain_a_process_can_meet_new_ones(tmp_path: Path) -> None:
     """As when a learner dies before the meeting: the first one goes on in its process, all others are new."""
     for number in range(2):
-        with pytest.raises(RanksApartError), meet(tmp_path / f"vain-{number}", 0, 2, limit_s=0.5):
+        with (
+            pytest.raises(RanksApartError, match="learner 0 of 2 waited in vain"),
+            meet(tmp_path / f"vain-{number}", 0, 2, limit_s=0.5),
+        ):
             pytest.fail("nobody else is there")
     other = get_context("spawn").Process(target=rank_main.add_one, args=(1, tmp_path / "meeting"))
     other.start()

@@ -170,13 +170,10 @@ def test_races_that_were_under_way_before_are_left_out() -> None:
         assert [int(waiting.rows([race]).floats[0, 1]) for race in races] == [0, 0], "from their first decision on"
 
 
-def test_races_that_do_not_begin_alike_are_refused() -> None:
+def test_cars_and_races_that_make_no_groups_are_refused() -> None:
     cars = Cars(lambda _car, _race: 2)
     cars.starts = EqualStarts(NUM_CARS, 1, 1)
     with pytest.raises(AgentError, match="of 2 races that should begin alike, 1 did"):
         gather(cars, 3)
-
-
-def test_cars_that_are_no_whole_groups_are_refused() -> None:
     with pytest.raises(AgentError, match="blocks of 3 cars hold no groups of 2 cars"):
         WaitingRaces(2).insert(new_block(BlockSpec(2, 3, 2, 2, 2)), 0, 0)

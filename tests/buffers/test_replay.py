@@ -14,7 +14,7 @@ from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows, make_batch
 from rulka.buffers.ring import BlockRing, find_transitions, shaped_returns
 from rulka.device import CPU
-from tests.buffers.valid import check_links
+from tests.buffers.conftest import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 PRIORITY = 0.5, 0.1

@@ -1,20 +1,57 @@
-"""Which device is taken, and what is said of those that cannot be."""
+"""Which device is taken, and what is said of those that cannot be; the stand-in refuses what a GPU refuses."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 from rulka import device, doctor
 from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
 from rulka.doctor import State, findings_of
+
+HERE = torch.ones(3)
+
+REFUSED: dict[str, Callable[[Tensor], object]] = {
+    "adding": lambda there: there + HERE,
+    "adding the other way": lambda there: HERE * there,
+    "joining": lambda there: torch.cat([there, HERE]),
+    "choosing": lambda there: torch.where(there > 0, there, HERE),
+    "in place": lambda there: there.add_(HERE),
+    "a layer of elsewhere": lambda there: torch.nn.Linear(3, 2)(there),
+    "index from afar": lambda there: HERE.index_select(0, there.long()),
+    "generator of elsewhere": lambda there: torch.rand(3, device=there.device, generator=torch.Generator()),
+    "permutation of elsewhere": lambda there: torch.randperm(3, device=there.device, generator=torch.Generator()),
+    "array": lambda there: there.numpy(),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_implicit_transfer_is_refused(device: torch.device, case: str) -> None:
+    with pytest.raises((RuntimeError, TypeError)):
+        REFUSED[case](torch.ones(3, device=device))
+
+
+def test_what_crosses_over_on_purpose_arrives(device: torch.device) -> None:
+    there = torch.arange(3.0).to(device, non_blocking=True)
+    assert there.device.type == device.type
+    assert (there + torch.ones(3, device=device)).cpu().tolist() == [1.0, 2.0, 3.0]
+    assert float(there.sum()) == 3.0
+    there[1:].copy_(torch.zeros(2))
+    assert there.cpu().numpy().tolist() == [0.0, 0.0, 0.0]
+
+
+def test_autocast_computes_there_in_bfloat16(device: torch.device) -> None:
+    with torch.autocast(device.type, torch.bfloat16):
+        assert torch.nn.Linear(3, 1).to(device)(torch.ones(4, 3, device=device)).dtype == torch.bfloat16
+
 
 ROOT = Path(__file__).parents[2]
 GPU = torch.device("cuda", 0)
@@ -130,25 +167,6 @@ def test_a_gpu_is_taken_where_one_works() -> None:
     chosen = choose_device()
     assert chosen.device.type != "cpu"
     assert chosen.why.startswith("a GPU that works")
-
-
-@pytest.mark.parametrize(("variable", "expected"), [(None, 7), ("1", 2)])
-def test_all_cores_compute_unless_the_environment_says_otherwise(
-    variable: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch itself reads the variable when it is imported."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    monkeypatch.setattr(device.os, "cpu_count", lambda: 7)
-    if variable is None:
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    else:
-        monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    try:
-        device.use_cores()
-        assert torch.get_num_threads() == expected
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Numbers(NamedTuple):

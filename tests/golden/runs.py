@@ -46,7 +46,9 @@ PORTABLE = {
 NUM_STATES = 24
 NUM_UPDATES = 200
 NUM_EARLY = 20
-"""Updates after which the weights are noted as well, for a test that takes seconds."""
+"""Updates after which the weights are noted as well."""
+NUM_FIRST = {"iqn": 1, "ppo": 2, "impala": 2, "grpo": 1, "dpo": 1, "pql": 3}
+"""Updates until every metric has been there once, for a test that takes seconds."""
 NUM_CARS = 8
 NUM_STEPS = 16
 GROUP = 4
@@ -362,7 +364,6 @@ def main(arguments: Sequence[str]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    num_updates = NUM_EARLY if "--early" in arguments else NUM_UPDATES
     names = [name for name in arguments if not name.startswith("-")] or [*AGENTS, *LEVELS]
     found = {}
     with redirect_stdout(sys.stderr):  # stages tell people what came of them
@@ -371,6 +372,7 @@ def main(arguments: Sequence[str]) -> None:
                 found[name] = LEVELS[name]()
             else:
                 algorithm, changes, network, preset = AGENTS[name]
+                num_updates = NUM_FIRST[name] if "--first" in arguments else NUM_UPDATES
                 found[name] = learn(algorithm, changes, network, num_updates, preset)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 

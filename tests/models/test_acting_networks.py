@@ -1,16 +1,18 @@
-"""IQN, actor-critic and cloned policy: sizes, names, formulas, precision."""
+"""IQN, actor-critic and cloned policy: sizes, names, formulas, precision, and what they are shown."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from models.actor_critic import ActorCritic, ClonePolicy
-from models.encoders.config import ConvConfig
+from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.iqn import (
     NUM_CLONED_FRACTIONS,
     ClonedIqn,
@@ -20,7 +22,7 @@ from models.iqn import (
     draw_fractions,
     fixed_fractions,
 )
-from models.torso import InputShape
+from models.torso import InputShape, Torso
 
 SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
 
@@ -45,29 +47,12 @@ def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def assert_orthogonal(layer: nn.Module, gain: float):
-    assert isinstance(layer, nn.Linear)
-    weight = layer.weight if layer.out_features <= layer.in_features else layer.weight.T
-    torch.testing.assert_close(weight @ weight.T, gain**2 * torch.eye(len(weight)), rtol=0, atol=1e-4)
-    assert not layer.bias.any()
-
-
 @pytest.mark.parametrize(
     ("height", "width", "embedding", "expected"),
     [(64, 64, 128, 1_051_805), (128, 128, 128, 5_774_493), (128, 128, 256, 6_397_085), (120, 160, 64, 6_578_333)],
 )
 def test_parameter_counts_of_iqn(height: int, width: int, embedding: int, expected: int):
     assert count(IqnNetwork(reference_inputs(height, width), CONV, IqnSizes(256, 1024, embedding), 12)) == expected
-
-
-def test_gains_of_iqn():
-    network = IqnNetwork(reference_inputs(), CONV, IqnSizes(256, 1024, 128), 12)
-    for head in (network.float_head, network.advantage_head, network.value_head):
-        assert_orthogonal(head[0], 1.41414)
-    assert_orthogonal(network.float_head[2], 1.41414)
-    assert_orthogonal(network.tau_embed[0], 1.41414 * math.sqrt(2))
-    assert_orthogonal(network.advantage_head[2], 1.0)
-    assert_orthogonal(network.value_head[2], 1.0)
 
 
 def test_iqn_is_its_formula():
@@ -123,16 +108,6 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
         )
 
 
-@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
-def test_fast_path_prefers_the_same_actions(embedding_at: EmbeddingPlace):
-    network = small_iqn(embedding_at)
-    image, floats = observations(7)
-    tau = fixed_fractions(8)
-    slow = network(image, floats, tau.expand(7, -1)).value.mean(dim=1)
-    fast = network.advantages(image, floats, tau)
-    torch.testing.assert_close(fast - fast.mean(dim=1, keepdim=True), slow - slow.mean(dim=1, keepdim=True))
-
-
 @pytest.mark.parametrize("num_fractions", [2, 8, 32])
 def test_drawn_fractions_are_stratified_and_mirrored(num_fractions: int):
     tau = draw_fractions(500, num_fractions, torch.Generator().manual_seed(0))
@@ -180,3 +155,75 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     learns = {name.split(".")[0] for name, weight in cloned.named_parameters() if weight.grad is not None}
     assert learns == {"encoder", "float_head", "tau_embed", "advantage_head"}
     assert cloned.hidden(cloned.encode(image), floats).shape == (5, cloned.num_hidden)
+
+
+ENCODERS: tuple[EncoderConfig, ...] = (
+    CONV,
+    ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=False),
+    PatchConfig(kind="patches", patch=8, width=16, depth=1, heads=2),
+)
+PLAIN = InputShape(40, 40, torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 1.0, 0.5]))
+TAU = fixed_fractions(4)
+
+
+def iqn(inputs: InputShape, encoder: EncoderConfig = CONV) -> IqnNetwork:
+    return IqnNetwork(inputs, encoder, IqnSizes(8, 16, 4, embedding_at="hidden"), num_actions=3)
+
+
+def outputs(kind: str, inputs: InputShape, encoder: EncoderConfig = CONV) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns what a fresh network makes of images and floats, in evaluation mode."""
+    torch.manual_seed(0)
+    if kind == "iqn":
+        network = iqn(inputs, encoder).eval().requires_grad_(False)
+        return lambda image, floats: network.advantages(image, floats, TAU)
+    if kind == "ppo":
+        critic = ActorCritic(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
+        return lambda image, floats: torch.cat([critic(image, floats).outputs, critic(image, floats).value[:, None]], 1)
+    return ClonePolicy(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
+
+
+def seen(frames: int, num_rows: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randint(0, 256, (num_rows, frames, 40, 40), generator=generator, dtype=torch.uint8)
+    return image, torch.randn(num_rows, 4, generator=generator)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("frames_as", ["channels", "features"])
+def test_every_frame_and_its_place_count(frames_as: Literal["channels", "features"], encoder: EncoderConfig) -> None:
+    kind = "ppo"
+    network, (image, floats) = outputs(kind, PLAIN._replace(frames=3, frames_as=frames_as), encoder), seen(3)
+    as_it_is = network(image, floats)
+    assert as_it_is.shape == (5, 4 if kind == "ppo" else 3)
+    for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
+        assert (network(image[:, order], floats) != as_it_is).any(dim=1).all()
+    for frame in range(3):
+        other = image.clone()
+        other[:, frame] ^= 255
+        assert (network(other, floats) != as_it_is).any(dim=1).all()
+
+
+def test_features_side_by_side_are_those_of_each_frame() -> None:
+    torch.manual_seed(0)
+    torso = Torso(PLAIN._replace(frames=3, frames_as="features"), CONV, 8).eval()
+    one = Torso(PLAIN, CONV, 8).eval()
+    one.load_state_dict(torso.state_dict())  # the encoder is that of one frame
+    image, _ = seen(3)
+    expected = torch.cat([one.encode(image[:, [frame]]) for frame in range(3)], dim=1)
+    torch.testing.assert_close(torso.encode(image), expected)
+    assert torso.num_encoded == 3 * one.num_encoded
+
+
+@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
+def test_what_is_withheld_changes_nothing_and_the_rest_does(kind: str) -> None:
+    """Floats; and the image."""
+    is_withheld = torch.tensor([False, True, False, True])
+    network, (image, floats) = outputs(kind, PLAIN._replace(withheld_floats=is_withheld)), seen(1)
+    as_it_is = network(image, floats)
+    assert torch.equal(network(image, floats + 1e3 * is_withheld), as_it_is)
+    assert (network(image, floats + ~is_withheld) != as_it_is).any(dim=1).all()
+    assert (network(image ^ 255, floats) != as_it_is).any(dim=1).all()
+    network = outputs(kind, PLAIN._replace(shows_image=False))
+    as_it_is = network(image, floats)
+    assert torch.equal(network(image ^ 255, floats), as_it_is)
+    assert (network(image, floats + 1.0) != as_it_is).any(dim=1).all()

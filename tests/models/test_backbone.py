@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.actor_critic import ActorCritic
+from models.encoders import backbone
 from models.encoders.backbone import BackboneEncoder
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
@@ -156,6 +157,16 @@ def test_what_is_asked_for_is_not_enough_to_build() -> None:
     asked = BackboneConfig.model_validate({"kind": "backbone", "source": source, "pixels": None, "token": "mean"})
     with pytest.raises(ValueError, match=r"stage pretrain has not looked yet at what encoder.source names \(folder\)"):
         build_encoder(asked, 64, 64)
+
+
+def test_an_error_of_torchvisions_import_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> None:
+        message = "torch and torchvision do not fit"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(backbone.importlib, "import_module", broken)
+    with pytest.raises(RuntimeError, match="torch and torchvision do not fit"):
+        backbone.load_torchvision()
 
 
 def test_other_encoders_import_no_transformers() -> None:

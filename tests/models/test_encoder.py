@@ -1,17 +1,24 @@
-"""The encoder, the decoder and the heads of pretraining: sizes, ranges, initial weights."""
+"""Encoder, decoder and heads of pretraining: sizes, ranges, initial weights; and what BTR adds, part by part."""
 
 from __future__ import annotations
+
+import copy
+import math
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
+from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
-from models.encoders.convolutions import ConvEncoder, feature_size
+from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, ResidualBlock, SpectralConv2d, feature_size
+from models.iqn import IqnNetwork, IqnSizes
+from models.layers import NoisyLinear
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead
+from models.torso import InputShape
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 
@@ -99,3 +106,110 @@ def test_one_channel_is_convolved_as_its_columns_lie(width: int) -> None:
         features.square().sum().backward()
         results.append([features.detach(), *(parameter.grad.clone() for parameter in encoder.parameters())])  # pyright: ignore[reportOptionalMemberAccess]
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+INPUTS = InputShape(34, 36, torch.zeros(5), torch.ones(5))
+IMPALA = ImpalaConfig(kind="impala", width=1, adaptive_pool=3, spectral_norm=True)
+PLAIN = IqnSizes(8, 16, 4)
+
+
+def build(sizes: IqnSizes, encoder: EncoderConfig = CONV) -> IqnNetwork:
+    torch.manual_seed(0)
+    return IqnNetwork(INPUTS, encoder, sizes, 3)
+
+
+def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randint(0, 256, (batch, 1, 34, 36), dtype=torch.uint8), torch.randn(batch, 5)
+
+
+def test_noisy_layer_by_hand():
+    """x = (1, 2), mu = (3, 4 | 5), sigma = 0.5 / sqrt 2; f(e) = sign(e) sqrt|e|."""
+    layer = NoisyLinear(2, 1, sigma=0.5)
+    nn.init.zeros_(layer.bias)
+    layer.weight.data = torch.tensor([[3.0, 4.0]])
+    layer.bias.data = torch.tensor([5.0])
+    sigma = 0.5 / math.sqrt(2)
+    assert layer.weight_sigma.tolist() == [pytest.approx([sigma, sigma])]
+    assert layer(torch.tensor([1.0, 2.0])).tolist() == [16.0]
+    layer.draw_noise(torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(3)
+    raw_in, raw_out = torch.randn(2, generator=generator), torch.randn(1, generator=generator)
+    f_in = [math.copysign(math.sqrt(abs(x)), x) for x in raw_in.tolist()]
+    f_out = math.copysign(math.sqrt(abs(float(raw_out))), float(raw_out))
+    expected = (3 + sigma * f_out * f_in[0]) * 1 + (4 + sigma * f_out * f_in[1]) * 2 + 5 + sigma * f_out
+    assert layer(torch.tensor([1.0, 2.0])).tolist() == pytest.approx([expected], rel=1e-5)
+    layer.clear_noise()
+    assert layer(torch.tensor([1.0, 2.0])).tolist() == [16.0]
+    assert set(layer.state_dict()) == {"weight", "bias", "weight_sigma", "bias_sigma"}
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (8, 4)])
+def test_spectral_convolution_has_a_largest_singular_value_of_1(shape: tuple[int, int]):
+    torch.manual_seed(0)
+    layer = SpectralConv2d(*shape).train()
+    layer.weight.data *= 7
+    image = torch.randn(2, shape[0], 5, 6)
+    for _ in range(60):
+        result = layer(image)
+    largest = torch.linalg.matrix_norm(layer.weight.flatten(1), 2)
+    torch.testing.assert_close(layer.largest_singular_value(), largest, rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        result, functional.conv2d(image, layer.weight / largest, layer.bias, padding=1), rtol=1e-2, atol=1e-3
+    )
+    state = copy.deepcopy(layer.state_dict())
+    layer.eval()(image)
+    assert all(torch.equal(layer.state_dict()[name], state[name]) for name in state), "acting changes nothing"
+
+
+def test_impala_stage_by_stage():
+    """Written out after the paper: conv, pool, two residual blocks, three times, then ReLU."""
+    torch.manual_seed(0)
+    encoder = ImpalaEncoder(ImpalaConfig(kind="impala", width=2, adaptive_pool=0, spectral_norm=False), 34, 36)
+    image = torch.randn(2, 1, 34, 36)
+    features, layers = image, list(encoder.layers)
+    for stage in range(3):
+        conv, _, *blocks = layers[4 * stage : 4 * stage + 4]
+        features = functional.max_pool2d(functional.conv2d(features, conv.weight, conv.bias, padding=1), 3, 2, 1)
+        for block in blocks:
+            assert isinstance(block, ResidualBlock)
+            first, second = block.layers[1], block.layers[3]
+            inner = functional.conv2d(torch.relu(features), first.weight, first.bias, padding=1)
+            features = features + functional.conv2d(torch.relu(inner), second.weight, second.bias, padding=1)
+    torch.testing.assert_close(encoder(image), torch.relu(features).flatten(1))
+    assert [features.shape[1], *features.shape[2:]] == [64, 5, 5]
+    assert encoder.num_features == 64 * 25
+
+
+def test_adaptive_pooling_fixes_the_number_of_features():
+    height, width = 34, 50
+    image = torch.randn(1, 1, height, width)
+    for encoder, channels in (
+        (ConvEncoder(ConvConfig(kind="conv", adaptive_pool=6), height, width), 32),
+        (ImpalaEncoder(ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=False), height, width), 64),
+    ):
+        assert encoder.num_features == channels * 36
+        features = encoder.layers[:-2](image)
+        pooled = torch.stack(
+            [
+                features[..., r * h // 6 : -(-(r + 1) * h // 6), c * w // 6 : -(-(c + 1) * w // 6)].amax(dim=(2, 3))
+                for h, w in [features.shape[2:]]
+                for r in range(6)
+                for c in range(6)
+            ],
+            dim=2,
+        )
+        torch.testing.assert_close(encoder(image), pooled.flatten(1))
+
+
+def test_layer_norm_lies_between_layer_and_activation():
+    network = build(PLAIN._replace(layer_norm=True))
+    mixed = torch.randn(4, network.num_state)
+    hidden = network.advantage_head[0](mixed)
+    normal = (hidden - hidden.mean(1, keepdim=True)) / torch.sqrt(hidden.var(1, correction=0, keepdim=True) + 1e-5)
+    expected = network.advantage_head[3](functional.leaky_relu(normal, 0.01))
+    torch.testing.assert_close(network.advantage_head(mixed), expected)
+    assert isinstance(network.float_head[1], nn.LayerNorm)
+    assert isinstance(network.float_head[4], nn.LayerNorm)
+    plain = set(build(PLAIN).state_dict())
+    assert plain < set(network.state_dict()), "linear layers keep their names"

@@ -26,7 +26,7 @@ from models.encoders.config import (
     PatchConfig,
     ResolvedBackboneConfig,
 )
-from models.fusion import FloatTokens, TokenSequence
+from models.fusion import TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape, Torso
@@ -163,15 +163,6 @@ def test_the_state_is_that_of_the_naive_twin(config: dict[str, Any], encoder: En
     torch.testing.assert_close(state, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_token_for_each_float_by_hand() -> None:
-    tokens = FloatTokens(2, 3)
-    with torch.no_grad():
-        tokens.weight.copy_(torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]))
-        tokens.bias.copy_(torch.tensor([[0.1, 0.4], [0.2, 0.5], [0.3, 0.6]]))
-    made = tokens(torch.tensor([[10.0, -1.0]]))
-    torch.testing.assert_close(made, torch.tensor([[10.1, 20.2, 30.3, -3.6, -4.5, -5.4]]))
-
-
 # Tokens of encoders ---------------------------------------------------------------------------------------------------
 
 
@@ -220,25 +211,7 @@ def test_features_are_made_of_tokens(encoder: EncoderConfig, shape: tuple[int, i
         torch.testing.assert_close(tokens.mean(dim=1), features)
 
 
-# What is seen ---------------------------------------------------------------------------------------------------------
-
-
-# Learning and precision -----------------------------------------------------------------------------------------------
-
-
-@FUSIONS
-@ENCODERS
-@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
-def test_gradients_reach_every_parameter(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
-    body = network(kind, fusion, encoder)
-    for head in body.output_layers():
-        nn.init.normal_(head.weight)
-    image, floats = seen(rows=16)
-    say = outputs(body)(image, floats)
-    torch.manual_seed(2)
-    (say * torch.randn_like(say)).sum().backward()
-    without = [name for name, weight in body.named_parameters() if weight.grad is None or not weight.grad.any()]
-    assert without == []
+# Precision ------------------------------------------------------------------------------------------------------------
 
 
 @FUSIONS

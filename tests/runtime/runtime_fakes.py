@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -400,6 +401,12 @@ def command_of(process: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
+
+
+def family() -> set[int]:
+    """What this process has started, and what that has; not Python's own helpers."""
+    found = [child for child in psutil.Process().children(recursive=True) if is_alive(child)]
+    return {child.pid for child in found if not re.search(r"resource_tracker|forkserver|^$", command_of(child))}
 
 
 def record_in(folder: Path) -> dict[str, NDArray]:

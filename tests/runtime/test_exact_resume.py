@@ -31,27 +31,31 @@ class Killed(BaseException):
 
 
 def small_params(algorithm: str, extras: Mapping[str, Any], **train: Any) -> Params:
-    """Returns parameters of a run of some 20 updates; `extras` are of the section of the algorithm, or `network`."""
+    """Returns parameters of a run of some 20 updates; `extras` are of the algorithm's section, `network` or `train`."""
     params = read_params(ROOT / "params.yaml").model_dump()
     params["observation"] |= {"height": 36, "width": 36}
     params["network"] |= {"float_hidden": 16, "dense_hidden": 32}
     params["network"]["iqn"]["tau_embedding"] = 8
     params["race_end"]["max_race_s"] = 1.0
-    params["train"] |= {
-        "algorithm": algorithm,
-        "compared": [],
-        "precision": "float32",
-        "num_collectors": 0,
-        "cars_per_collector": 3,
-        "block_steps": 8,
-        "max_env_steps": 720,
-        "max_minutes": None,  # schedules must not go by the clock
-        "checkpoint_s": 1e-9,
-        "num_checks": 3,
-        "check_races": 2,
-        "check_candidates": 2,
-        "final_check_races": 2,
-    } | train
+    params["train"] |= (
+        {
+            "algorithm": algorithm,
+            "compared": [],
+            "precision": "float32",
+            "num_collectors": 0,
+            "cars_per_collector": 3,
+            "block_steps": 8,
+            "max_env_steps": 720,
+            "max_minutes": None,  # schedules must not go by the clock
+            "checkpoint_s": 1e-9,
+            "num_checks": 3,
+            "check_races": 2,
+            "check_candidates": 2,
+            "final_check_races": 2,
+        }
+        | extras.get("train", {})
+        | train
+    )
     params[algorithm] |= {name: value for name, value in SMALL.items() if name in params[algorithm]}
     params["ppo"] |= {"steps_per_update": 72, "batch_size": 24, "epochs": 2, "value_warmup_steps": 144}
     params["impala"] |= {"steps_per_update": 48, "batch_size": 24, "value_warmup_steps": 144}
@@ -78,7 +82,7 @@ def small_params(algorithm: str, extras: Mapping[str, Any], **train: Any) -> Par
         "max_steps_ahead": 20,
     }
     params["network"]["iqn"] |= extras.get("network", {})
-    params[algorithm] |= {name: value for name, value in extras.items() if name != "network"}
+    params[algorithm] |= {name: value for name, value in extras.items() if name not in ("network", "train")}
     return Params.model_validate(params)
 
 
@@ -145,9 +149,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "network": {"noisy_sigma": 0.5},
         },
     ),
+    **{
+        f"{name} in int8": (name, {"network": {"embedding_at": "hidden"}, "train": {"acting_precision": "int8"}})
+        for name in ("ppo", "iqn")
+    },
 }
-FAST_CASES = ("iqn",)
-"""One that remembers; `test_train.py` has one that learns from what is fresh."""
+FAST_CASES = ("iqn", "ppo in int8")
+"""One that remembers, and one that learns from what is fresh."""
 
 
 @pytest.mark.parametrize(
@@ -177,6 +185,7 @@ def went_on_alike(outcome: Outcome | None, resumed: LearnerLoop, whole: Outcome,
     assert (outcome.best.env_steps, outcome.best.result) == (whole.best.env_steps, whole.best.result)
     assert_equal(resumed._learner.state_dict(), unharmed._learner.state_dict(), "learner")
     assert_equal(resumed._learner.experience(), unharmed._learner.experience(), "experience")
+    assert_equal(resumed._quantiser.state_dict(), unharmed._quantiser.state_dict(), "quantiser")
     assert_equal(resumed._collectors.state_dict(), unharmed._collectors.state_dict(), "collector")
     assert resumed.races.values() == unharmed.races.values()
     records = [run.spec.folder / RECORD_FILE for run in (resumed, unharmed)]

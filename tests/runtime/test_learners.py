@@ -20,9 +20,9 @@ import torch
 from real_run import run_spec
 from runtime_fakes import (
     BLOCK_STEPS,
-    command_of,
     fake_run,
     fake_stage,
+    family,
     is_alive,
     memory_of,
     saved_env_steps,
@@ -59,12 +59,6 @@ def seen_by(folder: Path) -> list[list[float]]:
         [float(np.load(own / "experience" / name)["seen"]) for _, name in sorted(part["experience"]["names"].items())]
         for own, part in zip(rank_folders(folder), [saved, *saved["others"]], strict=True)
     ]
-
-
-def family() -> set[int]:
-    """What this process has started, and what that has; not Python's own helpers."""
-    found = [child for child in psutil.Process().children(recursive=True) if is_alive(child)]
-    return {child.pid for child in found if not re.search(r"resource_tracker|forkserver|^$", command_of(child))}
 
 
 @pytest.fixture(autouse=True)
@@ -269,20 +263,14 @@ def test_permission_by_hand() -> None:
     assert permitted(50, 10, last) == [40, 50], "never less than there is"
 
 
-def test_what_cannot_be_split_is_refused(tmp_path: Path) -> None:
+def test_more_learners_than_there_is_to_share_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="num_collectors 3 cannot be split over 2 learners"):
         fake_run(tmp_path, learners=2, num_collectors=3)
-
-
-def test_more_learners_than_devices_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_num_cores", lambda: 2)
     assert devices_of_learners(CPU, 2) == [CPU, CPU]
     with pytest.raises(DeviceError, match=r"train\.learners is 3, and there are 2 processor cores here"):
         train_run(fake_run(tmp_path, learners=3))
     assert not list(tmp_path.iterdir())
-
-
-def test_each_learner_has_a_gpu_from_the_named_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     second = torch.device("cuda", 1)
     assert [str(place) for place in devices_of_learners(second, 2)] == ["cuda:1", "cuda:2"]

@@ -78,6 +78,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         "algorithm": algorithm,
         "compared": [],
         "learners": learners,
+        "precision": "float32",
         "num_collectors": 0,
         "cars_per_collector": 16 // learners,
         "block_steps": 32,

@@ -18,55 +18,34 @@ import pytest
 import torch
 from real_run import run_spec
 from runtime_fakes import memory_of
+from test_exact_resume import small_params
 
 from rulka.agents.pql import PolicyElsewhere, PqlLearner
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.tracks.generate import generate_track
 from tests.waiting import PATIENCE_S, wait_for
 
-ROOT = Path(__file__).parents[2]
 STEPS, UPDATES, START = 8, 2, 96
-"""Decisions for an update of the critics, updates of these for one of the policy, and decisions to begin with."""
+"""Decisions for an update of the critics, updates of these for one of the policy, and `small_params`' start steps."""
 
 
-def small_spec(folder: Path, max_env_steps: int = 10_000) -> RunSpec:
-    params = read_params(ROOT / "params.yaml").model_dump()
-    params["observation"] |= {"height": 36, "width": 36, "withheld": ["image"]}
-    params["network"] |= {"float_hidden": 16, "dense_hidden": 32}
-    params["race_end"]["max_race_s"] = 1.0
-    params["train"] |= {
-        "algorithm": "pql",
-        "compared": [],
-        "precision": "float32",
-        "num_collectors": 1,
-        "cars_per_collector": 4,
-        "block_steps": 4,
-        "max_env_steps": max_env_steps,
-        "max_minutes": None,
-        "num_checks": 1,
-        "check_races": 2,
-        "check_candidates": 1,
-        "final_check_races": 2,
-    }
-    params["pql"] |= {
+def small_spec(folder: Path, track: Path, max_env_steps: int = 10_000) -> RunSpec:
+    own = {
         "policy_process": True,
         "steps_per_critic_update": STEPS,
         "critic_updates_per_policy_update": UPDATES,
         "critic_updates_per_version": 2,
         "critic_warmup_updates": 0,
         "max_steps_ahead": 16,
-        "batch_size": 16,
         "buffer_steps": 1024,
-        "start_steps": START,
     }
-    track: dict[str, Any] = params["track"] | {"length_m": 150.0}
-    generate_track(**track).save(folder / "track.npz")
-    return run_spec(Params.model_validate(params), folder / "track.npz", folder)
+    run = {"num_collectors": 1, "cars_per_collector": 4, "block_steps": 4, "num_checks": 1, "checkpoint_s": 60.0}
+    params = small_params("pql", own, max_env_steps=max_env_steps, **run)
+    seen = params.observation.model_copy(update={"withheld": ("image",)})
+    return run_spec(params.model_copy(update={"observation": seen}), track, folder)
 
 
 def three_times_as_slow(method: Any) -> Any:
@@ -141,10 +120,10 @@ def train(learner: PqlLearner, cars: Cars, until: int, look: Look = lambda: None
     ("slow", "num_updates"), [("policy", 60), *((slow, 600) for slow in ("cars", "critics", "policy"))]
 )
 def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str, num_updates: int
+    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch, slow: str, num_updates: int
 ) -> None:
     """Nobody is ahead by more than two versions at any moment, and of 600 updates that is less than 1 %."""
-    spec, make_half = small_spec(tmp_path), PqlLearner.make_half
+    spec, make_half = small_spec(tmp_path, track), PqlLearner.make_half
     cars = Cars(spec.block)
     if slow == "policy":
         monkeypatch.setattr(PqlLearner, "make_half", lambda learner: partial(slow_half, make_half(learner)))
@@ -171,15 +150,15 @@ def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
 
 
 @pytest.mark.slow
-def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Path) -> None:
+def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Path, track: Path) -> None:
     """And is shown what there is again; the ratios hold as if nothing had been."""
-    spec = small_spec(tmp_path)
+    spec = small_spec(tmp_path, track)
     cars = Cars(spec.block)
     with parted(spec) as (learner, other):
         train(learner, cars, 40)
         known, weights = learner.policy.num_updates, copy.deepcopy(learner.half_tensors())
         assert known == 20
-        os.kill(other.pids[0], signal.SIGKILL)
+        os.kill(other._supervisor.pids[0], signal.SIGKILL)
 
         def is_begun_anew() -> bool:
             other.hear(0.5)
@@ -203,8 +182,8 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
         wait_for(is_shown_all, "it to be shown all there is")
 
 
-def test_what_is_shown_is_what_was_seen(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
+def test_what_is_shown_is_what_was_seen(tmp_path: Path, track: Path) -> None:
+    spec = small_spec(tmp_path, track)
     learner, cars = spec.make_learner(), Cars(spec.block)
     assert isinstance(learner, PqlLearner)
     cars.block.is_reset[1, 2] = True
@@ -217,8 +196,8 @@ def test_what_is_shown_is_what_was_seen(tmp_path: Path) -> None:
     assert not shown.reward.any()
 
 
-def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
+def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path, track: Path) -> None:
+    spec = small_spec(tmp_path, track)
     cars = Cars(spec.block)
     with parted(spec) as (learner, _):
         train(learner, cars, 20)
@@ -236,9 +215,9 @@ def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path) -> None:
+def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path, track: Path) -> None:
     gc.collect()  # earlier tests in this process leave runs in cycles, whose memory would be counted
-    spec = small_spec(tmp_path, max_env_steps=START + 40 * STEPS)
+    spec = small_spec(tmp_path, track, max_env_steps=START + 40 * STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
         learner = loop._learner
         assert isinstance(learner, PqlLearner)

@@ -21,6 +21,7 @@ from runtime_fakes import (
     command_of,
     fake_run,
     fake_stage,
+    family,
     is_alive,
     memory_of,
     saved_env_steps,
@@ -40,17 +41,12 @@ from rulka.schedule import Moment
 from tests.waiting import PATIENCE_S, wait_for
 
 
-def _children() -> set[int]:
-    children = psutil.Process().children()
-    return {child.pid for child in children if is_alive(child) and "resource_tracker" not in command_of(child)}
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Neither shared memory nor a process may be left behind."""
-    children, memory = _children(), memory_of()
+    before, memory = family(), memory_of()
     yield
-    assert _children() == children
+    assert family() == before
     gc.collect()
     assert memory_of() <= memory
 
@@ -178,7 +174,7 @@ def test_either_side_of_central_inference_is_replaced(
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
         collectors, learner = loop._collectors, loop._learner
-        pid = collectors._inference.pids[0] if victim == "policy worker" else collectors.pids[0]
+        pid = collectors._inference._supervisor.pids[0] if victim == "policy worker" else collectors.pids[0]
 
         def kill() -> None:
             os.kill(pid, signal.SIGKILL)

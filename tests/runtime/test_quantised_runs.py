@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from real_run import run_spec
-from test_exact_resume import assert_equal, drive, small_params, went_on_alike
+from test_exact_resume import assert_equal, drive, small_params
 
 from models.prepared import quantised_weight
 from rulka.agents.quantisation import ActingPrecisionError, Quantiser
@@ -27,17 +25,6 @@ from rulka.training.any_environment import train_in_environment
 from rulka.training.racing import AgentRun, Folders
 
 QUANTISED = ("bfloat16", "int8")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Computes as collectors do: sums of a layer that is parted among threads may have other last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def params_of(algorithm: str, precision: str | None, **train: Any) -> Params:
@@ -64,8 +51,7 @@ def run_and_keep(loop: LearnerLoop) -> Stored:
 
 def log_prob(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray, action: np.ndarray) -> np.ndarray:
     actor.load_network(tensors)
-    with one_thread():
-        values = actor.action_values(torch.from_numpy(image), torch.from_numpy(floats)).value
+    values = actor.action_values(torch.from_numpy(image), torch.from_numpy(floats)).value
     return np.log(values[np.arange(len(action)), action])
 
 
@@ -76,7 +62,7 @@ def log_prob(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray, ac
 def test_what_is_stored_is_of_the_quantised_policy(tmp_path: Path, track: Path, algorithm: str, precision: str) -> None:
     """Of a version that is some updates old, too: the blocks' log-probabilities are those of whoever acted."""
     spec, versions = run_spec(params_of(algorithm, precision), track, tmp_path), {}
-    with StopSignals() as stop, connect(spec, stop) as loop, one_thread():
+    with StopSignals() as stop, connect(spec, stop) as loop:
         publish = loop._collectors.publish
 
         def keep_version(version: int, tensors: Any) -> None:
@@ -118,19 +104,6 @@ def test_processes_load_what_was_published(tmp_path: Path, track: Path, train: d
     for image, floats, action, found in stored:
         expected = log_prob(spec.collecting_actor(0), published, image, floats, action)
         np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("iqn", marks=pytest.mark.slow)])
-def test_a_killed_run_in_int8_goes_on_as_if_nothing_had_been(tmp_path: Path, track: Path, algorithm: str) -> None:
-    params = params_of(algorithm, "int8")
-    whole, unharmed = drive(run_spec(params, track, tmp_path / "whole"))
-    assert whole is not None
-    spec = run_spec(params, track, tmp_path / "killed")
-    gone, _ = drive(spec, killed_at=unharmed._learner.version // 2)
-    assert gone is None, "or nothing was killed"
-    outcome, resumed = drive(spec)
-    went_on_alike(outcome, resumed, whole, unharmed)
-    assert_equal(resumed._quantiser.state_dict(), unharmed._quantiser.state_dict(), "quantiser")
 
 
 def test_the_learners_own_weights_race_and_are_saved(tmp_path: Path, track: Path) -> None:

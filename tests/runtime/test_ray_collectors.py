@@ -1,25 +1,33 @@
 """Collectors on several nodes and what happens when they die, with actors of this process instead of Ray's.
 
-Real nodes: `test_ray_cluster.py`.
+Nodes are only named, and each actor has a thread. What a test wants to go wrong it does to the cluster: nodes that go,
+collectors that die, fall silent, are cut off and come back, answers that are changed. Real nodes: `test_ray_cluster`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_any
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from nodes_here import Actor, ClusterHere, nodes, until_all_work
+from real_run import run_spec
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run
+from test_exact_resume import small_params
 
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.experience import ExperienceBlock
+from rulka.cluster import ActorFailedError, ActorLostError, Node
 from rulka.errors import UserError
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.ray_collectors import (
     ClusterTooSmallError,
@@ -32,7 +40,191 @@ from rulka.runtime.ray_collectors import (
 )
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
+
+STORE_BYTES = 1 << 30
+
+
+def nodes(*num_cpus: int) -> list[Node]:
+    """Nodes with so many CPUs; this process is on the first."""
+    return [Node(f"n{k}", f"node-{k}", count, STORE_BYTES, k == 0) for k, count in enumerate(num_cpus)]
+
+
+def until_all_work(collectors: RayCollectors) -> None:
+    """Waits until every collector is built: from then on each gets its share of the permissions."""
+
+    def all_work() -> bool:
+        collectors.collect(0, 0.05)
+        return all(remote.state == "working" for remote in collectors.remotes)
+
+    wait_for(all_work, "all collectors to work")
+
+
+@dataclass(eq=False)
+class Actor:
+    """A collector that answers one call after the other, and the answers that its calls will have."""
+
+    number: int
+    kind: type
+    node: Node | None = None
+    remote: RemoteCollector | None = None
+    is_cut_off: bool = False
+    lost_by: ActorLostError | None = None
+    answers: list[Future[Any]] = field(default_factory=list)
+    unheard: list[tuple[Future[Any], Any]] = field(default_factory=list)
+    early: list[tuple[Future[Any], str, tuple[Any, ...]]] = field(default_factory=list)
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    beside: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def stop(self) -> None:
+        """Ends it, after the call that it answers now."""
+        self.thread.shutdown(cancel_futures=True)
+        self.beside.shutdown(cancel_futures=True)
+
+
+class ClusterHere:
+    """See `rulka.cluster.RayCluster`.
+
+    Attributes:
+        there: nodes that are there.
+        actors: all that were ever started, in the order of their starts; a collector is number `k` of its place.
+        kind: class of those that are started from now on.
+        change: changes an answer, of an actor and to a method, as it is read.
+    """
+
+    def __init__(self, there: Sequence[Node], kind: type = RemoteCollector) -> None:
+        self.there = list(there)
+        self.actors: list[Actor] = []
+        self.taken_cpus = 0
+        self.change: Callable[[Actor, str, Any], Any] = lambda _actor, _method, answer: answer
+        self.num_put = 0
+        self.is_closed = False
+        self.kind = kind
+        self._calls: dict[Future[Any], tuple[Actor, str]] = {}
+
+    # What the learner does ------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[Node]:
+        return list(self.there)
+
+    def num_free_cpus(self) -> int:
+        return sum(node.num_cpus for node in self.there) - self.taken_cpus
+
+    def start(self, node: Node | None, num_cpus: int, kind: type) -> Actor:
+        assert (node, num_cpus, kind) == (None, 1, RemoteCollector)
+        actor = Actor(len(self.actors), self.kind)
+        self.actors.append(actor)
+        self._place(actor)
+        return actor
+
+    def _place(self, actor: Actor) -> None:
+        """Puts an actor on the node that has most room, if any has; until then its calls wait."""
+        taken = [other.node for other in self.living() if other.node is not None]
+        free = [(node.num_cpus - taken.count(node), -k) for k, node in enumerate(self.there)]
+        if free and max(free)[0] > 0:
+            actor.node, actor.remote = self.there[-max(free)[1]], actor.kind()
+            for answer, method, given in actor.early:
+                actor.thread.submit(self._answer, actor, answer, method, given)
+
+    def call(self, actor: Actor, method: str, *arguments: Any, is_beside: bool = False) -> Future[Any]:
+        answer: Future[Any] = Future()
+        actor.answers.append(answer)
+        self._calls[answer] = actor, method
+        if actor.lost_by is not None:
+            answer.set_exception(actor.lost_by)
+        elif actor.remote is None:
+            actor.early.append((answer, method, arguments))
+        else:
+            thread = actor.beside if is_beside else actor.thread
+            thread.submit(self._answer, actor, answer, method, arguments)
+        return answer
+
+    def _answer(self, actor: Actor, answer: Future[Any], method: str, given: tuple[Any, ...]) -> None:
+        try:
+            said = getattr(actor.remote, method)(*given)
+        except UserError as error:
+            answer.set_exception(error)
+            return
+        except Exception as error:
+            answer.set_exception(ActorFailedError(f"{type(error).__name__}: {error}"))
+            return
+        if method == "code":
+            assert actor.node is not None
+            said = actor.node.name, said[1]
+        if method == "fill":
+            said = said[0], {name: array.copy() for name, array in said[1].items()}
+            for array in said[1].values():
+                array.flags.writeable = False  # as Ray's
+        if actor.is_cut_off:
+            actor.unheard.append((answer, said))
+            return
+        with suppress(InvalidStateError):  # it was killed just now
+            answer.set_result(said)
+
+    def put(self, content: np.ndarray) -> np.ndarray:
+        self.num_put += 1
+        content = content.copy()
+        content.flags.writeable = False
+        return content
+
+    def wait(self, references: Sequence[Future[Any]], timeout_s: float) -> list[Future[Any]]:
+        if not references:
+            time.sleep(timeout_s)
+            return []
+        wait_for_any(references, timeout_s, FIRST_COMPLETED)
+        return [reference for reference in references if reference.done()]
+
+    def get(self, reference: Future[Any]) -> Any:
+        return self.change(*self._calls[reference], reference.result(0.0))
+
+    def end(self, actor: Actor) -> None:
+        actor.lost_by = actor.lost_by or ActorLostError("it was ended")
+        if not actor.is_cut_off:
+            actor.stop()
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.lost_by = actor.lost_by or ActorLostError("the cluster is closed")
+            actor.stop()
+        self.is_closed = True
+
+    # What a test does -----------------------------------------------------------------------------------------------
+
+    def living(self) -> list[Actor]:
+        return [actor for actor in self.actors if actor.lost_by is None]
+
+    def kill(self, actor: Actor, reason: str = "it was killed") -> None:
+        """Kills a collector: what it would have said is lost."""
+        actor.lost_by = ActorLostError(reason)
+        for answer in actor.answers:
+            with suppress(InvalidStateError):
+                answer.set_exception(actor.lost_by)
+
+    def cut_off(self, actor: Actor) -> None:
+        """Lets a collector work on, while nothing comes from it any more."""
+        actor.is_cut_off = True
+
+    def bring_back(self, actor: Actor) -> int:
+        """Lets everything be heard that a collector has said while it was cut off; returns how many blocks."""
+        actor.thread.shutdown()
+        for answer, said in actor.unheard:
+            answer.set_result(said)
+        return sum(self._calls[answer][1] == "fill" for answer, _ in actor.unheard)
+
+    def remove(self, key: str) -> None:
+        """Takes a node away, with all that is on it."""
+        self.there = [node for node in self.there if node.key != key]
+        for actor in self.living():
+            if actor.node is not None and actor.node.key == key:
+                self.kill(actor, "its node is gone")
+
+    def add(self, node: Node) -> None:
+        """Adds a node, and gives it those that wait for one."""
+        self.there.append(node)
+        for actor in self.living():
+            if actor.node is None:
+                self._place(actor)
+
 
 NUM_BLOCKS = 40
 
@@ -147,48 +339,6 @@ def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> Non
     assert moved % size == 0
     assert size <= moved <= 4 * size * run.cluster.num_put
     assert run.collectors.take_weight_bytes() == 0
-
-
-def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
-    """However slow one collector is: its blocks are held back here until nothing else can go on."""
-    run = begin(1, 1, num_collectors=2)
-    run.gather()
-    wait, call, slow = run.cluster.wait, run.cluster.call, list[Any]()
-    moments: list[int] = []
-
-    def note(actor: Actor, method: str, *arguments: Any, is_beside: bool = False) -> Any:
-        reference = call(actor, method, *arguments, is_beside=is_beside)
-        if method == "fill":
-            moments.append(arguments[1].env_steps)
-            if actor is run.actor(0):
-                slow.append(reference)
-        return reference
-
-    def wait_longer(references: Any, timeout_s: float) -> Any:
-        others = [reference for reference in references if reference not in slow]
-        return wait(others, timeout_s) or wait(references, 0.0)
-
-    run.cluster.call, run.cluster.wait = note, wait_longer  # type: ignore[method-assign]
-    run.learn(NUM_BLOCKS)
-    run.check()
-    assert moments == [number * BLOCK_STEPS for number in range(len(moments))]
-
-
-def test_a_slow_learner_bounds_what_each_collector_may_fill(begin: Begin) -> None:
-    """Nothing is released: each collector has three blocks, wherever they are, and gets no fourth."""
-    run = begin(1, 2, num_collectors=3)
-    run.learner._ahead = 1000
-    taken = []
-    give_up_s = time.monotonic() + PATIENCE_S
-    while len(taken) < 3 * SLOTS_PER_COLLECTOR:
-        assert time.monotonic() < give_up_s
-        taken += run.collectors.collect(10**9, 0.05)
-    for _ in range(20):
-        assert run.collectors.collect(10**9, 0.01) == []
-    run.collectors.release(taken[0])
-    while not (more := run.collectors.collect(10**9, 0.05)):
-        assert time.monotonic() < give_up_s
-    assert len(more) == 1
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------
@@ -462,3 +612,32 @@ def test_what_collectors_elsewhere_cannot_do_is_refused_when_parameters_are_read
 ) -> None:
     with pytest.raises(ValueError, match=message):
         fake_run(Path(), cluster="ray", **changes)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in ALGORITHM_NAMES],
+)
+@pytest.mark.filterwarnings("error:The given NumPy array")
+def test_every_algorithm_learns_from_blocks_where_they_came(
+    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    cluster = ClusterHere(nodes(1, 1))
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
+    spec = run_spec(small_params(algorithm, {}, cluster="ray", num_collectors=2, checkpoint_s=60.0), track, tmp_path)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        heard: set[int] = set()
+        insert = loop._learner.insert
+
+        def note(block: Any, collector: int, version: int) -> None:
+            heard.add(collector)
+            insert(block, collector, version)
+
+        loop._learner.insert = note  # type: ignore[method-assign]
+        until_all_work(loop._collectors)
+        outcome = loop.run()
+    assert outcome.state.env_steps == spec.train.max_env_steps
+    assert outcome.state.gradient_steps > 0
+    assert heard == {0, 1}
+    assert cluster.is_closed

@@ -1,8 +1,10 @@
-"""The whole runtime in one process, with fakes."""
+"""The whole runtime in one process, with fakes; stopping and going on."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,12 +26,14 @@ from runtime_fakes import (
 
 from rulka.buffers.experience import new_block
 from rulka.runtime import learner_loop
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.runtime.connect import connect
+from rulka.runtime.collectors import Delivery
+from rulka.runtime.connect import connect, train_run
 from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.ranks import DivergedError
-from rulka.runtime.stop import StopSignals
+from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.schedule import Moment
 
 
@@ -69,18 +73,6 @@ def test_races_by_hand() -> None:
     assert {(race.collector, race.version, race.progress_m) for race in races} == {(4, 3, 2.0 * RACE_STEPS)}
     second_of_car_1 = block.reward[RACE_STEPS + 1 : 2 * RACE_STEPS + 1, 1].sum()
     assert races[4].total_reward == pytest.approx(second_of_car_1)
-
-
-def test_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
-    first, learner = _train(fake_run(tmp_path / "a"))
-    second, twin = _train(fake_run(tmp_path / "b"))
-    other, stranger = _train(fake_run(tmp_path / "c", seed=2))
-    assert learner.seen == twin.seen
-    assert len(learner.seen) == 20
-    assert set(learner.staleness) == {0}, "the limiter keeps it fresh"
-    assert learner.seen != stranger.seen
-    assert first.best.result == second.best.result
-    assert first.state.env_steps == other.state.env_steps == 20 * BLOCK_STEPS
 
 
 def test_ends_by_env_steps_and_says_so(tmp_path: Path) -> None:
@@ -130,3 +122,69 @@ def test_divergence_is_noticed_and_not_saved(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="'weight' holds NaN"):
         _train(fake_run(tmp_path, learner={"fault": "diverge"}))
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_stop_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    """The fake learner sends SIGTERM to this process in its second update: 4 blocks were taken in by then."""
+    with pytest.raises(StopRequestedError):
+        train_run(fake_run(tmp_path, learner={"fault": "interrupt"}))
+    saved = Checkpoints(tmp_path).load_newest()
+    assert saved is not None
+    assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] == 4 * BLOCK_STEPS
+    assert saved["learner"]["version"] == 2
+    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
+        learner = loop._learner
+        outcome = loop.run()
+    assert outcome.state.num_starts == 2
+    assert outcome.state.env_steps == 20 * BLOCK_STEPS
+    assert len(learner.collectors) == 16, "only what was missing was collected"
+    assert learner.version == 10
+    assert outcome.state.gradient_steps == 30
+    assert outcome.state.seconds > saved["run"]["seconds"]
+
+
+def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    first = train_run(fake_run(tmp_path))
+    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
+        again = loop.run()
+        assert loop._learner.collectors == []
+    assert again.best.result == first.best.result
+    assert again.best.env_steps == first.best.env_steps
+
+
+def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path) -> None:
+    """Four places for the weights of 0, 10 and 20 blocks, however often the choice is broken off."""
+    spec = fake_run(tmp_path, check_candidates=4)
+    offered = []
+    for _ in range(3):
+        with StopSignals() as stop, connect(spec, stop) as loop:
+
+            def broken_off(*_: object) -> None:
+                raise StopRequestedError
+
+            loop.best.choose = broken_off  # type: ignore[method-assign]
+            with pytest.raises(StopRequestedError):
+                loop.run()
+        saved = Checkpoints(tmp_path).load_newest()
+        assert saved is not None
+        offered.append(sorted(candidate["env_steps"] for candidate in saved["best"]))
+    assert offered == [[blocks * BLOCK_STEPS for blocks in (0, 10, 20)]] * 3
+
+
+def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors take ten minutes to import, by a clock that only they move, and the limit is two minutes."""
+    now_s = 0.0
+    monkeypatch.setattr("rulka.runtime.learner_loop.time", SimpleNamespace(monotonic=lambda: now_s))
+    with StopSignals() as stop, connect(fake_run(tmp_path, max_minutes=2.0), stop) as loop:
+        collect, num_calls = loop._collectors.collect, 0
+
+        def late(*turn: Any) -> list[Delivery]:
+            nonlocal now_s, num_calls
+            num_calls += 1
+            now_s += 60.0 if num_calls <= 10 else 1.0
+            return collect(*turn) if num_calls > 10 else []
+
+        loop._collectors.collect = late  # type: ignore[method-assign]
+        outcome = loop.run()
+    assert outcome.ended_by == "max_env_steps"
+    assert 20.0 <= outcome.state.seconds <= 60.0

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shutil
-import signal
 import threading
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,21 +195,3 @@ def test_reserved_memory_is_really_there_and_in_no_folder() -> None:
     (path,) = memory_of() - {Path()}
     assert not path.exists()
     del memory
-
-
-def _write_and_die(shared: SharedBlocks, connection: Connection) -> None:
-    shared[1].reward[...] = 3.0
-    connection.send(memory_of())
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_another_process_shares_the_memory_and_takes_nothing_with_it(blocks: SharedBlocks) -> None:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_write_and_die, args=(blocks, theirs))
-    process.start()
-    assert ours.poll(PATIENCE_S)
-    assert ours.recv() <= memory_of()
-    process.join(PATIENCE_S)
-    assert (blocks[1].reward == 3.0).all()

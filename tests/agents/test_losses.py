@@ -1,0 +1,333 @@
+"""Losses and distributions of all algorithms: by hand, against loops, torch's own and the papers' formulas."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import AffineTransform, Categorical, Normal, TanhTransform, TransformedDistribution
+from torch.distributions import kl_divergence as torch_kl
+
+from rulka.actions import Choices, Intervals
+from rulka.agents.advantages import explained_variance
+from rulka.agents.distributions import Categoricals, SquashedGaussian
+from rulka.agents.iqn import (
+    SelfLoss,
+    margin_loss,
+    munchausen_bonus,
+    quantile_huber_loss,
+    self_loss_weights,
+    soft_value,
+)
+from rulka.agents.policy_gradient import clipped_policy_loss
+from rulka.agents.ppo import clipped_value_loss
+from rulka.agents.pql import categorical_loss, project_returns
+from rulka.agents.preferences import decision_weights, group_advantages, preference_loss
+
+
+def slow_loss(quantile, tau, target, kappa) -> list[float]:
+    """The formula, one number at a time."""
+    losses = []
+    for row in range(len(quantile)):
+        total = 0.0
+        for j in range(quantile.shape[1]):
+            for i in range(target.shape[1]):
+                error = float(target[row, i]) - float(quantile[row, j])
+                rho = error**2 / (2 * kappa) if abs(error) < kappa else abs(error) - kappa / 2
+                weight = float(tau[row, j]) if error >= 0 else 1 - float(tau[row, j])
+                total += weight * rho / target.shape[1]
+        losses.append(total)
+    return losses
+
+
+@pytest.mark.parametrize("kappa", [0.005, 1.0])
+def test_quantile_loss_equals_the_slow_twin(kappa: float):
+    generator = torch.Generator().manual_seed(0)
+    quantile = torch.randn(5, 8, generator=generator)
+    target = torch.randn(5, 6, generator=generator)
+    tau = torch.rand(5, 8, generator=generator)
+    expected = torch.tensor(slow_loss(quantile, tau, target, kappa))
+    torch.testing.assert_close(quantile_huber_loss(quantile, tau, target, kappa), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_gradient_flows_into_the_target():
+    quantile = torch.zeros(1, 2, requires_grad=True)
+    target = torch.ones(1, 2, requires_grad=True)
+    quantile_huber_loss(quantile, torch.full((1, 2), 0.5), target, 1.0).sum().backward()
+    assert target.grad is None
+    assert quantile.grad is not None
+    assert bool((quantile.grad < 0).all())
+
+
+def test_self_loss_by_hand():
+    """Widths 0.4 and 0.01; typical 0.99 * 0.2 + 0.01 * 0.205 = 0.20005; floor 0.0500125; so divisors 0.4, 0.0500125;
+    typical divisor 0.99 * 0.2 + 0.01 * 0.22500625 = 0.2002500625.
+    """
+    weights, after = self_loss_weights(torch.tensor([0.16, 0.0001]), SelfLoss(0.2, 0.2), clamp_ratio=4.0)
+    torch.testing.assert_close(weights, torch.tensor([0.2002500625 / 0.4, 0.2002500625 / 0.0500125]))
+    assert after == pytest.approx((0.20005, 0.2002500625))
+
+
+def test_bonus_by_hand():
+    """Q = (0, ln 3) at temperature 1: pi = (1/4, 3/4). ln 1/4 = -1.3863 is cut at -1, ln 3/4 = -0.2877 is not."""
+    value = torch.tensor([[0.0, math.log(3.0)]]).expand(2, -1)
+    bonus = munchausen_bonus(value, torch.tensor([0, 1]), alpha=0.9, temperature=1.0, floor=-1.0)
+    assert bonus.tolist() == pytest.approx([-0.9, 0.9 * math.log(0.75)])
+    uncut = munchausen_bonus(value, torch.tensor([0, 1]), alpha=0.9, temperature=1.0, floor=-10.0)
+    assert uncut.tolist() == pytest.approx([0.9 * math.log(0.25), 0.9 * math.log(0.75)])
+
+
+def test_the_floor_bounds_the_scaled_logarithm():
+    """Temperature 0.03: 0.03 log pi = Q(a) - max Q here, -0.5 and -2; the second is cut at -1."""
+    value = torch.tensor([[0.0, -0.5, -2.0]]).expand(3, -1)
+    bonus = munchausen_bonus(value, torch.arange(3), alpha=0.9, temperature=0.03, floor=-1.0)
+    assert bonus.tolist() == pytest.approx([0.0, -0.45, -0.9], abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.03, 1.0])
+def test_soft_value_against_a_loop(temperature: float):
+    quantile = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    value = soft_value(quantile, temperature)
+    for b in range(3):
+        mean = [sum(float(quantile[b, s, a]) for s in range(4)) / 4 for a in range(5)]
+        weights = [math.exp((m - max(mean)) / temperature) for m in mean]
+        policy = [weight / sum(weights) for weight in weights]
+        entropy = -sum(p * math.log(p) for p in policy if p > 0)
+        for s in range(4):
+            expected = sum(policy[a] * float(quantile[b, s, a]) for a in range(5)) + temperature * entropy
+            assert float(value[b, s]) == pytest.approx(expected)
+
+
+def test_margin_by_hand() -> None:
+    """Rows: another action is better; the demonstrated one leads by less than the margin; by more; by exactly it."""
+    value = torch.tensor([[1.0, 3.0, 0.0], [1.0, 0.8, 0.0], [1.0, 0.2, 0.0], [0.0, 1.0, 0.5]])
+    loss = margin_loss(value, torch.tensor([0, 0, 0, 1]), 0.5)
+    torch.testing.assert_close(loss, torch.tensor([2.5, 0.3, 0.0, 0.0]))
+    shifted = margin_loss(value + torch.tensor([[7.0], [-2.0], [0.5], [1.0]]), torch.tensor([0, 0, 0, 1]), 0.5)
+    torch.testing.assert_close(shifted, loss)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.0, 2.0, -2.0),
+        (1.5, 2.0, -2.4),  # better and already too far: clipped to 1.2
+        (0.5, 2.0, -1.0),  # worse: not clipped
+        (1.5, -2.0, 3.0),  # worse: not clipped
+        (0.5, -2.0, 1.6),  # better and already too far: clipped to 0.8
+    ],
+)
+def test_clipped_surrogate_by_hand(ratio: float, advantage: float, expected: float):
+    old = torch.tensor([-1.0])
+    loss = clipped_policy_loss(old + math.log(ratio), old, torch.tensor([advantage]), clip=0.2)
+    torch.testing.assert_close(loss.loss, torch.tensor(expected))
+    assert float(loss.clip_fraction) == (0.0 if ratio == 1.0 else 1.0)
+    assert float(loss.approx_kl) == pytest.approx(ratio - 1 - math.log(ratio), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.1, 0.5 * 0.81),  # within the clip: plain error (1 - 0.1)^2
+        (0.5, 0.5 * 0.64),  # towards the return but too far: held at 0.2, the larger error counts
+        (-0.5, 0.5 * 2.25),  # away: the plain error is the larger one
+    ],
+)
+def test_value_loss_by_hand(value: float, expected: float):
+    loss = clipped_value_loss(torch.tensor([value]), torch.zeros(1), torch.ones(1), clip=0.2)
+    torch.testing.assert_close(loss.loss, torch.tensor(expected))
+    assert float(loss.clip_fraction) == float(abs(value) > 0.2)
+
+
+def test_explained_variance():
+    returns = torch.tensor([1.0, 2.0, 3.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(torch.full((3,), 2.0), returns) == pytest.approx(0.0)
+    assert explained_variance(returns, torch.ones(3)) == 0.0
+    with warnings.catch_warnings(action="error"):
+        assert explained_variance(torch.ones(1), torch.zeros(1)) == 0.0
+        assert math.isnan(explained_variance(torch.zeros(0), torch.zeros(0)))
+
+
+def test_a_value_that_is_not_clipped_has_the_plain_error():
+    loss = clipped_value_loss(torch.tensor([0.5]), torch.zeros(1), torch.ones(1), None)
+    assert (float(loss.loss), float(loss.clip_fraction)) == (0.125, 0.0)
+
+
+def test_advantages_of_groups_by_hand() -> None:
+    """Returns 1, 2, 6: mean 3, centred -2, -1, 3; variance (4 + 1 + 9) / 2 = 7. The other group is all alike."""
+    returns = torch.tensor([[1.0, 2.0, 6.0], [5.0, 5.0, 5.0]])
+    expected = torch.tensor([[-2.0, -1.0, 3.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(group_advantages(returns), expected / math.sqrt(7.0))
+
+
+def test_weights_by_hand() -> None:
+    """A race of 1 decision and one of 3: 4 / (2 * 1) = 2, and 4 / (2 * 3) = 2 / 3 three times; the mean is 1."""
+    length = torch.tensor([1, 3])
+    torch.testing.assert_close(decision_weights(length), torch.tensor([2.0, 2.0 / 3.0]))
+
+
+def test_weighted_surrogate_by_hand() -> None:
+    """A race of 1 decision: min(1.5 * 2, 1.2 * 2) = 2.4; one of 3: -1, min(-0.5, -0.8) = -0.8 and -1.1."""
+    log_ratio, length = torch.tensor([math.log(1.5), 0.0, math.log(0.5), math.log(1.1)]), torch.tensor([1, 3])
+    each = torch.tensor([2.0, -1.0]).repeat_interleave(length)
+    weight = decision_weights(length).repeat_interleave(length)
+    loss = clipped_policy_loss(log_ratio, torch.zeros(4), each, 0.2, weight).loss
+    torch.testing.assert_close(loss, torch.tensor(-(2.4 + (-1.0 - 0.8 - 1.1) / 3.0) / 2.0))
+
+
+def test_preference_loss_equals_the_papers_formula() -> None:
+    """A slow twin, from probabilities of every decision, with stretches of different lengths: equation 7."""
+    generator = torch.Generator().manual_seed(0)
+    beta, losses, ratios = 0.3, [], ([], [])
+    for length in ((3, 5), (4, 1), (2, 2)):
+        terms = []
+        for side, num_decisions in enumerate(length):
+            policy, reference = torch.rand(2, num_decisions, generator=generator)
+            ratio = math.prod(policy.tolist()) / math.prod(reference.tolist())
+            terms.append(beta * math.log(ratio))
+            ratios[side].append((policy.log() - reference.log()).sum())
+        losses.append(-math.log(1.0 / (1.0 + math.exp(-(terms[0] - terms[1])))))
+    loss = preference_loss(torch.stack(ratios[0]), torch.stack(ratios[1]), beta)
+    torch.testing.assert_close(loss.loss, torch.tensor(sum(losses) / 3))
+
+
+def test_gradient_weighs_pairs_by_how_wrong_they_are() -> None:
+    """Section 4: the gradient of a pair is -beta sigmoid(-margin), toward the chosen and away from the rejected."""
+    chosen, rejected = torch.tensor([0.0, 3.0], requires_grad=True), torch.tensor([0.0, -3.0], requires_grad=True)
+    preference_loss(chosen, rejected, beta=0.5).loss.backward()
+    expected = torch.tensor([-0.5 * 0.5, -0.5 / (1.0 + math.exp(3.0))]) / 2
+    torch.testing.assert_close(chosen.grad, expected)
+    torch.testing.assert_close(rejected.grad, -expected)
+
+
+def test_projections_by_hand() -> None:
+    """Atoms 0, 1 and 2: 0.75 lies a quarter away from 1; nothing follows a reward of 1.5; 5 is beyond the last."""
+    for probability, reward, discount, expected in (
+        ([0.0, 1.0, 0.0], 0.25, 0.5, [0.25, 0.75, 0.0]),
+        ([0.2, 0.3, 0.5], 1.5, 0.0, [0.0, 0.5, 0.5]),
+        ([0.0, 0.0, 1.0], 5.0, 1.0, [0.0, 0.0, 1.0]),
+    ):
+        given = (torch.tensor([probability]), torch.tensor([reward]), torch.tensor([discount]))
+        torch.testing.assert_close(project_returns(*given, torch.tensor([0.0, 1.0, 2.0])), torch.tensor([expected]))
+
+
+def test_projections_agree_with_a_naive_loop_and_keep_mass_and_mean() -> None:
+    generator = torch.Generator().manual_seed(0)
+    support = torch.linspace(-2.0, 3.0, 11)
+    probability = torch.rand(50, 11, generator=generator)
+    probability /= probability.sum(dim=1, keepdim=True)
+    reward, discount = torch.randn(50, generator=generator), torch.rand(50, generator=generator)
+    result = project_returns(probability, reward, discount, support)
+    naive = torch.zeros_like(result)
+    for row in range(50):
+        for atom in range(11):
+            place = (min(max(float(reward[row] + discount[row] * support[atom]), -2.0), 3.0) + 2.0) / 0.5
+            for near in range(11):
+                naive[row, near] += probability[row, atom] * max(0.0, 1.0 - abs(place - near))
+    torch.testing.assert_close(result, naive, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result.sum(dim=1), torch.ones(50))
+    within = (reward[:, None] + discount[:, None] * support).clamp(-2.0, 3.0)
+    torch.testing.assert_close((result * support).sum(dim=1), (probability * within).sum(dim=1), rtol=1e-4, atol=1e-5)
+
+
+def test_categorical_loss_by_hand_and_its_minimum() -> None:
+    logits = torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0]], requires_grad=True)
+    target = torch.tensor([[0.5, 0.5], [0.75, 0.25]])
+    loss = categorical_loss(logits, target)
+    least = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    torch.testing.assert_close(loss, torch.tensor([math.log(2.0), least]))
+    loss.sum().backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, torch.zeros(2, 2), rtol=0.0, atol=1e-6)
+
+
+STEER_AND_GAS = Intervals((-1.0, 0.0), (1.0, 1.0))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def moments(rows: int = 6, spread: float = 1.0) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=generator(1)) * spread
+
+
+def torchs(outputs: torch.Tensor) -> TransformedDistribution:
+    mean, log_std = outputs.double().chunk(2, dim=1)
+    low, high = torch.tensor(STEER_AND_GAS.low).double(), torch.tensor(STEER_AND_GAS.high).double()
+    transforms = [TanhTransform(cache_size=1), AffineTransform((high + low) / 2, (high - low) / 2)]
+    return TransformedDistribution(Normal(mean, log_std.exp()), transforms)
+
+
+def test_one_choice_equals_torchs_categorical():
+    logits, action = torch.randn(6, 5, generator=generator()), torch.tensor([0, 1, 2, 3, 4, 0])
+    ours, theirs = Categoricals(Choices(5)), Categorical(logits=logits)
+    torch.testing.assert_close(ours.log_prob(logits, action), theirs.log_prob(action))
+    torch.testing.assert_close(ours.entropy(logits), theirs.entropy())
+    other = logits.flip(1)
+    torch.testing.assert_close(ours.divergence(logits, other), torch_kl(theirs, Categorical(logits=other)))
+    assert ours.greedy(logits).tolist() == logits.argmax(dim=1).tolist()
+
+
+def test_several_places_add_up():
+    logits, other = torch.randn(4, 6, generator=generator()), torch.randn(4, 6, generator=generator(1))
+    action = torch.tensor([[0, 2], [1, 1], [2, 0], [0, 0]])
+    both, one = Categoricals(Choices(3, 2)), Categoricals(Choices(3))
+    places = [(logits[:, :3], other[:, :3], action[:, 0]), (logits[:, 3:], other[:, 3:], action[:, 1])]
+    torch.testing.assert_close(both.log_prob(logits, action), sum(one.log_prob(here, a) for here, _, a in places))
+    torch.testing.assert_close(both.entropy(logits), sum(one.entropy(here) for here, _, _ in places))
+    torch.testing.assert_close(
+        both.divergence(logits, other), sum(one.divergence(here, there) for here, there, _ in places)
+    )
+    assert both.greedy(logits).shape == both.sample(logits, generator()).shape == (4, 2)
+
+
+def test_choices_are_drawn_as_often_as_they_are_likely():
+    logits = torch.tensor([[0.1, 0.6, 0.3, 0.8, 0.1, 0.1]]).log().expand(20_000, -1)
+    drawn = Categoricals(Choices(3, 2)).sample(logits, generator())
+    shares = torch.nn.functional.one_hot(drawn, 3).double().mean(dim=0)
+    np.testing.assert_allclose(shares, [[0.1, 0.6, 0.3], [0.8, 0.1, 0.1]], atol=0.015)
+
+
+def test_a_squashed_gaussian_equals_torchs_transformed_normal():
+    outputs = moments(spread=0.5).double()
+    action = SquashedGaussian(STEER_AND_GAS).sample(outputs, generator())
+    ours = SquashedGaussian(STEER_AND_GAS).log_prob(outputs, action)
+    torch.testing.assert_close(ours, torchs(outputs).log_prob(action).sum(dim=1))
+
+
+def test_its_density_integrates_to_one_and_its_entropy_is_the_integral():
+    """One interval of steering, by the midpoint rule over 200,000 places."""
+    steer = SquashedGaussian(Intervals((-2.0,), (2.0,)))
+    for mean, log_std in ((0.0, 0.0), (0.7, -1.0), (-1.5, 0.5)):
+        places = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000 * 4.0 - 2.0
+        outputs = torch.tensor([[mean, log_std]], dtype=torch.float64)
+        log_density = steer.log_prob(outputs.expand(len(places), -1), places[:, None])
+        width = 4.0 / len(places)
+        assert float(log_density.exp().sum()) * width == pytest.approx(1.0, abs=2e-3)
+        entropy = -float((log_density.exp() * log_density).sum()) * width
+        assert float(steer.entropy(outputs)) == pytest.approx(entropy, abs=5e-3)
+
+
+def test_the_divergence_of_squashed_gaussians_is_that_of_the_gaussians():
+    first, now = moments(spread=0.5), moments(spread=0.5).flip(0)
+    theirs = torch_kl(*(Normal(m, s.exp()) for m, s in (out.chunk(2, dim=1) for out in (first, now)))).sum(dim=1)
+    torch.testing.assert_close(SquashedGaussian(STEER_AND_GAS).divergence(first, now), theirs)
+
+
+def test_decisions_stay_within_their_intervals_and_have_finite_densities():
+    """Means of 100 lie beyond what float32 tells from the end of the interval."""
+    distribution = SquashedGaussian(STEER_AND_GAS)
+    outputs = moments(1000, 100.0).requires_grad_()
+    action = distribution.sample(outputs.detach(), generator())
+    low, high = torch.tensor(STEER_AND_GAS.low), torch.tensor(STEER_AND_GAS.high)
+    assert bool(((action >= low) & (action <= high)).all())
+    log_prob = distribution.log_prob(outputs, action)
+    (log_prob.sum() + distribution.entropy(outputs).sum()).backward()
+    assert bool(log_prob.isfinite().all())
+    assert outputs.grad is not None
+    assert bool(outputs.grad.isfinite().all())
