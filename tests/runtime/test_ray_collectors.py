@@ -565,9 +565,10 @@ def test_a_whole_training_has_the_samples_that_it_would_have_had(tmp_path: Path,
 
     def kill_once(actor: Actor, method: str, answer: Any) -> Any:
         nonlocal num_blocks
-        num_blocks += method == "fill" and actor.number == 1
-        if num_blocks == 5 and len(here.actors) == 3:
-            here.kill(actor)
+        if method == "fill" and actor.number == 1:
+            num_blocks += 1
+            if num_blocks == 5 and len(here.actors) == 3:
+                here.kill(actor)
         return answer
 
     here.change = kill_once

@@ -189,9 +189,9 @@ def test_memory_that_others_have_taken_meanwhile_is_a_named_error(monkeypatch: p
 
 def test_reserved_memory_is_really_there_and_in_no_folder() -> None:
     """Before anything is written into it; and a process that is killed leaves nothing behind."""
-    before = shutil.disk_usage(MEMORY_FOLDER).free
+    held, before = memory_of(), shutil.disk_usage(MEMORY_FOLDER).free
     memory = new_memory(200_000_000)
     assert before - shutil.disk_usage(MEMORY_FOLDER).free > 100_000_000, "others may give some back meanwhile"
-    (path,) = memory_of() - {Path()}
+    (path,) = memory_of() - held
     assert not path.exists()
     del memory
