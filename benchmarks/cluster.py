@@ -159,10 +159,9 @@ def main() -> None:
         way: {name: statistics.median(each[way][name] for each in rounds) for name in rounds[0][way]}
         for way in ("processes", "cluster")
     }
-    ratios = [each["cluster"]["env_steps_per_cpu_s"] / each["processes"]["env_steps_per_cpu_s"] for each in rounds]
-    result["env steps per CPU s, cluster beside processes"] = dict(enumerate(ratios)) | {
-        "median": statistics.median(ratios)
-    }
+    rate = "env_steps_per_cpu_s"
+    ratios = [each["cluster"][rate] / each["processes"][rate] for each in rounds]
+    result["env steps per CPU s, cluster beside processes"] = statistics.median(ratios)
     show(result, arguments.json)
 
 

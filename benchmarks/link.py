@@ -46,11 +46,7 @@ def serve(pipe: Connection) -> None:
 
 
 class Driver:
-    """Drives cycles on one connection.
-
-    Args:
-        client: newly connected.
-    """
+    """Drives cycles on one new connection."""
 
     def __init__(self, client: GameClient) -> None:
         self._client = client

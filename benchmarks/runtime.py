@@ -44,11 +44,9 @@ from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.central import Inference
-from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
-from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
@@ -180,65 +178,20 @@ def together(
     params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
     """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
-    lines = run_for(params, track, algorithm, num_collectors, seconds, device)
+    limits = {"max_env_steps": NEVER, "max_minutes": (seconds + (STARTUP_S if num_collectors else 0.0)) / 60.0}
+    few = {"num_checks": 1, "check_races": 1, "final_check_races": 1, "checkpoint_s": 1e9}
+    train = params.train.model_copy(update={"num_collectors": num_collectors, **limits, **few})
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder), device)
+        with redirect_stdout(sys.stderr):  # progress is no result
+            train_run(run)
+        lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
     if len(lines) < 2:
         return {"env_steps_per_s": None}
     first, last = lines[0], lines[-1]
     shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
     wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
     return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
-
-
-def run_for(
-    params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device = CPU
-) -> list[dict[str, Any]]:
-    """Runs learner and collectors for a while and returns what the run reported once it was learning."""
-    train = params.train.model_copy(
-        update={
-            "num_collectors": num_collectors,
-            "max_env_steps": NEVER,
-            "max_minutes": (seconds + (STARTUP_S if num_collectors else 0.0)) / 60.0,
-            "num_checks": 1,
-            "checkpoint_s": 1e9,
-            "check_races": 1,
-            "final_check_races": 1,
-        }
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder), device)
-        with redirect_stdout(sys.stderr):  # progress is no result
-            train_run(run)
-        return [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
-
-
-def sustained(params: Params, track: Path, seconds: float, device: torch.device = CPU) -> dict[str, float | None]:
-    """Compares IQN's learner beside one busy collector with the same updates alone, before and after.
-
-    A sample is learned from once for each decision, so that the collector has to drive thousands a second; no warm-up.
-
-    Returns:
-        Samples per second of wall time and per CPU second of the learner's process, medians over the reports of the
-        run once learning has begun, and samples per CPU second of updates alone.
-    """
-    iqn = params.iqn.model_copy(update={"warmup_steps": 0, "samples_per_insert": 1.0, "start_steps": 4096})
-    params = params.model_copy(update={"iqn": iqn})
-    block = new_block(_block_spec(params))
-
-    def bare() -> float:
-        learner = make_learner(agent_spec(params, "iqn", params.train.precision), 0, device)
-        return per_cpu_second(partial(learn, learner, block, iqn.batch_size), seconds / 5.0)
-
-    before = bare()
-    lines = run_for(params, track, "iqn", 1, seconds, device)[1:]  # learning begins somewhere in the first
-    after = bare()
-    rates = [(line["samples_learned_per_s"], line["learner_cpu_share"]) for line in lines]
-    return {
-        "alone": (before + after) / 2.0,
-        "beside a collector, per CPU second": float(np.median([rate / share for rate, share in rates])),
-        "beside a collector, per second": float(np.median([rate for rate, _ in rates])),
-        "learner busy": _mean(lines, "learner_busy_share"),
-        "collector waiting": _mean(lines, "collectors_waiting_share"),
-    }
 
 
 def _learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
@@ -301,35 +254,6 @@ def take_blocks(collectors: CollectorProcesses) -> list[int]:
     return [delivery.collector for delivery in deliveries]
 
 
-def checkpoints(params: Params) -> dict[str, dict[str, float]]:
-    """Measures what checkpoints of an IQN learner cost: with all of a full ring, and then with a tenth of it new."""
-    params = params.model_copy(update={"iqn": params.iqn.model_copy(update={"warmup_steps": 0})})
-    learner, block = make_learner(agent_spec(params, "iqn", params.train.precision), 0), new_block(_block_spec(params))
-    num_blocks = -(-params.iqn.buffer_steps // block.reward.size)
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        files, checkpoints = ExperienceFiles(Path(folder), 0), Checkpoints(Path(folder))
-        for name, count in (("all of the ring", num_blocks), ("a tenth of it", num_blocks // 10)):
-            for _ in range(count):
-                block.image[...] = np.random.default_rng(0).integers(0, 256, block.image.shape, np.uint8)
-                learner.insert(block, 0, 0)
-            start_s, start_cpu_s = time.perf_counter(), time.process_time()
-            experience = learner.experience()
-            state = {
-                "learner": learner.state_dict(),
-                "state": experience.state,
-                "names": files.write(experience.pieces),
-            }
-            checkpoints.save(learner.num_env_steps, state)
-            files.forget_others()
-            found[name] = {
-                "s": time.perf_counter() - start_s,
-                "cpu_s": time.process_time() - start_cpu_s,
-                "mb": count * block.spec.num_bytes / 1e6,
-            }
-    return found
-
-
 def _mean(lines: list[dict[str, Any]], name: str) -> float | None:
     values = [line[name] for line in lines if line.get(name) is not None]
     return float(np.mean(values)) if values else None
@@ -356,8 +280,6 @@ def main() -> None:
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
-        result["sustained"] = sustained(params, track, 3.0 * arguments.seconds, device)
-        result["checkpoints"] = checkpoints(params)
         result["inference"] = {
             f"{cars} car{'s' * (cars > 1)} each, {place}": inference(
                 params, track, cars, place, arguments.seconds / 2, device

@@ -111,21 +111,16 @@ def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, P
     floats = np.zeros((num_cars, NUM_FLOATS), np.float32)
     image = np.zeros((num_cars, params.observation.height, params.observation.width), np.uint8)
 
-    def drive(with_floats: bool, with_frames: bool) -> int:
+    def drive(with_sight: bool) -> int:
         simulator.restore(starts)
         for chosen in actions:
             simulator.step(chosen)
-            if with_floats:
+            if with_sight:
                 simulator.floats(floats)
-            if with_frames:
                 renderer.render(image)
         return NUM_DECISIONS * num_cars
 
-    return {
-        "physics": lambda: drive(False, False),
-        "physics, floats": lambda: drive(True, False),
-        "physics, floats, frames": lambda: drive(True, True),
-    }
+    return {"physics": lambda: drive(False), "physics, floats, frames": lambda: drive(True)}
 
 
 def vector_pass(track: Track, num_cars: int) -> Pass:

@@ -24,9 +24,7 @@ from rulka.params import Params, read_params
 from rulka.pretraining.objectives import OBJECTIVES
 from rulka.training.run import agent_config
 from tests.conftest import straight_track
-from tests.recordings.conftest import corpus
 
-__all__ = ["corpus"]
 Run = Callable[..., Any]
 
 

@@ -16,7 +16,7 @@ from rulka.params import read_params
 @pytest.mark.parametrize(
     ("module", "options", "parts"),
     [
-        (runtime, "--seconds 4", "alone together sustained checkpoints inference central"),
+        (runtime, "--seconds 4", "alone together inference central"),
         (learners, "--env-steps 40960 --rounds 1", ""),
         (cluster, "--blocks 1 --rounds 1", "processes cluster"),
         (link, "", "target_cycles_per_s"),
