@@ -66,7 +66,7 @@ LONG = (
     "study/test_population",
     "tasks/test_clone",
     "agents/test_ranks",
-    "flows/test_pipeline",
+    "flows/test_flows",
     "agents/test_on_device",
     "cli/test_every_command",
     "tasks/test_train_in_games",
