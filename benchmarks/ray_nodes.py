@@ -14,6 +14,9 @@ import psutil
 
 from rulka.cluster import load_ray
 
+# See `rulka.cluster.load_ray`; here already, as benchmarks import torchrl, and with it Ray, before they ask for a
+# cluster.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 HOST = "127.0.0.1"
 BARE = {"node_ip_address": HOST, "include_log_monitor": False}
 """A node without what shows people its logs, which takes longer to import than all the rest of it."""

@@ -128,9 +128,10 @@ def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
 
     Raises:
         PresetError: if no preset lies over the parameters, or they are not as the last one left them.
+        ParamsError: if the parameters cannot be read.
         OutputError: if the parameters cannot be written.
     """
-    text, notes = _text(params_file), _noted(params_file)
+    sections, text, notes = read_sections(params_file), _text(params_file), _noted(params_file)
     names = _applied_before(text)
     if not names:
         message = f"no preset lies over {params_file}: its first line names none"
@@ -138,7 +139,7 @@ def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
     if not notes or notes[-1].get("after") != text:
         message = f"{params_file} is not as preset {names[-1]} left it here, and what was changed since would be lost"
         raise PresetError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
-    now, before = (resolved(parsed(each), f"{params_file} is wrong") for each in (text, notes[-1]["before"]))
+    now, before = (resolved(each, f"{params_file} is wrong") for each in (sections, parsed(notes[-1]["before"])))
     changes = _told(differences(now, before, f"{params_file} before", PresetError))
     _write(params_file, notes[-1]["before"], notes[:-1])
     return Applied(changes, [])

@@ -17,6 +17,8 @@ from typing import Any
 # Before torch is imported: several processes share the cores, and threads of one would spin while they wait for those
 # of another. Also where there is one process, so that it computes the same bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Clusters of tests are on loopback, and whatever imports torchrl has Ray read this, once.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 # Stages compute on the CPU, whatever GPU there is: tests of other devices name theirs.
 os.environ.setdefault("RULKA_DEVICE", "cpu")
 

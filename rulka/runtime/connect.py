@@ -31,6 +31,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,10 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
         ranks: all of them.
     """
     saved = None if state is None else saved_of(state, spec.rank)
+    cluster = None
+    if spec.train.cluster == "ray":  # before a learner imports torchrl, and with it Ray, which reads its settings then
+        cluster = RayCluster(find_cluster())
+        stack.callback(cluster.close)
     learner = spec.make_learner()
     if ranks.size > 1:
         learner.join(ranks)
@@ -138,7 +143,7 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     if not spec.train.num_collectors:
         collectors = _in_this_process(spec, learner, num_starts, stack)
     else:
-        build = _on_cluster if spec.train.cluster == "ray" else _in_processes
+        build = _in_processes if cluster is None else partial(_on_cluster, cluster)
         collectors = build(spec, learner, quantiser.quantise(learner.version, tensors), num_starts, stack)
     if saved and saved["collectors"] is not None:
         collectors.load_state_dict(saved["collectors"])
@@ -176,7 +181,12 @@ def _in_processes(
 
 
 def _on_cluster(
-    spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
+    cluster: RayCluster,
+    spec: RunSpec,
+    learner: Learner,
+    version: Mapping[str, Tensor],
+    num_starts: int,
+    stack: ExitStack,
 ) -> Collectors:
     """Starts collectors on the nodes of a Ray cluster, each an actor of Ray's.
 
@@ -189,8 +199,6 @@ def _on_cluster(
         +----------------------------------+             +----------------------------------+
     """
     half = _other_half(spec, learner, stack)
-    cluster = RayCluster(find_cluster())
-    stack.callback(cluster.close)
     collectors = RayCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
     stack.callback(collectors.stop)
     collectors.start()

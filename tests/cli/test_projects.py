@@ -14,6 +14,7 @@ import yaml
 from rulka.cli.projects import FILES, make_project
 from rulka.errors import UserError
 from rulka.graph import CODE_FOLDERS, GRAPH_FILE
+from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,12 +55,16 @@ def test_other_folders(tmp_path: Path) -> None:
 
 
 def source_archive(folder: Path) -> Path:
-    """Makes the archive of the source, as `make dist` does, into a new folder; returns the file."""
-    tools, made = folder / "tools", folder / "source"
+    """Makes the archive of the source, as `make dist` does, where an experiment's folder links to the code."""
+    tools, made, checkout = folder / "tools", folder / "source", folder / "checkout"
+    copy_checkout(checkout)
+    (checkout / "runs" / "experiments" / "train").mkdir(parents=True)
+    for name in CODE_FOLDERS:
+        (checkout / "runs" / "experiments" / "train" / name).symlink_to(checkout / name)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", tools, "hatchling"]
     subprocess.run(install, check=True)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", made]
-    subprocess.run(build, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tools)}, check=True)
+    subprocess.run(build, cwd=checkout, env={**os.environ, "PYTHONPATH": str(tools)}, check=True)
     (archive,) = made.glob("*.tar.gz")
     return archive
 

@@ -9,7 +9,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.flows.conftest import DVC, ROOT, RULKA, far_from_now
+from tests.checkout import copy_checkout
+from tests.flows.conftest import DVC, RULKA, far_from_now
 from tests.flows.test_up import PREFECT, READY, runs_of_prefect
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
@@ -105,19 +105,8 @@ def commit(message: str) -> str:
 @pytest.fixture
 def walk(tmp_path: Path) -> Iterator[Walk]:
     """A clone of what git would have of this checkout, with `rulka up` running."""
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("this is no clone")
     folder = tmp_path / "rulka"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    copy_checkout(folder)
     with pytest.MonkeyPatch.context() as patch, reserved_port() as port:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", str(folder))

@@ -135,11 +135,11 @@ def running(
 def test_with_collectors_of_their_own_and_one_killed_the_run_ends_with_the_planned_experience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cars, memory = {"step_s": 0.002}, []
+    cars, memory, before = {"step_s": 0.002}, [], memory_of()
     spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.1, cars=cars)
 
     def kill(others: RankProcesses, _patch: pytest.MonkeyPatch) -> None:
-        memory.extend(memory_of() | memory_of(others.pids[0]))
+        memory.extend((memory_of() - before) | memory_of(others.pids[0]))
         os.kill(others.pids[0], signal.SIGKILL)
 
     outcome = running(spec, monkeypatch, kill)

@@ -216,15 +216,15 @@ def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path, track: Path) -> Non
 
 @pytest.mark.slow
 def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path, track: Path) -> None:
-    gc.collect()  # earlier tests in this process leave runs in cycles, whose memory would be counted
+    before = memory_of()
     spec = small_spec(tmp_path, track, max_env_steps=START + 40 * STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
         learner = loop._learner
         assert isinstance(learner, PqlLearner)
         assert learner._other is not None
-        assert len(memory_of()) == 1 + 1 + 3
+        assert len(memory_of() - before) == 1 + 1 + 3
         assert loop.run().ended_by == "max_env_steps"
         assert learner.policy.num_updates >= learner.num_critic_updates // UPDATES - 2
     del learner, loop
     gc.collect()
-    assert not memory_of()
+    assert memory_of() <= before

@@ -6,6 +6,8 @@ collectors that die, fall silent, are cut off and come back, answers that are ch
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from test_exact_resume import small_params
 
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.experience import ExperienceBlock
-from rulka.cluster import ActorFailedError, ActorLostError, Node
+from rulka.cluster import ActorFailedError, ActorLostError, ClusterError, Node
 from rulka.errors import UserError
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
@@ -38,10 +40,12 @@ from rulka.runtime.ray_collectors import (
     RemoteCollector,
     check_size,
 )
+from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
 from tests.waiting import PATIENCE_S, wait_for
 
+ROOT = Path(__file__).parents[2]
 STORE_BYTES = 1 << 30
 
 
@@ -557,6 +561,27 @@ def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
     assert saved is not None
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
     assert here.is_closed
+
+
+def test_a_cluster_is_joined_before_the_learner_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of IQN imports torchrl, and with it Ray, which then knows nothing of a cluster on loopback."""
+
+    def nobody_answers(_address: str) -> None:
+        raise ClusterError("nobody answers")
+
+    def too_early(_spec: RunSpec) -> None:
+        pytest.fail("the learner is built")
+
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", nobody_answers)
+    monkeypatch.setattr(RunSpec, "make_learner", too_early)
+    with pytest.raises(ClusterError, match="nobody answers"):
+        train_run(fake_run(tmp_path, num_collectors=1, cluster="ray"))
+
+
+def test_no_stage_imports_ray_before_it_knows_its_cluster() -> None:
+    code = "import sys, tasks.train; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_a_whole_training_has_the_samples_that_it_would_have_had(tmp_path: Path, here: ClusterHere) -> None:
