@@ -16,8 +16,8 @@ from rulka.params import read_params
 @pytest.mark.parametrize(
     ("module", "options", "parts"),
     [
-        (runtime, "--seconds 4", {"alone", "together", "inference", "central"}),
-        (learners, "--env-steps 40960 --rounds 1", {f"ppo, learners {n}, collectors {c}" for n, c in learners.PLANS}),
+        (runtime, "--seconds 2", {"alone", "together", "inference", "central"}),
+        (learners, "--env-steps 16384 --rounds 1", {f"ppo, learners {n}, collectors {c}" for n, c in learners.PLANS}),
         (cluster, "--blocks 1 --rounds 1", {"processes", "cluster"}),
         (link, "", {"target_cycles_per_s", "with the state"}),
     ],
