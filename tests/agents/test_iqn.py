@@ -145,16 +145,19 @@ def random_batch() -> Batch:
 def step_both(lab, precision: str):
     """Returns a learner and its twin after one step on the same batch, and their mean losses."""
     learner = make_learner(replace(lab.spec("iqn", batch_size=BATCH, target_tau=0.3), precision=precision), seed=0)
+    batch, generator = random_batch(), torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in learner.network.parameters():  # biases start at 0, which would hide mistakes
-            parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    learner.target.load_state_dict(learner.network.state_dict())
-    twin = NaiveIqn(learner.network, learner._params, learning_rate=0.0)
+        for network in (learner.network, learner.target):  # biases start at 0, which would hide mistakes
+            for parameter in network.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        seen = batch.next_image, batch.next_floats, learner._tau_choosing.expand(BATCH, -1)
+        online, slow = (values(each, *seen).mean(dim=1).argmax(dim=1) for each in (learner.network, learner.target))
+    assert (online != slow).any(), "or it would not matter which network chooses"
+    twin = NaiveIqn(learner.network, learner.target, learner._params, learning_rate=0.0)
     state = learner._generators.host.get_state()
     tau, target_tau = learner._draw_fractions(), learner._draw_fractions()
     learner._generators.host.set_state(state)
     means = MetricMeans()
-    batch = random_batch()
     learner._gradient_step(Sample(batch, torch.arange(BATCH), torch.zeros(BATCH)), means)
     loss = twin.learn(random_batch(), tau, target_tau, learner._tau_choosing.expand(BATCH, -1))
     return learner, twin, means.result()["loss"], float(loss.mean())
@@ -168,6 +171,8 @@ def test_float32_steps_are_those_of_the_twin(lab):
     for (name, fast), naive in pairs:
         scale = float(naive.grad.abs().max())
         torch.testing.assert_close(fast.grad, naive.grad, rtol=1e-4, atol=1e-5 * scale, msg=name)
+    for slow, naive in zip(learner.target.parameters(), twin.target.parameters(), strict=True):
+        torch.testing.assert_close(slow, naive, rtol=1e-5, atol=1e-7)
 
 
 def test_without_double_dqn_each_quantile_has_its_own_best_action(lab):
@@ -263,7 +268,7 @@ RADAM_EPSILON = 1e-4
 
 
 class NaiveIqn:
-    """Online and target network, copies of the given one, with their optimizer.
+    """Copies of an online and a target network, with their optimizer.
 
     Attributes:
         network: learns.
@@ -271,9 +276,9 @@ class NaiveIqn:
         self_loss: running averages of the targets' widths.
     """
 
-    def __init__(self, network: IqnNetwork, params: IqnParams, learning_rate: float) -> None:
+    def __init__(self, network: IqnNetwork, target: IqnNetwork, params: IqnParams, learning_rate: float) -> None:
         self.network = copy.deepcopy(network)
-        self.target = copy.deepcopy(network).requires_grad_(False)
+        self.target = copy.deepcopy(target).requires_grad_(False)
         self.self_loss: SelfLoss = FIRST_SELF_LOSS
         self._params = params
         self._optimizer = torch.optim.RAdam(

@@ -138,6 +138,19 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     np.testing.assert_allclose(priorities.weights, expected, rtol=1e-6)
 
 
+def test_an_update_weighs_by_the_schedule_and_notes_the_errors_of_what_it_learned_from(lab, races):
+    prioritised = PRIORITISED | {"min_actions_left": 0}
+    learner = filled(lab.spec("iqn", prioritised=prioritised, gradient_steps_per_update=1), races)
+    metrics = learner.update()
+    assert metrics is not None
+    sampler, rows = learner.replay.sampler, learner._latest.row.numpy()
+    assert len(set(rows)) == len(rows), "first priorities are equal, and no stratum is drawn from twice"
+    measured = sampler.priorities.measured
+    assert set(measured.nonzero()[0]) == set(rows)
+    assert measured[rows].mean() - 0.002 == pytest.approx(metrics["td_error"], rel=1e-5)
+    assert 0.4 < sampler.beta == learner._params.prioritised.beta.at(learner.moment)
+
+
 def test_held_out_races_are_tested_and_not_learned_from(lab, races):
     spec = lab.spec("iqn", held_out_share=0.25)
     learner = filled(spec, races, num_blocks=3)
