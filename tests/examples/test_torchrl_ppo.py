@@ -39,7 +39,7 @@ def test_a_short_run_counts_steps_moves_the_policy_and_ends() -> None:
 
 @pytest.mark.slow
 def test_it_learns() -> None:
-    """Random actions hardly leave the start; after 40,960 steps most cars drive the 200 m, here and with seeds 2, 3."""
+    """Random actions hardly leave the start; after 40,960 steps most cars drive the 200 m."""
     lines = train("--seed", "1")
     assert float(lines[0]["metres"]) < 10.0
     assert float(lines[-1]["metres"]) > 100.0
