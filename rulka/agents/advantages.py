@@ -21,12 +21,11 @@ class Endings(NamedTuple):
 
     Attributes:
         terminated: nothing follows: the next value counts as 0.
-        truncated: the race went on, unseen: the next value counts, further rewards do not.
-        is_reset: no transition at all.
+        is_reset: no transition at all, behind every end. No reward counts across it; after a race that was cut by a
+            limit the next value does.
     """
 
     terminated: Tensor
-    truncated: Tensor
     is_reset: Tensor
 
 
@@ -53,13 +52,12 @@ def estimate_advantages(
     Returns:
         Advantages, and the returns (advantage + value) that values should predict.
     """
-    is_last = endings.terminated | endings.truncated
     next_value = torch.where(endings.terminated, 0.0, value[1:])
     error = reward + discount * next_value - value[:-1]
     advantage = torch.zeros_like(error)
     carried = torch.zeros_like(error[0])
     for step in range(len(error) - 1, -1, -1):
-        carried = error[step] + discount * gae_lambda * torch.where(is_last[step], 0.0, carried)
+        carried = error[step] + discount * gae_lambda * carried
         carried = torch.where(endings.is_reset[step], 0.0, carried)
         advantage[step] = carried
     return Advantages(advantage, advantage + value[:-1])

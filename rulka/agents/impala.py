@@ -218,13 +218,12 @@ def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: 
         endings: how each decision ended.
         discount: gamma in [0, 1].
     """
-    is_last = endings.terminated | endings.truncated
     next_value = torch.where(endings.terminated, 0.0, value[1:])
     surprise = reward + discount * next_value - value[:-1]
     target, advantage = torch.empty_like(surprise), torch.empty_like(surprise)
     excess = torch.zeros_like(surprise[0])  # v - V of the row behind
     for step in range(len(surprise) - 1, -1, -1):
-        behind = discount * torch.where(is_last[step], 0.0, excess)
+        behind = discount * excess
         advantage[step] = torch.where(endings.is_reset[step], 0.0, weights.rho[step] * (surprise[step] + behind))
         excess = weights.rho[step] * surprise[step] + weights.c[step] * behind
         excess = torch.where(endings.is_reset[step], 0.0, excess)

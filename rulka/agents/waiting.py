@@ -35,7 +35,6 @@ class Segment(NamedTuple):
         log_prob: [T, N] float32 of the action when it was chosen.
         reward: [T, N] float32, without shaping.
         terminated: [T, N] bool.
-        truncated: [T, N] bool.
         is_reset: [T, N] bool.
     """
 
@@ -46,13 +45,12 @@ class Segment(NamedTuple):
     log_prob: Tensor
     reward: Tensor
     terminated: Tensor
-    truncated: Tensor
     is_reset: Tensor
 
     @property
     def endings(self) -> Endings:
         """How each decision ended."""
-        return Endings(self.terminated, self.truncated, self.is_reset)
+        return Endings(self.terminated, self.is_reset)
 
     def shaped_reward(self, discount: float) -> Tensor:
         """Returns rewards [T, N] with potential-based shaping, Ng et al. 1999: gamma phi(s') - phi(s) is added.
@@ -66,8 +64,8 @@ class Segment(NamedTuple):
 def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
     """Copies those columns of a block to a device."""
     action = block.action if block.spec.continuous else block.action.astype(np.int64)
-    seen, ends = (block.image, block.floats, block.potential), (block.terminated, block.truncated, block.is_reset)
-    arrays = (*seen, action, block.log_prob, block.reward, *ends)
+    seen = block.image, block.floats, block.potential
+    arrays = (*seen, action, block.log_prob, block.reward, block.terminated, block.is_reset)
     return upload_copy(Segment(*(torch.from_numpy(array) for array in arrays)), device)
 
 

@@ -294,7 +294,7 @@ def random_ends(num_steps: int, num_cars: int, seed: int = 3) -> Endings:
         is_reset[step] = (terminated | truncated)[step - 1]
         terminated[step] &= ~is_reset[step]
         truncated[step] &= ~is_reset[step]
-    return Endings(terminated, truncated, is_reset)
+    return Endings(terminated, is_reset)
 
 
 def endings(num_steps: int, **at: list[int]) -> Endings:

@@ -46,7 +46,7 @@ def test_equals_the_sum_over_the_future(gae_lambda: float):
                 follows = 0.0 if ends.terminated[step, car] else float(value[step + 1, car])
                 total += factor * (float(reward[step, car]) + gamma * follows - float(value[step, car]))
                 factor *= gamma * gae_lambda
-                if ends.terminated[step, car] or ends.truncated[step, car]:
+                if ends.terminated[step, car]:
                     break
             assert float(result.advantage[start, car]) == pytest.approx(total, abs=1e-4)
 
@@ -112,7 +112,7 @@ def test_ridge_shrinks_the_weights_and_leaves_the_mean() -> None:
     feature = torch.tensor([2.0, 4.0]).repeat(2, 1)[..., None]
     reward = 2.0 * feature[:1, :, 0] + 1.0
     ends = torch.ones(1, 2, dtype=torch.bool)
-    endings = Endings(ends, ~ends, ~ends)
+    endings = Endings(ends, ~ends)
     found = solve_linear_value(feature, reward, endings, 0.9, 0.9, 1.0)
     assert float(found.weight[0]) == pytest.approx(1.0)
     assert float(3.0 * found.weight[0] + found.bias) == pytest.approx(7.0)
@@ -158,7 +158,7 @@ def test_termination_has_no_future():
 
 def test_time_limit_has_a_value_but_no_trace():
     """The first decision is cut: its last observation, which the reset row saw, is worth 2, and nothing more comes."""
-    flags = endings(3, truncated=[0], is_reset=[1])
+    flags = endings(3, is_reset=[1])
     weights = TraceWeights(column(0.5, 1, 1), column(0.5, 1, 1))
     result = trace_values(column(1, 99, 3), column(1, 2, 5, 4), weights, flags, 0.5)
     torch.testing.assert_close(result.target, column(1 + 0.5 * (1 + 1 - 1), 2, 3 + 2))
@@ -237,7 +237,7 @@ class World:
 
     def operator(self, value: Tensor) -> Tensor:
         """R V, by the code under test."""
-        ends = Endings(self.none, self.none, self.none)
+        ends = Endings(self.none, self.none)
         paid = self.reward[self.state[:-1], self.action]
         target = trace_values(paid, value[self.state], self.weights, ends, self.gamma).target[0]
         return self._mean(target)

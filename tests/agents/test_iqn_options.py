@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor
+from rulka.agents.learner import MetricMeans
 from rulka.buffers.experience import BlockSpec, new_block
 from tests.agents.conftest import MUNCHAUSEN, PRIORITISED, filled, views, weights
 
@@ -77,6 +78,11 @@ def test_demonstrated_actions_become_worth_more_by_the_margin(lab, races):
     shown = new_block(BlockSpec(64, 1, 34, 34, 4))
     shown.floats[..., 1], shown.action[:], shown.is_greedy[:] = 7.0, worst, True
     learner.insert_demonstrations([shown])
+    means = MetricMeans()
+    sample = learner.draw()
+    weighted = float(learner._margin_loss(sample, means).detach())
+    num_shown = len(sample.batch.action) - len(sample.row)
+    assert weighted == pytest.approx(0.3 * num_shown * means.result()["margin_loss"], rel=1e-5)
     losses = []
     for _ in range(15):
         learner.num_env_steps += 256  # so that it may go on learning
@@ -149,6 +155,25 @@ def test_an_update_weighs_by_the_schedule_and_notes_the_errors_of_what_it_learne
     assert set(measured.nonzero()[0]) == set(rows)
     assert measured[rows].mean() - 0.002 == pytest.approx(metrics["td_error"], rel=1e-5)
     assert 0.4 < sampler.beta == learner._params.prioritised.beta.at(learner.moment)
+
+
+def test_importance_is_relative_to_the_largest_of_all_ranks(lab, races):
+    """Where another rank drew a row of twice the importance, those of the same batch count half."""
+
+    class Ranks:
+        rank, size = 0, 2
+        factor = 1.0
+
+        def largest(self, number: float) -> float:
+            return self.factor * number
+
+    weight = {}
+    for factor in (1.0, 2.0):
+        learner = filled(lab.spec("iqn", prioritised=PRIORITISED), races)
+        learner._ranks = Ranks()
+        learner._ranks.factor = factor
+        weight[factor] = float(learner.draw().batch.weight.max())
+    assert weight == {1.0: 1.0, 2.0: 0.5}
 
 
 def test_held_out_races_are_tested_and_not_learned_from(lab, races):

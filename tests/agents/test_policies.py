@@ -59,6 +59,14 @@ def test_an_update_ends_when_the_policy_has_moved_far_enough(lab, races, algorit
     assert metrics["gradient_steps"] >= 3, "the whole epoch"
 
 
+def test_an_update_moves_the_average_by_its_share(lab, races):
+    learner, actor = learner_and_actor(lab.spec("ppo", racer_tau=0.25))
+    before = weights(learner)
+    update(learner, actor, races)
+    for name, tensor in weights(learner.racer).items():
+        torch.testing.assert_close(tensor, before[name] + 0.25 * (weights(learner)[name] - before[name]))
+
+
 def policy_of(network) -> Categorical:
     with torch.no_grad():
         seen = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
@@ -218,7 +226,7 @@ def test_corrections_by_hand():
     none = torch.zeros(2, 1, dtype=torch.bool)
     given = (torch.tensor([[3.0], [0.5]]).log(), torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [2.0], [4.0]]))
     found = {
-        each.kind: [column[:, 0].tolist() for column in corrected(each, *given, Endings(none, none, none), 0.5)]
+        each.kind: [column[:, 0].tolist() for column in corrected(each, *given, Endings(none, none), 0.5)]
         for each in (NONE, EPSILON, ONE_STEP, VTRACE)
     }
     assert found["none"] == found["epsilon"] == [[3.5, 5.0], [2.5, 3.0]]

@@ -22,7 +22,6 @@ from rulka.runtime.ranks import RanksApartError, meet
 from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
 
-NUM_UPDATES = 100
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
 CHANGES: dict[str, dict[str, Any]] = {
@@ -85,12 +84,12 @@ def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock
 
 
 def in_processes(
-    share: AgentSpec, blocks: Sequence[Sequence[ExperienceBlock]], folder: Path
+    share: AgentSpec, blocks: Sequence[Sequence[ExperienceBlock]], folder: Path, num_updates: int
 ) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
     """Returns the state of either rank's learner, and what IQN has drawn."""
     context = get_context("spawn")
     processes = [
-        context.Process(target=rank_main.learn, args=(rank, folder, share, blocks[rank], NUM_UPDATES))
+        context.Process(target=rank_main.learn, args=(rank, folder, share, blocks[rank], num_updates))
         for rank in range(2)
     ]
     for process in processes:
@@ -102,19 +101,22 @@ def in_processes(
 
 
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in sorted(CHANGES)]
+    ("algorithm", "num_updates"),
+    [("iqn", 30), ("ppo", 5), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
 )
-def test_two_learners_equal_one_with_the_union_of_their_batches(lab, step, tmp_path: Path, algorithm: str) -> None:
+def test_two_learners_equal_one_with_the_union_of_their_batches(
+    lab, step, tmp_path: Path, algorithm: str, num_updates: int
+) -> None:
     """In float32 all weights are the same in the end, relative 1e-5; those of the ranks, to the last bit."""
     spec = lab.spec(algorithm, **CHANGES[algorithm])
     share = replace(spec, settings=spec.settings.share_of_learner(2))
     blocks = [blocks_of(lab, step, spec, seed) for seed in (1, 2)]
     assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
-    (first, one), (second, other) = in_processes(share, blocks, tmp_path)
+    (first, one), (second, other) = in_processes(share, blocks, tmp_path, num_updates)
     union: Any = make_learner(spec, seed=0)
     if algorithm == "iqn":
         draw_as(union, one, other)
-    rank_main.feed(union, blocks, NUM_UPDATES, num_ranks=1)
+    rank_main.feed(union, blocks, num_updates, num_ranks=1)
     for name, mine in first["network"].items():
         assert torch.equal(mine, second["network"][name]), f"{name} of both ranks"
     expected, begun = vector(union.network), vector(make_learner(spec, seed=0).network)
