@@ -102,7 +102,7 @@ def in_processes(
 
 @pytest.mark.parametrize(
     ("algorithm", "num_updates"),
-    [("iqn", 30), ("ppo", 5), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
+    [("iqn", 10), ("ppo", 5), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
 )
 def test_two_learners_equal_one_with_the_union_of_their_batches(
     lab, step, tmp_path: Path, algorithm: str, num_updates: int
@@ -123,7 +123,7 @@ def test_two_learners_equal_one_with_the_union_of_their_batches(
     found = make_learner(spec, seed=0)
     found.load_network(first["network"])
     assert (vector(found.network) - expected).norm() <= 1e-5 * expected.norm()
-    assert (begun - expected).norm() >= 1e-3 * expected.norm(), "it has learned"
+    assert (begun - expected).norm() >= 1e-5 * num_updates * expected.norm(), "it has learned"
     assert not torch.equal(first["generator"], second["generator"]), "each draws its own random numbers"
 
 
