@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import multiprocessing
 import os
 import random
@@ -138,6 +139,13 @@ def seed_all(seed: int) -> None:
 def _seeded() -> None:
     """Every test draws the same numbers, alone or after others. One that wants another seed says so."""
     seed_all(SEED)
+
+
+@pytest.fixture(autouse=True)
+def _logged() -> Iterator[None]:
+    """A benchmark silences the log of its whole process, which here goes on to other tests."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.hookimpl(wrapper=True)
