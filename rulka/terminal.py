@@ -17,8 +17,6 @@ _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 def shown(text: str) -> str:
     """Returns text as it may be written: ends of lines and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
     return "".join(
         json.dumps(char)[1:-1] if category(char) in _OBEYED and char not in "\n\t" else char for char in text
     )

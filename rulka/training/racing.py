@@ -159,8 +159,9 @@ class AgentRun:
             _LOGGER.warning("a trained agent is damaged, and is made again from the last checkpoint: %s", error)
             shutil.rmtree(self.final_dir)
             return False
-        name = self.folder.as_posix()
-        _LOGGER.warning("%s: trained to its end; it is delivered again. To train anew, remove that folder", name)
+        _LOGGER.warning(
+            "%s is trained to its end and delivered again. To train anew, remove it", self.folder.as_posix()
+        )
         return True
 
     def _fingerprint(self) -> str:

@@ -68,7 +68,7 @@ def test_a_finished_run_is_delivered_again_and_never_emptied(
     shutil.rmtree(folders.out)
     train(params, folders=folders)
     assert load_artifact(folders.out, "agent").provenance == first
-    assert f"{folder.as_posix()}: trained to its end; it is delivered again. To train anew, remove" in caplog.text
+    assert f"{folder.as_posix()} is trained to its end and delivered again. To train anew, remove it" in caplog.text
     assert trained == ["train ppo"]
     train(changed(params, "train", seed=9), folders=folders)
     assert trained == ["train ppo", "train ppo"]
