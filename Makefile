@@ -2,9 +2,14 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 READY := $(VENV)/.ready
+# Programs in it name its place: after a move it is made anew.
+HERE := $(shell cd $(VENV) 2>/dev/null && pwd -P)
+MOVED := $(subst $(HERE),,$(shell cat $(READY) 2>/dev/null))
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Where this is set, as in many containers, every process would compile all libraries anew: 5 s for torch alone.
 unexport PYTHONDONTWRITEBYTECODE
+# Of ROS or conda, it would put their numpy and yaml before ours.
+unexport PYTHONPATH
 
 # Tools that make and look at releases, in an environment of their own.
 RELEASE := .venv-release
@@ -16,12 +21,16 @@ setup: $(READY)
 
 # Nothing is compiled to bytecode yet: what is imported will be, and that is a third. A stage's data goes to DVC's cache,
 # which wants to know where there is no git to work with.
+ifneq ($(MOVED),)
+.PHONY: $(READY)
+endif
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("rulka needs Python 3.11 or 3.12: make PYTHON=/path/to/it" if not (3, 11) <= sys.version_info < (3, 13) else 0)'
+	$(if $(MOVED),rm -rf $(VENV))
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	test -e .git || printf '[core]\n    no_scm = true\n' > .dvc/config.local
-	touch $(READY)
+	(cd $(VENV) && pwd -P) > $(READY)
 
 demo: $(READY)
 	$(RUN) dvc repro

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
 from prefect.settings import get_current_settings, temporary_settings
@@ -39,7 +39,8 @@ HOSTS = ("127.0.0.1", "localhost", "[::1]")
 PREFECT = [sys.executable, "-m", "prefect"]
 DEPLOY = [*PREFECT, "--no-prompt", "deploy", "--all"]
 # Two runs would write the same outputs. A limit of the pool would count runs that a killed worker has left behind.
-WORKER = ["worker", "start", "--pool", "rulka", "--type", "process", "--limit", "1"]
+POOL = "rulka"
+WORKER = ["worker", "start", "--pool", POOL, "--type", "process", "--limit", "1"]
 READY_TIMEOUT_S, DEPLOY_TIMEOUT_S, CANCEL_TIMEOUT_S, POLL_S = 300.0, 180.0, 60.0, 0.5
 HANG_TIMEOUT_S = 60.0  # a busy machine delays an answer by seconds
 
@@ -178,17 +179,19 @@ def is_ready(url: str) -> bool:
 
 
 def prepare_pool() -> None:
-    """Makes the work pool, and ends in the records the runs that were under way when `rulka up` was killed."""
+    """Makes the work pool, not paused, and ends in the records the runs that a killed `rulka up` had under way."""
     with get_client(sync_client=True) as client:
-        client.create_work_pool(WorkPoolCreate(name="rulka", type="process"), overwrite=True)
-        for run in _under_way(client):
-            client.set_flow_run_state(run.id, Crashed(message="`rulka up` was ended"), force=True)
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"), overwrite=True)
+        while left := _under_way(client):  # 200 at a time
+            for run in left:
+                client.set_flow_run_state(run.id, Crashed(message="`rulka up` was ended"), force=True)
 
 
 def cancel_runs() -> None:
     """Lets the worker end what is under way, and waits for that: a worker that is ended leaves its runs `Running`."""
     deadline_s = time.monotonic() + CANCEL_TIMEOUT_S
     with get_client(sync_client=True) as client:
+        client.update_work_pool(POOL, WorkPoolUpdate(is_paused=True))  # else the worker begins the next that waits
         for run in _under_way(client):
             client.set_flow_run_state(run.id, Cancelling(message="`rulka up` is stopping"))
         while _under_way(client) and time.monotonic() < deadline_s:

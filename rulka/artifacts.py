@@ -17,20 +17,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import safetensors.torch
 import torch
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BaseModel, FiniteFloat
 from safetensors import SafetensorError
 
 from models.encoders.config import ENCODER_CONFIG, EncoderConfig
 from rulka.actions import ActionSpace, ActionTable
 from rulka.errors import UserError
+from rulka.folders import KEPT_AGENTS
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
 from rulka.observation import Normalisation, float_slices
 from rulka.observation_params import FramesAs, ObservationParams, Part
 from rulka.stage import output_folder
+from rulka.stored import checked, plain_json
 
 SCHEMA_VERSION = 4
 """Version of the folder format; another one is refused."""
@@ -53,8 +55,6 @@ MODEL_TYPE = "rulka"
 """`model_type` in metadata: by it, transformers knows that it does not know the network."""
 STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
 """Which stage makes artifacts of a kind, for messages."""
-
-_ACTIONS: TypeAdapter[ActionTable | ActionSpace] = TypeAdapter(ActionTable | ActionSpace)
 
 
 class ArtifactError(UserError):
@@ -131,6 +131,46 @@ class Artifact:
     def encoder(self) -> EncoderConfig:
         """The encoder, from which its network can be built; of a backbone more than what parameters ask for."""
         return ENCODER_CONFIG.validate_python(self.config["encoder"])
+
+
+class _Named(BaseModel):
+    """What is read from an artifact's config by name; the class of its network checks the rest."""
+
+    algorithm: str = ""
+    shape: str = ""
+
+
+class _Check(BaseModel):
+    finish_rate: FiniteFloat | None = None
+    mean_time_s: FiniteFloat | None = None
+
+
+class _Training(BaseModel):
+    tracks: list[str] = []
+    last_check: _Check = _Check()
+    record_s: FiniteFloat | None = None
+    returns: list[FiniteFloat] = []
+
+
+class _Provenance(BaseModel):
+    parameters: dict[str, dict[str, Any]] = {}
+    params_sha256: str = ""
+    inputs_sha256: dict[str, str] = {}
+    created: str = ""
+    training: _Training = _Training()
+
+
+class _Meta(BaseModel):
+    """What metadata hold beside version and checksums; inner keys that nobody here reads may be more."""
+
+    kind: str
+    environment: str
+    config: _Named
+    observation: SightContract
+    actions: ActionTable | ActionSpace
+    normalisation: Annotated[dict[str, list[float]], AfterValidator(Normalisation.from_json)]
+    provenance: _Provenance
+    weights_sha256: str
 
 
 _META_KEYS = {field.name for field in fields(Artifact)} - {"tensors"}
@@ -239,13 +279,13 @@ def load_artifact(
         check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:
         _compare(folder, "encoder", meta["config"].get("encoder"), encoder.model_dump(mode="json"), meta["kind"])
-    sight = meta["observation"]
+    typed = _Meta.model_validate(meta)
     return Artifact(
         kind=meta["kind"],
         tensors=_read_weights(folder / files.weights, meta),
         config=meta["config"],
-        observation=SightContract(**sight | {"withheld": tuple(sight["withheld"])}),
-        actions=_ACTIONS.validate_python(meta["actions"]),
+        observation=typed.observation,
+        actions=typed.actions,
         normalisation=Normalisation.from_json(meta["normalisation"]),
         provenance=meta["provenance"],
         environment=meta["environment"],
@@ -263,15 +303,8 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
     Raises:
         ArtifactError: if it is missing, damaged or of another schema version.
     """
-    path, hint = folder / file, _hint(kind or folder.name)
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        message = f"{folder.as_posix()} holds no complete artifact: {file} is missing"
-        raise ArtifactError(message, hint=hint) from error
-    except (OSError, ValueError) as error:
-        message = f"{path.as_posix()} cannot be read: {error}"
-        raise ArtifactError(message, hint=hint) from error
+    path, hint = folder / file, _hint(folder, kind)
+    meta = plain_json(path, "artifact", error=ArtifactError, hint=hint)
     if not isinstance(meta, dict) or meta.get("schema_version") != SCHEMA_VERSION:
         version = meta.get("schema_version") if isinstance(meta, dict) else None
         _refuse(folder, "schema_version", version, SCHEMA_VERSION, "Make the artifact again with this version.")
@@ -279,7 +312,8 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
         _refuse(folder, "the set of fields", sorted(meta), sorted(_META_KEYS), hint)
     if meta["meta_sha256"] != _meta_hash(meta):
         message = f"{path.as_posix()} was changed or damaged after it was written: its checksum does not match"
-        raise ArtifactError(message, hint=_damage_hint(folder, kind))
+        raise ArtifactError(message, hint=hint)
+    checked(meta, _Meta, path.as_posix(), ArtifactError, hint)
     return meta
 
 
@@ -295,6 +329,8 @@ def check_contracts(
     Raises:
         ArtifactError: if something differs; the message names the folder and the field.
     """
+    if "controls" not in meta["actions"]:
+        _refuse(folder, "actions", meta["actions"], "those of a car", _hint(folder, meta["kind"]))
     layout = float_layout_hash(meta["actions"]["actions_per_decision"])
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
@@ -307,11 +343,11 @@ def check_contracts(
 def _compare(folder: Path, what: str, stored: Mapping[str, Any] | None, expected: Mapping[str, Any], kind: str) -> None:
     for name, value in expected.items():
         if (found := (stored or {}).get(name)) != value:
-            _refuse(folder, f"{what}.{name}", found, value, _hint(kind))
+            _refuse(folder, f"{what}.{name}", found, value, _hint(folder, kind))
 
 
 def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
-    hint = _damage_hint(path.parent, meta["kind"])
+    hint = _hint(path.parent, meta["kind"])
     try:
         weights = path.read_bytes()
     except OSError as error:
@@ -321,10 +357,15 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
         message = f"{path.as_posix()} is damaged: its SHA-256 is not the weights_sha256 in the metadata"
         raise ArtifactError(message, hint=hint)
     try:
-        return safetensors.torch.load(weights)
+        tensors = safetensors.torch.load(weights)
     except SafetensorError as error:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            message = f"{path.as_posix()} cannot be used: {name} holds a value that is not finite"
+            raise ArtifactError(message, hint=hint)
+    return tensors
 
 
 def _meta_hash(meta: Mapping[str, Any]) -> str:
@@ -332,16 +373,13 @@ def _meta_hash(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _hint(kind: str) -> str:
-    stage = STAGE_OF_KIND.get(kind)
-    return f"Run `dvc repro {stage}` to make it." if stage else "Take it from where it came from, or make it again."
-
-
-def _damage_hint(folder: Path, kind: str) -> str:
-    """Says how to get back what was whole once; kind: as far as it is known."""
+def _hint(folder: Path, kind: str) -> str:
+    """Says how to get what belongs there; kind: as far as it is known."""
     stage = STAGE_OF_KIND.get(kind or folder.name)
+    if folder.parent == KEPT_AGENTS:
+        return f"Bring it back with `dvc checkout {KEPT_AGENTS}.dvc`, if DVC has it, or from a copy."
     if stage is None or (kind or folder.name) not in folder.parts:  # a copy elsewhere, of which DVC may know nothing
-        return _hint("")
+        return "Take it from where it came from, or make it again."
     return f"`dvc checkout --force {stage}` brings back what DVC has of it; `dvc repro {stage}` makes it anew."
 
 

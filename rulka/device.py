@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rulka.errors import UserError
+from rulka.terminal import tell
 
 DEVICE_VARIABLE = "RULKA_DEVICE"
 """Environment variable that names the device; `auto` where it is not set."""
@@ -101,9 +101,9 @@ def use_device(name: str | None = None) -> torch.device:
     """
     chosen = choose_device(name)
     if chosen.problem:
-        sys.stderr.write(f"device: cpu, because {chosen.problem}\n")
+        tell(f"device: cpu, because {chosen.problem}")
     elif chosen.device.type != "cpu":
-        sys.stderr.write(f"device: {chosen.device} ({chosen.why})\n")
+        tell(f"device: {chosen.device} ({chosen.why})")
     return chosen.device
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -43,8 +45,12 @@ def read_graph(file: Path = GRAPH_FILE) -> dict[str, Any]:
     except FileNotFoundError as error:
         message = f"there is no {file.name} in {file.absolute().parent}"
         raise UserError(message, hint="Run this from the root of the project.") from error
-    stages: dict[str, Any] = yaml.load(text, _LOADER)["stages"]
-    return {name: {**parts, "outs": _paths(parts.get("outs", ()))} for name, parts in stages.items()}
+    try:
+        stages: dict[str, Any] = yaml.load(text, _LOADER)["stages"]
+        return {name: {**parts, "outs": _paths(parts.get("outs", ()))} for name, parts in stages.items()}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        message = f"{file} is damaged: {error}"
+        raise UserError(message, hint="Take it back from git; `dvc stage list` says where it is wrong.") from error
 
 
 def sections_of_stage(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> list[str]:
@@ -92,13 +98,17 @@ def read_lock() -> dict[str, Any]:
         raise LockFileError(message, hint=hint) from error
 
 
-def is_recorded(out: Path) -> bool:
-    """Whether `dvc.lock` holds an output, so that `dvc checkout` can bring it back from DVC's cache."""
+def is_cached(out: Path) -> bool:
+    """Whether DVC's cache holds what `dvc.lock` says of an output, so that `dvc checkout` brings it back."""
     try:
-        entries = read_lock().values()
+        outs = [each for entry in read_lock().values() for each in entry.get("outs", ())]
     except LockFileError:  # DVC cannot read it either, and brings nothing back
         return False
-    return any(out == Path(each["path"]) for entry in entries for each in entry.get("outs", ()))
+    md5 = next((each.get("md5", "") for each in outs if out == Path(each["path"])), "")
+    if not md5:
+        return False
+    answer = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True, check=False)
+    return Path(answer.stdout.strip(), "files", "md5", md5[:2], md5[2:]).exists()
 
 
 def code_files(stage: str) -> list[Path]:

@@ -150,11 +150,11 @@ class Normalisation:
         """Reads what `to_json` wrote.
 
         Raises:
-            ValueError: if there are not as many means as stds, or a std is not positive.
+            ValueError: if there are not as many means as stds, one is not finite, or a std is not positive.
         """
-        mean, std = (np.asarray(data[key], dtype=np.float32) for key in ("mean", "std"))
-        if mean.ndim != 1 or mean.shape != std.shape or not (std > 0).all():
-            message = f"normalisation needs as many means as positive stds, got {mean.size} and {std.size}"
+        mean, std = (np.asarray(data.get(key, np.nan), dtype=np.float32) for key in ("mean", "std"))
+        if mean.ndim != 1 or mean.shape != std.shape or not (np.isfinite(mean + std) & (std > 0)).all():
+            message = f"normalisation needs as many finite means as positive stds, got {mean.size} and {std.size}"
             raise ValueError(message)
         return cls(mean, std)
 

@@ -35,6 +35,7 @@ from rulka.params import (
 from rulka.params.problems import did_you_mean
 from rulka.params.reader import parsed
 from rulka.params.writer import with_sections, with_values
+from rulka.stored import checked
 
 PRESETS_DIR = Path("presets")
 ENVIRONMENTS = "environments"
@@ -152,7 +153,9 @@ def _told(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
 def _noted(params_file: Path) -> list[dict[str, Any]]:
     """Returns what each preset did: its name, and the file's text `before` and `after`."""
     log = params_file.parent / PRESETS_LOG
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    lines = log.read_bytes().splitlines() if log.is_file() else []
+    hint = "Remove that file; parameters are then taken back by hand, see `git diff params.yaml`."
+    return [checked(line, dict[str, str], log.as_posix(), PresetError, hint) for line in lines]
 
 
 def _write(params_file: Path, text: str, notes: list[dict[str, Any]]) -> None:

@@ -14,16 +14,18 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
+from rulka.terminal import say, shown
+
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
 BASIS_S = 3.0
 """The time left is told once this much time has been measured."""
 COLUMNS = (
-    TextColumn("{task.description}"),
+    TextColumn("{task.description}", markup=False),
     BarColumn(bar_width=30),
     TextColumn("{task.percentage:>3.0f} %"),
     TextColumn("{task.fields[left]}"),
-    TextColumn("{task.fields[details]}"),
+    TextColumn("{task.fields[details]}", markup=False),
 )
 """Of the bar."""
 
@@ -55,7 +57,7 @@ class Progress:
         self._stream = stream or sys.stdout
         self._started_s = self._shown_s = time.monotonic()
         self._bar = RichProgress(*COLUMNS, console=Console(file=self._stream)) if self._stream.isatty() else None
-        self._task = self._bar.add_task(label, total=total, left="", details="") if self._bar else TaskID(0)
+        self._task = self._bar.add_task(shown(label), total=total, left="", details="") if self._bar else TaskID(0)
 
     def __enter__(self) -> Self:
         self._started_s = self._shown_s = time.monotonic()
@@ -124,13 +126,12 @@ class Progress:
         of_total = f"/{about}{_number(self.total)}" if self.total is not None else ""
         percent = f" ({min(100.0, 100.0 * self.done / self.total):.0f} %)" if self.total else ""
         parts = [f"{self.label}: {_number(self.done)}{of_total} {self.unit}{percent}", self.details(), ending]
-        self._stream.write(", ".join(part for part in parts if part) + "\n")
-        self._stream.flush()
+        say(", ".join(part for part in parts if part), self._stream)
 
 
 def _number(value: Fact) -> str:
     if isinstance(value, str):
-        return value
+        return shown(value)
     if float(value).is_integer() or abs(value) >= 1000:
         return f"{round(value):,}"
     return f"{value:.4g}"

@@ -13,7 +13,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,7 +31,8 @@ import psutil
 from rulka.disk import check_can_hold, disk_error_of
 from rulka.errors import UserError
 from rulka.folders import RUNS
-from rulka.graph import changes_since, is_recorded, note_inputs, read_graph, stage_of_module
+from rulka.graph import changes_since, is_cached, note_inputs, read_graph, stage_of_module
+from rulka.terminal import escape_logs, tell
 
 try:
     import fcntl
@@ -48,9 +48,6 @@ STARTED_BY_DVC = "DVC_STAGE"
 
 STARTED_BY = "RULKA_STARTED_BY"
 """Environment variable with the ids of the processes, further up, without which a stage shall not go on."""
-
-NO_HEAD = 1
-"""What `git rev-parse --quiet --verify HEAD` exits with where there is none; all other problems have other numbers."""
 
 SET_ASIDE_FOLDER = RUNS / "set_aside"
 """Outputs of stages whose parameters, code or data changed while they ran: `<stage>/`, the newest only."""
@@ -77,8 +74,20 @@ def require(path: Path, stage: str) -> Path:
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         return path
     message = f"{path.as_posix()} is missing or incomplete: run `dvc repro {stage}` first"
-    hint = f"`dvc checkout {stage}` brings back the one that DVC has recorded." if is_recorded(path) else ""
+    hint = f"`dvc checkout {stage}` brings back the one that DVC has recorded." if is_cached(path) else ""
     raise StageInputError(message, hint=hint)
+
+
+def check_not_cached(out: Path, stage: str) -> None:
+    """Makes sure that a long stage does not make anew what is gone and DVC's cache holds.
+
+    Raises:
+        StageInputError: if it would.
+    """
+    if not out.exists() and is_cached(out):
+        message = f"{out.as_posix()} is not there, and DVC's cache holds the one of before, which took long to make"
+        hint = f"`dvc checkout {stage}` brings it back in seconds. `mkdir {out.as_posix()}` lets it make another."
+        raise StageInputError(message, hint=hint)
 
 
 # The output -----------------------------------------------------------------------------------------------------------
@@ -217,7 +226,7 @@ class _StageRun:
             return f"{name} is the new one, finished; DVC has not recorded it yet: `dvc commit -f {self.stage}` does."
         if out.exists():
             return f"{name} is as it was before."
-        if is_recorded(out):
+        if is_cached(out):
             return f"{name} is not there; `dvc checkout {self.stage}` brings back the one that DVC has recorded."
         return f"{name} is not there yet."
 
@@ -233,6 +242,7 @@ def run_stage(main: Callable[[], None], after_interrupt: str = "") -> NoReturn:
         after_interrupt: what else is true when the stage was interrupted, as a sentence.
     """
     interrupt_on_signals()
+    escape_logs()
     try:
         code = _run(main)
     except KeyboardInterrupt:  # wherever it struck, the handling of another error included
@@ -269,7 +279,6 @@ def _note_start() -> None:
     """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
 
     Raises:
-        UserError: if this is a repository of git with nothing in it.
         DiskError: if its output cannot be written.
     """
     spec = sys.modules["__main__"].__spec__
@@ -279,20 +288,8 @@ def _note_start() -> None:
     entry = read_graph()[stage]
     run = _StageRun(stage, entry, note_inputs(entry))
     _RUN.set(run)
-    _check_has_commit()
     for out in run.outs:  # before the work, not after it
         check_can_hold(out.parent)
-
-
-def _check_has_commit() -> None:
-    """Refuses what DVC's log of a training would end with, stages later."""
-    if not Path(".git").exists():
-        return
-    with suppress(FileNotFoundError):  # git is not installed, and DVC has its own
-        answer = subprocess.run(["git", "rev-parse", "--quiet", "--verify", "HEAD"], capture_output=True, check=False)
-        if answer.returncode == NO_HEAD:
-            message = "the git repository here has no commit yet, and a training is logged beside one"
-            raise UserError(message, hint="`git add --all && git commit -m start`; results may come later.")
 
 
 def _fail(error: UserError) -> int:
@@ -307,8 +304,7 @@ def _described_outs() -> str:
 
 def _say(text: str) -> None:
     with suppress(OSError):  # the terminal is gone: there is nobody to tell, and the exit code still says it
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        tell(text.rstrip("\n"))
 
 
 # Signals --------------------------------------------------------------------------------------------------------------

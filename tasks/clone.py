@@ -59,7 +59,7 @@ from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.stage import output_folder, require, run_stage
+from rulka.stage import check_not_cached, output_folder, require, run_stage
 
 VISITED_SEED = 2_000_000
 """Of the races in which the policy meets what it learns from."""
@@ -258,6 +258,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     use_cores()
     raise_malloc_thresholds()
+    check_not_cached(POLICY, "clone")
     clone(read_params(), folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS))
 
 

@@ -17,13 +17,12 @@ Writes data/evaluation/
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rulka.agents.algorithms import label_of
-from rulka.artifacts import META_FILE
+from rulka.artifacts import read_meta
 from rulka.datasets.races import load_races, write_races
 from rulka.device import use_device
 from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
@@ -53,6 +52,7 @@ from rulka.report.figures import draw_figures, encoder_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report
 from rulka.stage import output_folder, require, run_stage
+from rulka.terminal import say
 from rulka.tracks.find import chosen_tracks
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
@@ -166,13 +166,9 @@ def _training_logs(agent_dir: Path) -> list[TrainingLog]:
     logs = []
     for folder in folders:
         if (folder / TRAINING_LOG).exists():
-            algorithm = str(_read_json(folder / META_FILE).get("config", {}).get("algorithm", folder.name))
+            algorithm = read_meta(folder)["config"].get("algorithm", folder.name)
             logs.append(read_training_log(folder / TRAINING_LOG, label_of(algorithm)))
     return logs
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _write_json(path: Path, value: object) -> None:
@@ -189,8 +185,7 @@ def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
         f"plots   {(out_dir / PLOTS).as_posix()}",
         f"video   {(out_dir / VIDEO_FILE).as_posix()}",
     ]
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    say("\n".join(lines))
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ from rulka.pretraining.probes import probe_encoder, spread
 from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.stage import output_folder, require, run_stage
+from rulka.stage import check_not_cached, output_folder, require, run_stage
 
 NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512
@@ -197,6 +197,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     use_cores()
     raise_malloc_thresholds()
+    check_not_cached(ENCODER, "pretrain")
     pretrain(read_params(), frames_dir=FRAMES, out_dir=ENCODER, runs_dir=PRETRAIN_RUNS)
 
 

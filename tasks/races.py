@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from rulka.reference.lap import reference_path, store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
 from rulka.stage import output_folder, run_stage
+from rulka.terminal import say
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -58,7 +58,7 @@ def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
     if files:
         with Progress("races: reading recordings", len(files), "files") as bar:
             dataset = _read(recordings_dir, files, races, bar.advance)
-        sys.stdout.write(f"races: {summary_of(dataset)}\n")
+        say(f"races: {summary_of(dataset)}")
     else:
         dataset = _demonstrate(params)
     with output_folder(out_dir) as folder:
@@ -132,8 +132,7 @@ def _find_reference(params: Params, track: Track, folder: Path) -> None:
     races, table = params.races, action_table(params.actions.ticks_per_action)
     reference = search_with_progress(track, params.simulator, table, races.seed, races.reference_decisions)
     if reference is None:
-        sys.stdout.write(f"races: no lap of {track.name} reached the finish, so that there is no reference\n")
-        sys.stdout.flush()
+        say(f"races: no lap of {track.name} reached the finish, so that there is no reference")
         return
     store_reference(reference, table, reference_path(folder, track.uid))
 

@@ -9,8 +9,8 @@ Writes data/agent/          an artifact of kind "agent" for `train.algorithm`, s
 Live   runs/train/<algorithm>-<fingerprint>/   checkpoints, the trained agent, metrics.jsonl, TensorBoard events
 
 The fingerprint is a hash of parameters, inputs and code. A killed run goes on from its last checkpoint; one whose
-parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in its run
-until DVC has recorded the output, so that a kill between the end of the stage and DVC's record costs seconds.
+parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in its run: it
+is delivered again, not trained again, whatever became of the output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_R
 from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph
 from rulka.params import Params, read_params
 from rulka.runtime.run_lock import locked
-from rulka.stage import output_folder, require, run_stage
+from rulka.stage import check_not_cached, output_folder, require, run_stage
 from rulka.training.racing import AgentRun, Folders
 from rulka.training.run_folder import clean_up, drop_experience
 
@@ -72,6 +72,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
     _check_compared(params)
+    check_not_cached(AGENT, "train")
     train(
         params,
         folders=Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT),

@@ -114,12 +114,59 @@ def test_another_kind_version_or_layout_is_refused(folder: Path) -> None:
         ({"schema_version": 99}, "schema_version is 99, expected 4"),
         ({"surprise": 1}, "surprise"),
         ({"observation": observation | {"schema_version": 0}}, "observation.schema_version is 0"),
-        ({"observation": observation | {"float_layout": 0}}, "observation.float_layout is 0"),
+        ({"observation": observation | {"float_layout": "0"}}, "observation.float_layout is '0'"),
     ):
         (folder / META_FILE).write_text(meta)
         edit_meta(folder, **changes)
         with pytest.raises(ArtifactError, match=message):
             load_artifact(folder, "encoder")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"config": []}, "config"),
+        ({"config": {"algorithm": ["ppo"]}}, "config.algorithm"),
+        ({"observation": None}, "observation"),
+        ({"observation": {"frames": 1}}, "observation.schema_version is missing"),
+        ({"actions": {}}, "actions"),
+        ({"normalisation": {"mean": [0.0], "std": [float("nan")]}}, "normalisation"),
+        ({"normalisation": {"mean": [0.0, 0.0], "std": [1.0]}}, "normalisation"),
+        ({"normalisation": {"mean": 3}}, "normalisation.mean"),
+        ({"provenance": None}, "provenance"),
+        ({"provenance": {"training": None}}, "provenance.training"),
+        ({"provenance": {"training": {"tracks": 5}}}, "provenance.training.tracks"),
+        ({"provenance": {"training": {"last_check": {"finish_rate": "all"}}}}, "training.last_check.finish_rate"),
+        ({"provenance": {"inputs_sha256": {"track": 5}}}, "provenance.inputs_sha256.track"),
+    ],
+)
+def test_wrong_contents_with_a_right_checksum_are_named(folder: Path, changes: dict[str, object], key: str) -> None:
+    edit_meta(folder, **changes)
+    for read in (read_meta, lambda place: load_artifact(place, "encoder")):
+        with pytest.raises(ArtifactError, match=rf"encoder/meta.json is damaged: .*{key}"):
+            read(folder)
+
+
+def test_actions_that_are_no_cars_are_named(folder: Path) -> None:
+    edit_meta(folder, actions={"num_choices": 2, "num_places": 1})
+    with pytest.raises(ArtifactError, match="encoder cannot be used: actions is"):
+        load_artifact(folder, "encoder")
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b"null", b"{}"])
+def test_what_is_no_metadata_is_named(folder: Path, content: bytes) -> None:
+    (folder / META_FILE).write_bytes(content)
+    with pytest.raises(ArtifactError, match="encoder"):
+        read_meta(folder)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_named(tmp_path: Path, wrong: float) -> None:
+    artifact = make_artifact()
+    artifact.tensors["encoder.half"][3] = wrong
+    save_artifact(tmp_path / "encoder", artifact)
+    with pytest.raises(ArtifactError, match=r"weights.safetensors cannot be used: encoder.half holds a value"):
+        load_artifact(tmp_path / "encoder", "encoder")
 
 
 def test_the_differing_field_is_named(folder: Path) -> None:

@@ -14,7 +14,7 @@ from rulka.graph import (
     changes_since,
     code_files,
     hash_code,
-    is_recorded,
+    is_cached,
     note_inputs,
     read_graph,
     sections_of_stage,
@@ -102,19 +102,20 @@ def test_what_dvc_compares_lies_in_outputs() -> None:
         assert any(Path(path).is_relative_to(out) for out in outs), path
 
 
-def test_a_stage_is_found_by_its_module_and_what_dvc_has_recorded(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_is_found_by_its_module_and_what_dvc_holds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert stage_of_module("tasks.train") == "train"
     assert stage_of_module("train") is None
     monkeypatch.chdir(project / "tasks")
     assert stage_of_module("tasks.train") is None
     monkeypatch.chdir(project)
-    assert is_recorded(Path("data/agent"))
-    assert not is_recorded(Path("data/agent/compared"))
+    assert is_cached(Path("data/agent"))
+    assert not is_cached(Path("data/agent/compared"))
+    (project / ".dvc" / "cache").rename(project / ".dvc" / "elsewhere")
+    assert not is_cached(Path("data/agent"))
+    (project / ".dvc" / "elsewhere").rename(project / ".dvc" / "cache")
     monkeypatch.chdir(project / "tasks")
-    assert not is_recorded(Path("data/agent"))
+    assert not is_cached(Path("data/agent"))
 
 
 GRAPH_OF_ONE = """

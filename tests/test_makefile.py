@@ -66,6 +66,24 @@ def test_results_are_deleted_only_when_that_is_said(project: Path) -> None:
     assert make(project, "clean-results", "SURE=yes")[0] == 0
 
 
+def test_an_environment_that_was_moved_is_made_anew(project: Path) -> None:
+    for name in ("pyproject.toml", "constraints.txt"):
+        (project / name).touch()
+    (project / ".venv").mkdir()
+    for place, is_made in ((project, False), (project.parent / "before", True)):
+        (project / ".venv" / ".ready").write_text(f"{place.resolve() / '.venv'}\n")
+        code, said, _ = make(project, "--dry-run", "setup")
+        assert code == 0
+        assert ("rm -rf .venv" in said, "-m venv .venv" in said) == (is_made, is_made)
+
+
+def test_packages_of_others_are_not_found_first(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/opt/ros")
+    with (project / "Makefile").open("a") as file:
+        file.write("shown:\n\t@echo path=$$PYTHONPATH.\n")
+    assert make(project, "shown")[1] == "path=.\n"
+
+
 def test_libraries_are_compiled_once_whatever_the_shell_says(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (project / ".venv" / "bin").mkdir(parents=True)

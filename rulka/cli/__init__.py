@@ -17,6 +17,7 @@ from rulka.cli import agents, env, frames, game, parameters, pipeline, races, re
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
+from rulka.terminal import escape_logs, say, tell
 
 ABOUT = "Teach a car to race. `rulka --version` says which version this is."
 EXIT_USAGE = 2
@@ -70,17 +71,18 @@ GONE = {
 
 def main() -> None:
     """Entry point of the `rulka` command."""
+    escape_logs()
     try:
         if sys.argv[1:] == ["--version"]:
-            sys.stdout.write(f"rulka {version('rulka')}\n")
+            say(f"rulka {version('rulka')}")
             return
         _check_command(sys.argv[1:])
         _parser(sys.argv[1:]).cli(prog="rulka", description=ABOUT, config=(FlagCreatePairsOff, OmitArgPrefixes))
     except UserError as error:
-        sys.stderr.write(f"error: {error.for_people()}\n")
+        tell(f"error: {error.for_people()}")
         sys.exit(EXIT_USER_ERROR)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        tell("interrupted")
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # `rulka track list | head`: whoever reads has enough
         _drop_output()
@@ -89,7 +91,7 @@ def main() -> None:
         known = disk_error_of(error)
         if known is None:
             raise
-        sys.stderr.write(f"error: {known.for_people()}\n")
+        tell(f"error: {known.for_people()}")
         if error.filename is None:
             _drop_output()
         sys.exit(EXIT_USER_ERROR)
@@ -116,7 +118,7 @@ def _check_command(arguments: list[str]) -> None:
         near = get_close_matches(name, known, n=1)
         message = f"there is no command {name!r}{f'; did you mean {near[0]!r}?' if near else ''}"
         error = UserError(message, hint=f"The commands are {', '.join(known)}; `--help` of each says more.")
-    sys.stderr.write(f"error: {error.for_people()}\n")
+    tell(f"error: {error.for_people()}")
     sys.exit(EXIT_USAGE)
 
 

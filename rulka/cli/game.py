@@ -6,6 +6,7 @@ import sys
 
 from rulka.cli.options import AsJson, TrackName, report, say
 from rulka.stage import EXIT_USER_ERROR
+from rulka.terminal import escape_logs
 
 
 def serve(
@@ -33,7 +34,7 @@ def serve(
     from rulka.tracks.find import find_track
     from rulka.tracks.generate import generate_track
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    escape_logs(logging.INFO)
     params = read_params()
     where = generate_track(**dict(params.track)) if track is None else find_track(track, TRACKS)
     server = make_server(where, params, port, speed=speed, is_in_menus=in_menus)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
+from rulka.terminal import say
 
 AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 
@@ -21,12 +22,6 @@ TrackName = Annotated[str | None, _HINT]
 TrackNames = Annotated[tuple[str, ...], _HINT]
 OneTrack = Annotated[str, tyro.conf.arg(help=f"a slug, a track file, or the uid of a track in data/races {_SLUGS}")]
 DeviceName = Annotated[str | None, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
-
-
-def say(line: str) -> None:
-    """Prints a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def say_json(value: Any) -> None:

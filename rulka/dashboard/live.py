@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, FiniteFloat
 
+from rulka.errors import UserError
 from rulka.observation import ZONE_SPACING_M
-from rulka.runtime.live import LIVE_FILE, TRACK_FILE
+from rulka.runtime.live import LIVE_FILE, METRICS_FILE, TRACK_FILE
+from rulka.stored import checked
 from rulka.tracks.top_view import road_edges, top_view
 from rulka.tracks.track import Track, load_track
 
@@ -66,16 +68,16 @@ def cars_on_page(track: Track | None, cars: NDArray[np.float64]) -> list[list[fl
     return np.round(np.column_stack([places, cars[:, 3]]), 2).tolist()
 
 
-class Live(NamedTuple):
+class Live(BaseModel):
     """Where the cars of a run are.
 
     Attributes:
-        cars: [N, 4] world position in metres, and speed in m/s; empty where that is not known.
+        cars: world position in metres, and speed in m/s, of each; empty where that is not known.
         written_s: when, seconds since 1970; 0 where it never was.
     """
 
-    cars: NDArray[np.float64]
-    written_s: float
+    cars: list[tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]]
+    written_s: FiniteFloat
 
     @property
     def is_running(self) -> bool:
@@ -84,18 +86,14 @@ class Live(NamedTuple):
         return abs(time.time() - self.written_s) < STALE_S
 
 
-NOWHERE = Live(np.zeros((0, 4)), 0.0)
+NOWHERE = Live(cars=[], written_s=0.0)
 
 
 def read_live(folder: Path) -> Live:
     """Reads where the cars of a run are; nowhere where no file says so, or one of an earlier version."""
     try:
-        content = json.loads((folder / LIVE_FILE).read_bytes())
-        cars = np.array(content["cars"], np.float64)
-        if len(cars) and (cars.ndim, cars.shape[-1]) != (2, 4):
-            return NOWHERE
-        return Live(cars.reshape(-1, 4), float(content["written_s"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return checked((folder / LIVE_FILE).read_bytes(), Live, LIVE_FILE)
+    except (FileNotFoundError, UserError):
         return NOWHERE
 
 
@@ -113,7 +111,7 @@ class MetricsReader:
 
     def _begin(self) -> None:
         self._num_bytes, self._last_line = 0, b""
-        self.latest: dict[str, Any] = {}
+        self.latest: dict[str, float] = {}
         self.num_damaged = 0
         self._points: dict[str, array[float]] = {}  # by name, steps and value in turn
 
@@ -133,15 +131,16 @@ class MetricsReader:
         for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
             self._num_bytes, self._last_line = self._num_bytes + len(line), line
             try:
-                self._add(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                self._add(checked(line, dict[str, FiniteFloat | None], METRICS_FILE))
+            except (UserError, KeyError):
                 self.num_damaged += 1
 
-    def _add(self, values: dict[str, Any]) -> None:
-        env_steps = float(values["env_steps"])
-        self.latest |= {name: value for name, value in values.items() if value is not None}
-        for name, value in values.items():
-            if name != "env_steps" and isinstance(value, int | float):
+    def _add(self, values: dict[str, float | None]) -> None:
+        numbers = {name: value for name, value in values.items() if value is not None}
+        env_steps = numbers["env_steps"]
+        self.latest |= numbers
+        for name, value in numbers.items():
+            if name != "env_steps":
                 self._points.setdefault(name, array("d")).extend((env_steps, value))
 
     def curves(self) -> dict[str, list[list[float]]]:

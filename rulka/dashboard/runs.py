@@ -176,7 +176,7 @@ class Runs:
             "run": log.label,
             "is_running": live.is_running,
             "latest": metrics.latest,
-            "cars": cars_on_page(track_of(log.folder), live.cars),
+            "cars": cars_on_page(track_of(log.folder), np.array(live.cars, np.float64).reshape(-1, 4)),
             "num_damaged": metrics.num_damaged,
         }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rulka.errors import UserError
+from rulka.stored import ValueT, checked, plain_json
 
 SEAL = "content_sha256"
 """Key under which a JSON file holds the checksum of everything else in it."""
@@ -54,30 +55,23 @@ def write_sealed(path: Path, version: int, content: Mapping[str, Any]) -> None:
 
 
 def read_sealed(
-    path: Path, kind: str, version: int, *, error: type[UserError], hint: str, damage_hint: str
-) -> dict[str, Any]:
+    path: Path, kind: str, version: int, form: type[ValueT], *, error: type[UserError], hint: str
+) -> ValueT:
     """Reads what `write_sealed` wrote, without version and checksum.
 
     Args:
         path: of the file, which is the last of its folder to be written.
         kind: what the folder holds, for messages: `race`, `frame`.
         version: the one that is read here.
+        form: of the rest.
         error: what is raised.
-        hint: what to do where there is no such file, or one of another version.
-        damage_hint: what to do where it was changed.
+        hint: what to do about it.
 
     Raises:
         UserError: of the class of `error`, if it is missing, unreadable, damaged, or of another version.
     """
     folder = path.parent.as_posix()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as missing:
-        message = f"{folder} holds no complete {kind} dataset: {path.name} is missing"
-        raise error(message, hint=hint) from missing
-    except (OSError, ValueError) as problem:
-        message = f"{path.as_posix()} cannot be read: {problem}"
-        raise error(message, hint=hint) from problem
+    content = plain_json(path, f"{kind} dataset", error=error, hint=hint)
     found = content.get("schema_version", 0) if isinstance(content, dict) else 0
     if found != version:
         age = "newer" if isinstance(found, int) and found > version else "older"
@@ -85,8 +79,9 @@ def read_sealed(
         raise error(message, hint=hint)
     if content.get(SEAL) != _seal(content):
         message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
-        raise error(message, hint=damage_hint)
-    return {name: value for name, value in content.items() if name not in ("schema_version", SEAL)}
+        raise error(message, hint=hint)
+    found = {name: value for name, value in content.items() if name not in ("schema_version", SEAL)}
+    return checked(found, form, path.as_posix(), error, hint)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,8 +42,7 @@ from rulka.observation import FLOATS, NUM_PREVIOUS_ACTIONS, num_floats
 
 SCHEMA_VERSION = 4
 INDEX_FILE = "index.json"
-HINT = "Run `dvc repro capture` to make it."
-DAMAGE_HINT = "`dvc checkout --force capture` brings back DVC's copy of it, `dvc repro capture` makes it anew."
+HINT = "`dvc checkout --force capture` brings back what DVC has of it, `dvc repro capture` makes it anew."
 
 _DTYPES: dict[str, type] = {
     "image": np.uint8,
@@ -264,7 +263,7 @@ class FrameDataset:
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
         damage = find_damage(folder, self.index.checksums, files)
         if damage:
-            raise FrameDataError(damage, hint=DAMAGE_HINT)
+            raise FrameDataError(damage, hint=HINT)
         paths = [folder / shard for shard in shards]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
@@ -375,12 +374,7 @@ def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
     Raises:
         FrameDataError: if it is missing, unreadable, damaged, or of an older or newer version.
     """
-    content = read_sealed(
-        folder / INDEX_FILE, "frame", SCHEMA_VERSION, error=FrameDataError, hint=hint, damage_hint=DAMAGE_HINT
-    )
-    content["observation"] = ObservationContract(**content["observation"])
-    content["races"] = tuple(FrameRace(**race) for race in content["races"])
-    return FrameIndex(**content)
+    return read_sealed(folder / INDEX_FILE, "frame", SCHEMA_VERSION, FrameIndex, error=FrameDataError, hint=hint)
 
 
 def _check_values(race: CapturedRace, actions: ActionTable) -> None:

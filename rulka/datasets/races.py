@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from rulka.actions import TICK_MS
 from rulka.datasets.checksums import checksums_of, find_damage, read_sealed, write_sealed
@@ -36,8 +37,7 @@ from rulka.tracks.track import Track, load_track
 
 SCHEMA_VERSION = 3
 META_FILE = "meta.json"
-HINT = "Run `dvc repro races` to make it."
-DAMAGE_HINT = "`dvc checkout --force races` brings back DVC's copy of it, `dvc repro races` makes it anew."
+HINT = "`dvc checkout --force races` brings back what DVC has of it, `dvc repro races` makes it anew."
 TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
 Source = Literal["recording", "driver"]
@@ -210,6 +210,14 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     write_sealed(folder / META_FILE, SCHEMA_VERSION, meta)
 
 
+class _Meta(BaseModel, extra="allow"):
+    """What is read of `meta.json`, beside numbers for people."""
+
+    main_track: str
+    tracks: list[str] = Field(min_length=1)
+    checksums: dict[str, str]
+
+
 def track_path(folder: Path, uid: str) -> Path:
     """Returns where the track of a map lies; characters that no file name may have become underscores."""
     return folder / "tracks" / (re.sub(r"[^A-Za-z0-9._-]", "_", uid) + ".npz")
@@ -221,9 +229,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     Raises:
         RaceDataError: if it is missing, unreadable, damaged or of another schema version.
     """
-    return read_sealed(
-        folder / META_FILE, "race", SCHEMA_VERSION, error=RaceDataError, hint=HINT, damage_hint=DAMAGE_HINT
-    )
+    return read_sealed(folder / META_FILE, "race", SCHEMA_VERSION, _Meta, error=RaceDataError, hint=HINT).model_dump()
 
 
 def load_main_track(folder: Path) -> Track:
@@ -245,7 +251,7 @@ def _track(folder: Path, meta: Mapping[str, Any], uid: str) -> Track:
 def _refuse_damage(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> None:
     damage = find_damage(folder, meta["checksums"], names)
     if damage:
-        raise RaceDataError(damage, hint=DAMAGE_HINT)
+        raise RaceDataError(damage, hint=HINT)
 
 
 def _check_finite(race: Race) -> None:

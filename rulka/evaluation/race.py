@@ -8,7 +8,6 @@ Dimensions: N cars, T samples, L frames seen at once, H x W pixels.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from rulka.simulator.race_start import HEADING, LATERAL, NUM_CHANCES, Starts, dr
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
+from rulka.terminal import tell
 from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray]
@@ -229,7 +229,7 @@ def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult |
             lap = load_reference(path, races.track, races.settings.simulator, races.settings.table)
             return reference_race(lap, races)
         except StaleReferenceError as error:
-            sys.stderr.write(f"not compared with a reference lap: {error}\n")
+            tell(f"not compared with a reference lap: {error}")
     return None
 
 

@@ -1,8 +1,8 @@
 """The supervised training loop of Levels 0 and 1: epochs over frames, the best epoch's weights kept.
 
 A training that was stopped goes on from `runs/<stage>/<fingerprint>/`. The fingerprint is a hash of parameters, inputs
-and code, so that a checkpoint of others is never gone on with. Of runs with another one the last is kept, as a changed
-parameter is often changed back.
+and code, so that a checkpoint of others is never gone on with. Runs with another one stay, as a changed parameter is
+often changed back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,11 +28,10 @@ from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 from rulka.provenance import fingerprint
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
-from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.runtime.run_lock import locked
 from rulka.runtime.stop import StopSignals
+from rulka.terminal import tell
 
-NUM_OTHERS_KEPT = 1
-"""Runs with another fingerprint."""
 WARMUP_SHARE = 0.05
 """Share of all gradient steps over which the learning rate rises from zero."""
 
@@ -255,21 +252,9 @@ def resumable(runs: Path, origin: Mapping[str, Any]) -> Iterator[Checkpoints]:
     folder = runs / fingerprint(origin)[:16]
     with locked(folder):
         remove_unfinished(folder)
-        _forget_others(folder)
         checkpoints = Checkpoints(folder)
         yield checkpoints
         checkpoints.clear()
-
-
-def _forget_others(folder: Path) -> None:
-    others = [other for other in folder.parent.iterdir() if other.is_dir() and other != folder]
-    for other in sorted(others, key=_last_saved_s, reverse=True)[NUM_OTHERS_KEPT:]:
-        with suppress(RunInUseError), locked(other):
-            shutil.rmtree(other)
-
-
-def _last_saved_s(folder: Path) -> float:
-    return max((file.stat().st_mtime for file in Checkpoints(folder).files()), default=0.0)
 
 
 def say_if_stopped(stage: str, history: History) -> None:
@@ -277,7 +262,7 @@ def say_if_stopped(stage: str, history: History) -> None:
     if history.stopped is not None:
         advice = "; a lower learning_rate may do better" if history.has_diverged else ""
         kept = f"the weights of epoch {history.best_epoch + 1} are kept{advice}"
-        sys.stderr.write(f"{stage}: {history.stopped}; {kept}\n")
+        tell(f"{stage}: {history.stopped}; {kept}")
 
 
 def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[], Tensor]) -> Precision:

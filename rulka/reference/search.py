@@ -11,7 +11,6 @@ Dimensions: N trials, K knots along the track, Z zones, T decisions of a lap, S 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from rulka.simulator.car import OFF_TRACK
 from rulka.simulator.driver import REACTION_S, seen_from, speed_plan, speeds_of, zone_ahead
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
+from rulka.terminal import say
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 
@@ -389,7 +389,7 @@ def search_with_progress(
 
         def on_spent(spent: int, time_ms: int) -> None:
             if progress.done == 0 and spent > budget:
-                sys.stdout.write(f"reference: the first lap alone takes {spent:,} decisions, and is left as it is\n")
+                say(f"reference: the first lap alone takes {spent:,} decisions, and is left as it is")
             progress.total = max(budget, progress.done + spent)
             progress.advance(spent, best_s=time_ms / 1000.0)
 

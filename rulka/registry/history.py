@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 
 from pandas import DataFrame
-from pydantic import TypeAdapter, ValidationError
+from pydantic import FiniteFloat
 
 from rulka.errors import UserError
 from rulka.folders import NIGHTS
 from rulka.outputs import new_file
+from rulka.stored import checked
 
 HISTORY_FILE, RECORDS_FOLDER = "history.csv", "records"
 ALL_TRACKS = "all tracks"
@@ -56,12 +58,12 @@ class NightRow:
     trained_on: bool
     races: int
     finished: int
-    best_time_s: float | None
-    median_time_s: float | None
-    pace_mps: float
-    pace_low_mps: float
-    pace_high_mps: float
-    before_mps: float | None
+    best_time_s: FiniteFloat | None
+    median_time_s: FiniteFloat | None
+    pace_mps: FiniteFloat
+    pace_low_mps: FiniteFloat
+    pace_high_mps: FiniteFloat
+    before_mps: FiniteFloat | None
     is_worse: bool
 
 
@@ -77,20 +79,20 @@ def read_history() -> list[NightRow]:
     file = NIGHTS / HISTORY_FILE
     if not file.exists():
         return []
-    with file.open(encoding="utf-8", newline="") as lines:
-        table = csv.DictReader(lines)
-        if tuple(table.fieldnames or ()) != COLUMNS:
-            message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
-            raise HistoryError(message, hint=_BRING_BACK)
-        try:
-            return [_ROW.validate_python({name: text or None for name, text in row.items()}) for row in table]
-        except ValidationError as error:
-            message = f"{file} is damaged in line {table.line_num}: {error.errors()[0]['msg']}"
-            raise HistoryError(message, hint=_BRING_BACK) from error
+    try:
+        table = csv.DictReader(StringIO(file.read_text(encoding="utf-8")))
+        rows = [{name: text or None for name, text in row.items()} for row in table]
+    except (UnicodeDecodeError, csv.Error) as error:
+        message = f"{file} is damaged: {error}"
+        raise HistoryError(message, hint=_BRING_BACK) from error
+    if tuple(table.fieldnames or ()) != COLUMNS:
+        message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
+        raise HistoryError(message, hint=_BRING_BACK)
+    numbered = enumerate(rows, 2)
+    return [checked(row, NightRow, f"{file}, line {number},", HistoryError, _BRING_BACK) for number, row in numbered]
 
 
 _BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away to begin a new one."
-_ROW = TypeAdapter(NightRow)
 
 
 def append_history(rows: Sequence[NightRow]) -> None:

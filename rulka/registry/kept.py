@@ -20,12 +20,13 @@ from typing import Any
 from pandas import DataFrame
 
 from rulka.agents.load import CLONING, DRIVING_KINDS
-from rulka.artifacts import META_FILE, WEIGHTS_FILE, ArtifactError, load_artifact, read_meta
+from rulka.artifacts import META_FILE, ArtifactError, load_artifact, read_meta
 from rulka.disk import check_can_hold
 from rulka.errors import UserError
 from rulka.folders import AGENT, COMPARED, KEPT_AGENTS
 from rulka.outputs import new_file
 from rulka.stage import output_folder
+from rulka.stored import checked
 
 PROMOTIONS_FILE = "promotions.jsonl"
 LATEST, PROMOTED = "latest", "promoted"
@@ -161,7 +162,7 @@ def find_agent(name: str) -> Path:
         ArtifactError: if its files are missing or damaged, or it was made for other observations.
     """
     if name in (LATEST, AGENT.as_posix()):
-        _check_whole(AGENT)
+        load_artifact(AGENT, DRIVING_KINDS)
         return AGENT
     if name == PROMOTED:
         promoted = promoted_name()
@@ -173,7 +174,7 @@ def find_agent(name: str) -> Path:
     known = {entry.name: Path(entry.folder) for entry in known_agents()}
     folder = known.get(name, Path(name))
     if name in known or folder.is_dir():
-        _check_whole(folder)
+        load_artifact(folder, DRIVING_KINDS)
         return folder
     names = [LATEST, PROMOTED, *known]
     near = get_close_matches(name, names, n=3, cutoff=0.5)
@@ -182,17 +183,6 @@ def find_agent(name: str) -> Path:
     raise UnknownAgentError(
         message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents list`."
     )
-
-
-def _check_whole(folder: Path) -> None:
-    try:
-        load_artifact(folder, DRIVING_KINDS)
-    except ArtifactError as error:
-        is_there = all((folder / name).is_file() for name in (META_FILE, WEIGHTS_FILE))
-        if is_there or folder.parent != KEPT_AGENTS:
-            raise
-        hint = f"Bring it back with `dvc checkout {KEPT_AGENTS}.dvc`, if DVC has it, or from a copy."
-        raise ArtifactError(str(error), hint=hint) from error
 
 
 def promoted_name() -> str | None:
@@ -210,11 +200,9 @@ def promotions() -> list[Promotion]:
     file = KEPT_AGENTS / PROMOTIONS_FILE
     if not file.exists():
         return []
-    try:
-        return [Promotion(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (ValueError, TypeError) as error:
-        message = f"{file} is damaged: {error}"
-        raise UserError(message, hint="Remove the line that is no promotion; the last one counts.") from error
+    hint = "Remove the line that is no promotion; the last one counts."
+    lines = enumerate(file.read_bytes().splitlines(), 1)
+    return [checked(line, Promotion, f"{file}, line {number},", hint=hint) for number, line in lines]
 
 
 def keep_promoted(folder: Path, promotion: Promotion) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rulka.errors import UserError
+from rulka.terminal import tell
 
 DVC_FOLDER = Path(".dvc")
 
@@ -29,7 +30,7 @@ def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
     names = [folder.as_posix() for folder in folders]
     named = " and ".join(names)
     if not DVC_FOLDER.is_dir():
-        sys.stderr.write(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions\n")
+        tell(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions")
         return
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "add", "--quiet", *names]
     answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -37,4 +38,4 @@ def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
         message = f"{done}, but DVC has not taken in {named}: {answer.stderr.strip()}"
         raise NotVersionedError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
     files = " ".join(sorted(f"{name}.dvc" for name in names))
-    sys.stderr.write(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version\n")
+    tell(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version")

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.errors import UserError
+
 LIVE_FILE = "live.json"
 """`cars`: [[x, y, z in world metres, speed in m/s], ...], those of one collector after another; cars that are nowhere,
 as in environments without a track, are left out. `written_s`: seconds since 1970."""
@@ -48,5 +50,10 @@ class LiveCars:
         cars = np.concatenate([np.zeros((0, 4)), *(self._cars[collector] for collector in sorted(self._cars))])
         shown = np.round(cars[np.isfinite(cars).all(axis=1)], 2).tolist()
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"written_s": time.time(), "cars": shown}), encoding="utf-8")
-        os.replace(temporary, self._path)
+        try:
+            temporary.write_text(json.dumps({"written_s": time.time(), "cars": shown}), encoding="utf-8")
+            os.replace(temporary, self._path)
+        except FileNotFoundError as error:
+            message = f"{self._path.parent.as_posix()} was removed, or moved, while the training in it ran"
+            hint = "Put it back, and the same command goes on from its checkpoint; else it begins anew."
+            raise UserError(message, hint=hint) from error

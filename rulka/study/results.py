@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from rulka.evaluation.metrics import TRACK_HEAD, track_rows
 from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_LOG, TRANSFER_REPORT
 from rulka.graph import read_graph
 from rulka.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
+from rulka.stored import checked
 from rulka.study.plan import EXPERIMENTS, Cell, Plan, StudyError
 
 SCORE = "lap_share"
@@ -147,7 +147,7 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """Returns the row, the curve and the tracks of a cell whose agent has raced."""
     metrics = _json(cell.jobs["evaluate"].folder / EVALUATION / METRICS_FILE)
     log = cell.jobs["train"].folder / AGENT / TRAINING_LOG
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [_object(line, log) for line in log.read_bytes().splitlines()]
     agent, last, before = metrics["agent"], lines[-1], _minutes_before(cell)
     own = {"variant": cell.variant, "seed": cell.seed}
     row = own | {
@@ -198,4 +198,9 @@ def _pace(line: Mapping[str, Any]) -> float | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return _object(path.read_bytes(), path)
+
+
+def _object(data: bytes, path: Path) -> dict[str, Any]:
+    hint = "Remove the folder of its stage: the same command makes it anew."
+    return checked(data, dict[str, Any], path.as_posix(), StudyError, hint)

@@ -22,14 +22,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device, weights_on_host
 from rulka.errors import UserError
 from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import Params, read_params
-from rulka.params.problems import problems_of
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
@@ -38,6 +37,7 @@ from rulka.runtime.run_lock import locked
 from rulka.runtime.specs import rank_folder
 from rulka.section import Section
 from rulka.stage import output_folder, run_stage
+from rulka.stored import checked
 from rulka.training.racing import AgentRun, Folders
 
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
@@ -96,11 +96,8 @@ def read_record(path: Path, kind: type[RecordT]) -> RecordT:
         TurnFileError: if it is damaged.
         FileNotFoundError: if it is not there.
     """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        message = f"{path.as_posix()} is damaged: {'; '.join(problems_of(error, kind))}"
-        raise TurnFileError(message, hint="Remove the folder that it is in: the turn is then done anew.") from error
+    hint = "Remove the folder that it is in: the turn is then done anew."
+    return checked(path.read_bytes(), kind, path.as_posix(), TurnFileError, hint)
 
 
 def do_turn(order: Order, params: Params, folders: Folders, device: torch.device, here: Path = Path()) -> Result:

@@ -25,12 +25,14 @@ from typing import Any, NamedTuple
 
 import psutil
 import yaml
+from pydantic import FiniteFloat
 
 from rulka.errors import UserError
 from rulka.folders import DATA
 from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 from rulka.processes import Leader, end_group, start_group
 from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.stored import checked
 
 DONE_FILE = "done.json"
 """Of a finished job: `cpu_seconds` that it took, all of its starts together."""
@@ -237,10 +239,10 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _read_spent(path: Path) -> float | None:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["cpu_seconds"]
-    except FileNotFoundError:
+    if not path.exists():
         return None
+    hint = "Remove it: its job is then done anew."
+    return checked(path.read_bytes(), dict[str, FiniteFloat], path.as_posix(), hint=hint).get("cpu_seconds")
 
 
 def _last_line(log: Path) -> str:

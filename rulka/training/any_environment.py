@@ -38,6 +38,7 @@ from rulka.observation import SCHEMA_VERSION
 from rulka.observation_params import ObservationParams
 from rulka.params import Params, checked_params
 from rulka.provenance import code_version, hash_json, provenance
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.run_lock import locked
@@ -51,7 +52,7 @@ from rulka.training.run import (
     run_spec,
     trained_agent,
 )
-from rulka.training.run_folder import forget_run
+from rulka.training.run_folder import drop_experience
 
 ENVIRONMENT_RUNS = RUNS / "environments"
 KEY_LENGTH = 16
@@ -156,7 +157,8 @@ def train_in_environment(
             agent, params.train.final_check_races, seed, device
         )
         write_artifact(folder, agent)
-        forget_run(folder)
+        Checkpoints(folder).clear()
+        drop_experience(folder)
     return folder, agent
 
 

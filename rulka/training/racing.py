@@ -2,7 +2,7 @@
 
 A run is known by its fingerprint, a hash of parameters, inputs and code: a killed one goes on from its last checkpoint,
 one whose parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in
-its run until DVC has recorded what was delivered.
+its run, and is delivered again whenever it is asked for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rulka.tracks.track import load_track
 from rulka.training.preference_pairs import pairs_file
 from rulka.training.races import Games, Races
 from rulka.training.run import agent_spec, check_machine, run_spec, trained_agent
-from rulka.training.run_folder import FINAL_FOLDER, forget_run, is_recorded, note_delivery
+from rulka.training.run_folder import FINAL_FOLDER
 
 SECTIONS = ("observation", "actions", "simulator", "race_end", "encoder", "network", "rewards", "train")
 """Sections of the parameters that training reads, beside those of the algorithms that are trained."""
@@ -114,9 +114,6 @@ class AgentRun:
 
         The folder has to be locked, see `rulka.training.run_folder`.
         """
-        if is_recorded(self.folder):
-            _LOGGER.warning("DVC has recorded what %s became: training begins anew", self.folder.as_posix())
-            forget_run(self.folder)
         if self._is_trained():
             return
         initial = self._initial()
@@ -144,14 +141,13 @@ class AgentRun:
         return self._run_spec(self._initial(), self._races())
 
     def deliver(self, out: Path) -> None:
-        """Copies the trained agent, the log and the record into the stage's output, and notes that in the run."""
+        """Copies the trained agent, the log and the record into the stage's output."""
         out.mkdir(parents=True, exist_ok=True)
         for file in self.final_dir.iterdir():
             shutil.copyfile(file, out / file.name)
         shutil.copyfile(self.folder / METRICS_FILE, out / TRAINING_LOG)
         if (self.folder / RECORD_FILE).exists():
             shutil.copyfile(self.folder / RECORD_FILE, out / RECORD_FILE)
-        note_delivery(self.folder)
 
     def _is_trained(self) -> bool:
         """True if there is a trained agent; a damaged one is removed, with a warning."""
@@ -163,7 +159,9 @@ class AgentRun:
             _LOGGER.warning("a trained agent is damaged, and is made again from the last checkpoint: %s", error)
             shutil.rmtree(self.final_dir)
             return False
-        _LOGGER.warning("%s: trained to its end; it is delivered again, not trained again", self.folder.as_posix())
+        _LOGGER.warning(
+            "%s is trained to its end and delivered again. To train anew, remove it", self.folder.as_posix()
+        )
         return True
 
     def _fingerprint(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -312,6 +313,26 @@ def test_it_contracts_at_the_stated_rate(rho_bar: float, c_bar: float):
     torch.testing.assert_close(matrix.sum(dim=1), world.stated_rate())
     beta = (world.mu * (world.pi / world.mu).clamp(max=rho_bar)).sum(dim=1).min()
     assert float(world.stated_rate().max()) <= 1 - (1 - world.gamma) * float(beta) + 1e-12
+
+
+@pytest.mark.parametrize("rho_bar", [1.0, 10.0])
+def test_values_of_visited_states_settle_there_too(rho_bar: float):
+    """Theorem 2: a table, trajectories of mu, steps whose sum has no bound and the sum of whose squares has one."""
+    world, chance = World(rho_bar, 1.0), np.random.default_rng(1)
+    mu, moves, none = world.mu.numpy(), world.moves.numpy(), torch.zeros((8, 64), dtype=torch.bool)
+    value = torch.zeros(2, dtype=torch.float64)
+    for step in range(1, 401):
+        state, action = chance.integers(2, size=(9, 64)), np.zeros((8, 64), np.int64)
+        for now in range(8):
+            action[now] = chance.random(64) > mu[state[now], 0]
+            state[now + 1] = chance.random(64) > moves[state[now], action[now], 0]
+        here, done = torch.from_numpy(state[:-1]), torch.from_numpy(action)
+        weights = truncated_weights((world.pi / world.mu).log()[here, done], rho_bar, 1.0)
+        seen = value[torch.from_numpy(state)]
+        target = trace_values(world.reward[here, done], seen, weights, Endings(none, none), world.gamma).target
+        error = torch.stack([(target - seen[:-1])[here == each].mean() for each in (0, 1)])
+        value = value + step**-0.6 * error
+    torch.testing.assert_close(value, world.value_of(world.truncated_policy()), atol=0.05, rtol=0.0)
 
 
 def steps(world: World, value: Tensor, count: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rulka import stored
 from rulka.dashboard.live import MAX_POINTS, cars_on_page, read_live, track_outline
 from rulka.dashboard.runs import Runs
+from rulka.errors import UserError
 from rulka.observation import ZONE_SPACING_M
 from rulka.runtime import live
 from rulka.runtime.live import LIVE_FILE, METRICS_FILE, LiveCars
@@ -59,15 +62,21 @@ def test_cars_and_road_lie_on_one_page(track: Track) -> None:
 
 
 def test_damage_is_left_out_and_counted(tmp_path: Path, run: Path) -> None:
-    for text in ("", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}'):
+    wrong = ["", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}', "[" * 100_000]
+    wrong += [f'{{"cars": [[1, 2, 3, {number}]], "written_s": 1}}' for number in ("NaN", "1e999", "9" * 400, "null")]
+    for text in wrong:
         (tmp_path / LIVE_FILE).write_text(text)
         assert len(read_live(tmp_path).cars) == 0
     (run / METRICS_FILE).write_bytes(
         b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
+        b'{"env_steps": 3, "loss": NaN}\n{"env_steps": 1e999}\n{"env_steps": 3, "minutes": "x"}\n'
+        + b"[" * 100_000
+        + b"\n"
+        + b'{"env_steps": 3, "loss": %s}\n' % (b"9" * 400)
     )
     shown = snapshot(run)
     assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
-    assert shown["num_damaged"] == 3
+    assert shown["num_damaged"] == 8
 
 
 def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +89,13 @@ def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pyt
         cars.write_when_due()
         written.append((tmp_path / LIVE_FILE).exists())
     assert written == [True, False, False, True, False]
+
+
+def test_a_folder_that_is_gone_is_named(run: Path) -> None:
+    cars = LiveCars(run)
+    shutil.rmtree(run.parent)
+    with pytest.raises(UserError, match=rf"{run.as_posix()} was removed, or moved, while the training in it ran"):
+        cars.write_when_due()
 
 
 def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
@@ -96,14 +112,14 @@ def lines_of(*numbers: int) -> str:
 
 def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that grows by half a line between two looks: each line is parsed once, when it is whole."""
-    path, parsed, loads = run / METRICS_FILE, [], json.loads
+    path, parsed, checked = run / METRICS_FILE, [], stored.checked
 
-    def note(text: str | bytes) -> object:
+    def note(text: bytes, *arguments: Any) -> Any:
         if b"loss" in text:  # not the file of the cars
             parsed.append(text)
-        return loads(text)
+        return checked(text, *arguments)
 
-    monkeypatch.setattr(json, "loads", note)
+    monkeypatch.setattr("rulka.dashboard.live.checked", note)
     path.write_text("")
     runs, key = Runs(run), run.as_posix()
     for number in range(50):

@@ -76,9 +76,15 @@ def test_films_of_records_and_a_damaged_history(client: TestClient, project: Pat
     assert client.get("/records/tiny").content == b"film"
     assert client.get("/records/all-1").status_code == 404
     assert record_file("../history") is None
+    for path in ("a" * 4200, "%00", "a" * 4200 + "/b"):
+        for place in ("/", "/records/", "/evaluation/", "/static/", "/run.json?run=", "/laps.json?track="):
+            assert client.get(place + path).status_code == 404
     with (NIGHTS / "history.csv").open("a") as file:
         file.write("x,y\n")
     said = client.get("/nights").text
-    assert "history.csv is damaged in line 4" in said
+    assert "history.csv, line 4, is damaged" in said
     assert "dvc checkout data/nights.dvc" in said
     assert client.get("/nights.json").status_code == 404
+    for content in (b"\xff", b"a\x00b", b"night\n"):
+        (NIGHTS / "history.csv").write_bytes(content)
+        assert client.get("/nights.json").status_code == 404

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -155,6 +157,18 @@ class TestWatch:
                 module.watch("url", [part], 0.0)
 
 
+def test_no_further_run_is_taken_before_those_under_way_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    client = MagicMock()
+    client.__enter__.return_value = client
+    client.read_flow_runs.side_effect = [[SimpleNamespace(id=1)], []]
+    client.update_work_pool.side_effect = lambda name, pool: done.append(f"{name} paused {pool.is_paused}")
+    client.set_flow_run_state.side_effect = lambda run, state: done.append(f"{run} {state.name}")
+    monkeypatch.setattr(module, "get_client", lambda **_: client)
+    module.cancel_runs()
+    assert done == ["rulka paused True", "1 Cancelling"]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
 def test_runs_that_were_left_under_way_are_closed_and_others_wait_on(toy_project: Path) -> None:
@@ -163,6 +177,10 @@ def test_runs_that_were_left_under_way_are_closed_and_others_wait_on(toy_project
         left, waiting = (client.create_flow_run_from_deployment(deployment, state=Scheduled()).id for _ in range(2))
         client.set_flow_run_state(left, Running(), force=True)
         module.prepare_pool()
+        module.cancel_runs()
+        assert client.read_work_pool("rulka").is_paused
+        module.prepare_pool()
+        assert not client.read_work_pool("rulka").is_paused
         assert client.read_flow_run(left).state_name == "Crashed"
         assert client.read_flow_run(waiting).state_name == "Scheduled"
         client.delete_deployment(deployment)

@@ -91,5 +91,5 @@ class TestKeeping:
         assert promoted_name() == name_of(Path("slow"))
         promoted(AGENT)
         Path("data/agents/promotions.jsonl").write_text("{")
-        with pytest.raises(UserError, match=r"promotions.jsonl is damaged"):
+        with pytest.raises(UserError, match=r"promotions.jsonl, line 1, is damaged"):
             promoted_name()

@@ -239,7 +239,7 @@ class TestNights:
         text = HISTORY.read_text()
         monkeypatch.setattr(module, "race_pairs", lambda *_, **__: pytest.fail("it raced"))
         HISTORY.write_text(text + "2026-11-23,now\n")
-        with pytest.raises(HistoryError, match=r"history.csv is damaged in line 6") as caught:
+        with pytest.raises(HistoryError, match=r"history.csv, line 6, is damaged") as caught:
             raced(TUESDAY, params)
         assert "dvc checkout data/nights.dvc" in caught.value.hint
         HISTORY.write_text("night\n")

@@ -22,7 +22,7 @@ from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import RunSpec
 from rulka.schedule import Schedule
 from rulka.training.racing import AgentRun, Folders
-from rulka.training.run_folder import DELIVERY_FILE, FINAL_FOLDER
+from rulka.training.run_folder import FINAL_FOLDER
 from tasks.train import train
 from tests.tasks.conftest import changed
 
@@ -36,14 +36,7 @@ def params(small_params: Params) -> Params:
 
 
 @pytest.fixture
-def dvc_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where DVC would write its record."""
-    monkeypatch.setattr("rulka.graph.LOCK_FILE", tmp_path / "dvc.lock")
-    return tmp_path / "dvc.lock"
-
-
-@pytest.fixture
-def trained(dvc_lock: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Trainings that were really run, each of which took no time."""
     labels: list[str] = []
 
@@ -64,36 +57,28 @@ def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
     return AgentRun(algorithm, params, folders).folder.name
 
 
-def record(dvc_lock: Path, seed: int) -> None:
-    """Writes what DVC writes when a stage has ended."""
-    dvc_lock.write_text(f"schema: '2.0'\nstages:\n  train:\n    outs:\n    - md5: '{seed}'\n", encoding="utf-8")
-
-
-@pytest.mark.parametrize("was_recorded_before", [False, True])
-def test_a_finished_run_is_delivered_again_until_dvc_has_recorded_it(
-    params: Params,
-    folders: Folders,
-    trained: list[str],
-    dvc_lock: Path,
-    caplog: pytest.LogCaptureFixture,
-    was_recorded_before: bool,
+def test_a_finished_run_is_delivered_again_and_never_emptied(
+    params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DVC was killed, or its cache was full, after the stage and before its record: it runs the stage again."""
-    if was_recorded_before:
-        record(dvc_lock, seed=1)
+    """Whatever became of the output: DVC was killed before its record, it was deleted, parameters changed and back."""
     train(params, folders=folders)
-    for _ in range(2):
-        first = load_artifact(folders.out, "agent").provenance
-        shutil.rmtree(folders.out)
-        caplog.clear()
-        train(params, folders=folders)
-        assert load_artifact(folders.out, "agent").provenance == first
-        assert "trained to its end; it is delivered again" in caplog.text
+    first = load_artifact(folders.out, "agent").provenance
+    (folder,) = (path for path in folders.runs.iterdir())
+    left = {path for path in folder.rglob("*") if path.is_file()}
+    shutil.rmtree(folders.out)
+    train(params, folders=folders)
+    assert load_artifact(folders.out, "agent").provenance == first
+    assert f"{folder.as_posix()} is trained to its end and delivered again. To train anew, remove it" in caplog.text
     assert trained == ["train ppo"]
-    record(dvc_lock, seed=2)
+    train(changed(params, "train", seed=9), folders=folders)
+    assert trained == ["train ppo", "train ppo"]
+    assert {path for path in folder.rglob("*") if path.is_file()} == left
     train(params, folders=folders)
-    assert "DVC has recorded" in caplog.text
-    assert trained == ["train ppo", "train ppo"], "a forced run trains anew"
+    assert load_artifact(folders.out, "agent").provenance == first
+    assert trained == ["train ppo", "train ppo"]
+    shutil.rmtree(folder)
+    train(params, folders=folders)
+    assert trained == ["train ppo", "train ppo", "train ppo"], "as its message says"
 
 
 def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
@@ -132,22 +117,6 @@ def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
     assert "a trained agent is damaged, and is made again from the last checkpoint" in caplog.text
     assert trained == ["train ppo", "train ppo"]
     load_artifact(folders.out, "agent")
-
-
-def test_a_damaged_note_of_a_delivery_is_said_and_parameters_changed_back_go_on(
-    params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    train(params, folders=folders)
-    (folder,) = (path for path in folders.runs.iterdir())
-    (folder / DELIVERY_FILE).write_bytes(b"\0\0")
-    train(params, folders=folders)
-    assert f"{DELIVERY_FILE} is damaged" in caplog.text
-    assert trained == ["train ppo"]
-    # The run of the old parameters was finished, and DVC was killed before it had recorded that.
-    train(params, folders=folders)
-    train(changed(params, "train", seed=9), folders=folders)
-    train(params, folders=folders)
-    assert trained == ["train ppo", "train ppo"]
 
 
 def test_a_second_training_of_the_same_is_refused_and_hurts_nothing(
@@ -193,25 +162,13 @@ def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_spac
         assert Checkpoints(folder).files(), folder
         assert ExperienceFiles(folder, 0).folder.exists(), folder
     for folder in (older, oldest):
-        assert not Checkpoints(folder).files()
+        assert Checkpoints(folder).files(), "what was learned stays"
         assert not ExperienceFiles(folder, 0).folder.exists()
         assert (folder / METRICS_FILE).exists(), "metrics stay"
     assert not any(list(folder.glob("*.tmp")) for folder in (newest, older, oldest, iqn))
     assert all(list(folder.glob("*.tmp")) for folder in (alive, unknown)), "somebody may be writing there"
-    assert caplog.text.count("of an old run; its metrics stay") == 2
+    assert caplog.text.count("of experience of an old run went, all else stays") == 2
     assert f"{newest.as_posix()}, of other parameters, inputs or code, is kept" in caplog.text
-
-
-def test_a_run_that_dvc_has_recorded_is_not_kept(
-    params: Params, folders: Folders, trained: list[str], dvc_lock: Path
-) -> None:
-    train(params, folders=folders)
-    record(dvc_lock, seed=1)
-    train(changed(params, "train", seed=9), folders=folders)
-    old = folders.runs / run_of("ppo", params, folders)
-    assert not Checkpoints(old).files()
-    assert not (old / FINAL_FOLDER).exists()
-    assert trained == ["train ppo", "train ppo"]
 
 
 def test_parameters_and_inputs_that_an_algorithm_reads_are_in_its_fingerprint(

@@ -1,0 +1,49 @@
+r"""The one place where text reaches a terminal: what a terminal would obey in it is written as an escape.
+
+Names of files, players and tracks come from strangers. As `\u001b` they are harmless, in JSON as well as in a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TextIO
+from unicodedata import category
+
+_OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of Unicode: control characters, marks of direction, halves of characters, ends of lines and paragraphs."""
+
+
+def shown(text: str) -> str:
+    """Returns text as it may be written: ends of lines and tabs stay."""
+    return "".join(
+        json.dumps(char)[1:-1] if category(char) in _OBEYED and char not in "\n\t" else char for char in text
+    )
+
+
+def say(line: str, stream: TextIO | None = None) -> None:
+    """Writes a line, to standard output when no stream is named, and at once."""
+    out = stream or sys.stdout
+    out.write(f"{shown(line)}\n")
+    out.flush()
+
+
+def tell(line: str) -> None:
+    """Writes a line to standard error."""
+    say(line, sys.stderr)
+
+
+class _Formatter(logging.Formatter):
+    """Escapes all of a record, its traceback too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
+def escape_logs(level: int = logging.WARNING) -> None:
+    """Escapes what is logged, from a level on; the process sets up no other logging."""
+    logging.getLogger().setLevel(level)
+    assert logging.lastResort is not None
+    logging.lastResort.setLevel(level)
+    logging.lastResort.setFormatter(_Formatter())

@@ -1,0 +1,68 @@
+"""Nothing that a file says reaches a terminal as it is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import os
+import re
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from rulka.cli import main
+from rulka.cli.options import say_json
+from rulka.progress import Progress
+from rulka.terminal import escape_logs, shown
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = "\x1b]0;title\x07\x9b2J\u202ename\udcff\r"
+HARMLESS = r"\u001b]0;title\u0007\u009b2J\u202ename\udcff\r"
+
+
+def test_what_a_terminal_obeys_is_escaped_and_words_are_not() -> None:
+    assert shown(HOSTILE) == HARMLESS
+    for words in ("plain", "Überholspur, 「日本」 é\u0301\t🏁\nnext line", ""):
+        assert shown(words) == words
+
+
+def test_every_way_to_a_terminal_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = os.fsdecode(b"\x1b[2J\xff.Gbx")
+    for file in (name, "b.Gbx"):
+        (tmp_path / file).write_bytes(b"no recording")
+    for command in ("recordings inspect", f"recordings export driver {name}.txt --races"):
+        monkeypatch.setattr(sys, "argv", ["rulka", *command.split(), str(tmp_path)])
+        with pytest.raises(SystemExit):
+            main()
+    said, errors = capsys.readouterr()
+    assert r"\u001b[2J\udcff.Gbx" in said
+    say_json({"player": HOSTILE})
+    as_json = capsys.readouterr().out
+    assert json.loads(as_json) == {"player": HOSTILE}
+    with Progress(HOSTILE, 1, "files", stream=(shows := StringIO())) as bar:
+        bar.advance(1, track=HOSTILE)
+    assert logging.lastResort is not None
+    escape_logs()
+    logged = logging.lastResort.format(logging.LogRecord("x", logging.WARNING, "", 0, "%s", (HOSTILE,), None))
+    for text in (said, errors, as_json, shows.getvalue(), logged):
+        assert not set(text) & {"\x1b", "\x9b", "\u202e", "\udcff", "\x07"}, text
+
+
+def test_nothing_else_writes_to_a_terminal() -> None:
+    """`tasks/__init__.py` writes a constant, before there is anything to import."""
+    spared = {"rulka/terminal.py", "tasks/__init__.py"}
+    found = {
+        f"{name}:{node.lineno}"
+        for room in ("rulka", "tasks", "flows")
+        for file in (ROOT / room).rglob("*.py")
+        if (name := file.relative_to(ROOT).as_posix()) not in spared
+        if re.search(r"\bprint\(|\.std(out|err)\.write", text := file.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
+    }
+    assert found == set()
