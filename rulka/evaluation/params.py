@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from pydantic import ValidationError
+
 from rulka.errors import UserError
 from rulka.race_params import LineStartParams
 from rulka.section import Seed, Several, key
@@ -21,20 +23,19 @@ class EvaluateParams(LineStartParams):
     video_fps: int = key(25, "frames a second of the video, which plays in real time", ge=1, le=240)
 
     def asked_for(self, num_races: int | None, seed: int | None) -> Self:
-        """Returns these parameters with the races that a command asks for.
+        """Returns these parameters with the races that a command asks for, within the same limits.
 
         Args:
-            num_races: at least 1; None keeps what there is.
-            seed: of the first start, in 0..2^32-1; None keeps what there is.
+            num_races: None keeps what there is.
+            seed: of the first start; None keeps what there is.
 
         Raises:
             UserError: if these are out of range.
         """
-        if num_races is not None and num_races < 1:
-            message = f"{num_races} races are too few: at least 1 is needed"
-            raise UserError(message)
-        if seed is not None and not 0 <= seed < 2**32:
-            message = f"{seed} is no seed: it is a whole number from 0 to {2**32 - 1}"
-            raise UserError(message)
-        asked = {"num_races": num_races, "seed": seed}
-        return self.model_copy(update={name: value for name, value in asked.items() if value is not None})
+        asked = {name: value for name, value in (("num_races", num_races), ("seed", seed)) if value is not None}
+        try:
+            return type(self).model_validate(dict(self) | asked)  # `model_copy` would check nothing
+        except ValidationError as error:
+            from rulka.params.problems import problems_of  # which imports this
+
+            raise UserError("; ".join(problems_of(error, type(self)))) from error

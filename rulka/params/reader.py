@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rulka.errors import UserError
 from rulka.graph import PARAMS_FILE, read_graph, sections_of_stage
@@ -18,22 +18,6 @@ from rulka.section import Section
 
 class ParamsError(UserError):
     """`params.yaml` is missing or wrong; the message names every offending key."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as DVC reads it too: `1e-3` is a number, and a key that comes twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} comes twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
 
 
 def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dict[str, Any]:
@@ -54,7 +38,7 @@ def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dic
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
         raise error_class(message, hint="Save it again as UTF-8, or take it from the repository.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         message = f"{path} is not valid YAML: {error}"
         raise error_class(message) from error
     if not isinstance(data, dict):
@@ -73,8 +57,19 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
 
 
 def parsed(text: str) -> Any:
-    """Returns what YAML says, with numbers as DVC reads them, or raises yaml.YAMLError or ValueError."""
-    return yaml.load(text, _Loader)  # a SafeLoader
+    """Returns what YAML 1.2 says, read as DVC reads it: 010 is 10, 1e-3 a number, and 1:30 a text.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return YAML(typ="safe", pure=True).load(text)  # libyaml's errors do not name a tab
+    except MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        message = f"{error.problem}{where}"
+        raise ValueError(message) from error
+    except YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def resolved(sections: dict[str, Any], what_is_wrong: str) -> dict[str, Any]:

@@ -191,7 +191,8 @@ class Stack:
 @pytest.fixture
 def stack(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Stack]:
     folder = use_before(make_project(tmp_path_factory.mktemp("stack")), prefect_database)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Nor does a proxy that answers nothing stand in the way, which whoever types here has to spare this machine.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     with reserved_port() as port:
         url = f"http://127.0.0.1:{port}/api"
         # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
