@@ -75,7 +75,7 @@ def check_is_guarded() -> None:
         os._exit(WITHOUT_GUARD)
 
 
-def how_it_ended(code: int) -> str:
+def ending_of(code: int) -> str:
     """Returns in words how a process of `multiprocessing` ended.
 
     Raises:

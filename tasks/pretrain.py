@@ -29,13 +29,7 @@ from rulka.datasets.card import contact_sheet
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.datasets.split import SPLITS
 from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
-from rulka.folders import (
-    ENCODER,
-    FRAMES,
-    METRICS_FILE,
-    PRETRAIN_RUNS,
-    PREVIEWS_PICTURE,
-)
+from rulka.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS, PREVIEWS_PICTURE
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.backbones import first_encoder

@@ -19,8 +19,8 @@ from rulka.processes import (
     RestartBudget,
     descendants,
     end_group,
+    ending_of,
     group_members,
-    how_it_ended,
     interrupts_blocked,
     start_group,
 )
@@ -85,16 +85,16 @@ def test_a_script_that_is_imported_by_what_it_started_says_so(tmp_path: Path) ->
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing\n"
-        "from rulka.processes import check_is_guarded, how_it_ended\n"
+        "from rulka.processes import check_is_guarded, ending_of\n"
         "check_is_guarded()\n"
         "process = multiprocessing.get_context('spawn').Process(target=print)\n"
-        "process.start(); process.join(); print(how_it_ended(process.exitcode))\n"
+        "process.start(); process.join(); print(ending_of(process.exitcode))\n"
     )
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     answer = subprocess.run([sys.executable, script], env=path, capture_output=True, text=True, check=False)
     assert 'below `if __name__ == "__main__":`' in answer.stderr.splitlines()[-1]
     assert answer.stderr.count("Traceback") == 1
-    assert (how_it_ended(-9), how_it_ended(3)) == ("was ended by signal 9", "ended with exit code 3")
+    assert (ending_of(-9), ending_of(3)) == ("was ended by signal 9", "ended with exit code 3")
 
 
 @needs_linux

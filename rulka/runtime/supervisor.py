@@ -22,24 +22,8 @@ from typing import NoReturn, cast
 import torch
 
 from rulka.errors import UserError
-from rulka.processes import (
-    STOP_GRACE_S,
-    RestartBudget,
-    end_with_parent,
-    environment,
-    how_it_ended,
-    interrupts_blocked,
-)
-from rulka.runtime.messages import (
-    BlockFilled,
-    Failed,
-    FromWorker,
-    Heartbeat,
-    Seen,
-    Stop,
-    Taught,
-    ToWorker,
-)
+from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, ending_of, environment, interrupts_blocked
+from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, Seen, Stop, Taught, ToWorker
 
 HEARTBEAT_S = 1.0
 """Time between heartbeats."""
@@ -194,7 +178,7 @@ class Supervisor:
         worker.connection.close()
         if silent_s is not None:
             return f"said nothing for {silent_s:.0f} s while {worker.activity}"
-        return how_it_ended(worker.process.exitcode or 0)
+        return ending_of(worker.process.exitcode or 0)
 
 
 def _said(worker: Worker) -> Iterator[Facts]:
