@@ -164,7 +164,7 @@ def test_what_is_wrong_is_said_with_array_and_count() -> None:
     for number, (keywords, said) in enumerate(
         (
             ({"reward": 1e300}, "{} fails in its step: ValueError: 2 of the 2 numbers of the reward are not finite"),
-            ({"reward": "text"}, "{} fails in its step: ValueError: .*"),
+            ({"reward": "text"}, "{} fails in its first random steps: ValueError: .*"),
             (
                 {"shown": np.array([1.0, np.inf, 0.0])},
                 "{} fails in its first random steps: .* 16 of the 48 numbers of what it shows",

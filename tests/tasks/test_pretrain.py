@@ -146,7 +146,7 @@ def test_an_encoder_that_tells_no_frames_apart_is_said_to(
     monkeypatch.setattr("tests.conftest.synthetic_race", alike)
     frames_dir, _ = write_frames(num_races=2, num_frames=20)
     run(frames_dir, tmp_path / "encoder", epochs=1, objective=OBJECTIVES["simclr"])
-    assert "no better than 3.689, as if no frames were told apart" in capsys.readouterr().err
+    assert "no better than 3.714, as if no frames were told apart" in capsys.readouterr().err
 
 
 def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:
