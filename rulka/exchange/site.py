@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
+from urllib3.util import parse_url
 
 from rulka.errors import UserError
 
@@ -135,12 +136,12 @@ class MapQuery:
 
 def _connections(url: str) -> urllib3.PoolManager:
     """Returns connections to a site, by the proxy of the environment where it names one; urllib3 alone asks none."""
-    site, proxies, headers = urllib3.util.parse_url(url), getproxies(), {"User-Agent": USER_AGENT}
+    site, proxies, headers = parse_url(url), getproxies(), {"User-Agent": USER_AGENT}
     proxy = proxies.get(site.scheme or "", proxies.get("all"))
     if proxy is None or proxy_bypass(site.host or ""):
         return urllib3.PoolManager(headers=headers, timeout=TIMEOUT_S)
     try:
-        login = urllib3.make_headers(proxy_basic_auth=unquote(urllib3.util.parse_url(proxy).auth or ""))
+        login = urllib3.make_headers(proxy_basic_auth=unquote(parse_url(proxy).auth or ""))
         return urllib3.ProxyManager(proxy, headers=headers, proxy_headers=login, timeout=TIMEOUT_S)
     except urllib3.exceptions.HTTPError as error:
         message = f"the proxy for {url} cannot be used: {error}"

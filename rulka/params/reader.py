@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -14,6 +14,8 @@ from rulka.graph import PARAMS_FILE, read_graph, sections_of_stage
 from rulka.params.problems import problems_of
 from rulka.params.sections import Params
 from rulka.section import Section
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 class ParamsError(UserError):
@@ -98,6 +100,21 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
         is_unknown = any(problem["type"] == "extra_forbidden" for problem in error.errors())
         hint = "`rulka params list` shows all keys; delete one that an earlier version had." if is_unknown else ""
         raise ParamsError(message, hint=hint) from error
+
+
+def with_given(section: SectionT, **given: Any) -> SectionT:
+    """Returns a section with the values that somebody has given, those that are not None, within its limits.
+
+    `model_copy`, which takes any value, is for those that are known to be possible.
+
+    Raises:
+        ParamsError: if one is out of range.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        return type(section).model_validate(dict(section) | values)
+    except ValidationError as error:
+        raise ParamsError("; ".join(problems_of(error, type(section)))) from error
 
 
 def sections_of(stage: str, params: Params) -> dict[str, Section]:

@@ -32,7 +32,7 @@ from rulka.errors import UserError, counted
 from rulka.evaluation.contest import Driver, race_all, trained_tracks
 from rulka.evaluation.race import EvaluationRaces, Policy
 from rulka.evaluation.results import RaceResult, finish_times_s
-from rulka.params import Params
+from rulka.params import Params, with_given
 from rulka.registry.kept import format_seconds
 from rulka.statistics import Interval, Scores, bootstrap_interval, mean
 from rulka.tracks.track import Track
@@ -240,7 +240,7 @@ def race_pairs(
     Raises:
         UserError: if there are no such races, or a track is named twice.
     """
-    evaluate = params.evaluate.asked_for(num_races, seed)
+    evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     _check_once(tracks)
     racers = [first] if first.name == second.name else [first, second]
     done: list[TrackPairs] = []

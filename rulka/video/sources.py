@@ -27,7 +27,7 @@ from rulka.evaluation.dataset import demonstration_results, track_and_demonstrat
 from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import RaceResult
 from rulka.folders import RACES
-from rulka.params import Params
+from rulka.params import Params, with_given
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.model import Ghost
@@ -110,7 +110,7 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
     Raises:
         UserError: if a source cannot be read, or sources are of different tracks.
     """
-    params = params.model_copy(update={"evaluate": params.evaluate.asked_for(num_races, None)})
+    params = params.model_copy(update={"evaluate": with_given(params.evaluate, num_races=num_races)})
     where = track_and_demonstrations(track, RACES)[0] if track is not None else None
     races: list[tuple[str, RaceResult]] = []
     if found.recordings:

@@ -115,12 +115,13 @@ def drive(environment: str) -> None:
     image = np.full((NUM_ENVS, *observation.image_shape), 7, np.uint8)
     floats, potential = np.full((NUM_ENVS, facts.num_floats), np.nan, np.float32), np.zeros(NUM_ENVS, np.float32)
     cars.reset_into(image, floats, potential, 0)
-    for _ in range(NUM_STEPS):
+    if isinstance(facts.actions, Choices):
+        decisions = rng.integers(facts.actions.num_choices, size=(NUM_STEPS, NUM_ENVS))
+    else:
+        decisions = rng.normal(size=(NUM_STEPS, NUM_ENVS, len(facts.actions.low)))
+    for chosen in decisions:
         assert np.isfinite(floats).all()
-        discrete = isinstance(facts.actions, Choices)
-        chosen = rng.integers(facts.actions.num_choices, size=NUM_ENVS) if discrete else None
-        size = (NUM_ENVS, 0 if discrete else len(facts.actions.low))
-        result = cars.step_into(chosen if discrete else rng.normal(size=size), image, floats, potential)
+        result = cars.step_into(chosen, image, floats, potential)
         assert np.isfinite(result.reward).all()
         assert {each.shape for each in (result.reward, result.terminated, result.truncated)} == {(NUM_ENVS,)}
     cars.close()
