@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from typing import Any
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.errors import UserError
@@ -30,6 +31,7 @@ class Outcome(StrEnum):
 
     RAN = "ran"
     RESTORED = "taken from DVC's cache"
+    FROZEN = "frozen, kept as it is"
     UNCHANGED = "nothing had changed"
 
 
@@ -38,7 +40,7 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
 
     Args:
         stage: name of the stage in `dvc.yaml`.
-        force: run it even if nothing has changed.
+        force: run it even if nothing has changed; a frozen one is not run all the same.
         say: gets each line that DVC and the stage write.
         timeout_s: seconds after which the stage is ended; waiting does not count.
 
@@ -46,15 +48,22 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
         CommandError: if the stage fails or takes too long.
         DvcError: if DVC did not say what it did.
     """
-    command = [*DVC, "repro", "--single-item", *(["--force"] if force else []), stage]
+    is_frozen = _is_frozen(read_graph()[stage])
+    # Of a frozen stage, `--force` runs nothing, and has DVC record its old output as made from the inputs of today.
+    command = [*DVC, "repro", "--single-item", *(["--force"] if force and not is_frozen else []), stage]
     while True:
         try:
-            return _outcome(stage, run_in_group(command, say, timeout_s))
+            lines = run_in_group(command, say, timeout_s)
+            return Outcome.FROZEN if is_frozen else _outcome(stage, lines)
         except CommandError as error:
             if not any(BLOCKED in line for line in error.lines):
                 raise
             say(f"waiting {ASK_AGAIN_S:.0f} s for the other DVC process")
             time.sleep(ASK_AGAIN_S)
+
+
+def _is_frozen(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("frozen"))
 
 
 def _outcome(stage: str, lines: list[str]) -> Outcome:
@@ -71,7 +80,7 @@ def _outcome(stage: str, lines: list[str]) -> Outcome:
 
 
 def with_upstream(stages: Iterable[str]) -> list[str]:
-    """Returns the stages and all whose outputs reach them, in the order of `dvc.yaml`."""
+    """Returns the stages and all whose outputs reach them, in the order of `dvc.yaml`; nothing feeds a frozen one."""
     graph = read_graph()
     writers = {path: name for name, parts in graph.items() for path in parts["outs"]}
     found: set[str] = set()
@@ -80,7 +89,8 @@ def with_upstream(stages: Iterable[str]) -> list[str]:
         stage = waiting.pop()
         if stage not in found:
             found.add(stage)
-            waiting += [writers[path] for path in graph[stage].get("deps", ()) if path in writers]
+            deps = () if _is_frozen(graph[stage]) else graph[stage].get("deps", ())
+            waiting += [writers[path] for path in deps if path in writers]
     return [name for name in graph if name in found]
 
 

@@ -37,6 +37,8 @@ def planned_at() -> datetime:
     if deployment.id is not None:
         with get_client(sync_client=True) as client:
             schedules = client.read_deployment(UUID(deployment.id)).schedules
+            planned_by = client.read_flow_run(UUID(flow_run.id)).idempotency_key or ""  # of several: names the one
+        schedules.sort(key=lambda each: str(each.id) not in planned_by)
         zone = next((found for each in schedules if (found := getattr(each.schedule, "timezone", None))), zone)
     return flow_run.scheduled_start_time.astimezone(ZoneInfo(zone))
 

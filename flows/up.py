@@ -6,6 +6,7 @@ Docker: `deploy/rulka.service`, `deploy/compose.yaml`.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import signal
@@ -27,7 +28,7 @@ from prefect.states import Cancelling, Crashed
 
 from flows.process import SAVE_GRACE_S, CommandError, child_environment, run_in_group
 from rulka.errors import UserError
-from rulka.ports import check_port, holder
+from rulka.ports import check_port, holder, no_proxy_for_loopback
 from rulka.processes import descendants, end_group, start_group
 from rulka.stage import interrupt_on_signals
 
@@ -59,6 +60,8 @@ def up(say: Callable[[str], None]) -> None:
         UserError: if they cannot start, or one of them ends or hangs.
     """
     interrupt_on_signals()
+    if (spared := no_proxy_for_loopback()) is not None:  # this process, Prefect's and those of the flows
+        os.environ["no_proxy"] = spared
     url, host, port = free_address()
     secret = password()
     client: dict[Any, Any] = {"PREFECT_API_URL": url, CLIENT_KEY: secret}

@@ -38,6 +38,8 @@ def disk_error_of(error: BaseException) -> DiskError | None:
             )
         if number in NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
             return DiskError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
+        if number == errno.ENAMETOOLONG:
+            return DiskError(_described(each), hint="Take a shorter name.")
     return None
 
 

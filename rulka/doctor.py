@@ -24,7 +24,7 @@ from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
 from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph, sections_of_stage
 from rulka.params import read_params, read_sections
-from rulka.ports import LOOPBACK, holder
+from rulka.ports import LOOPBACK, holder, no_proxy_for_loopback
 
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
@@ -193,6 +193,14 @@ def shared_memory() -> list[Finding]:
     return [_judged("shared memory", room.free >= MIN_SHARED_MEMORY_MB * 1e6, text, hint)]
 
 
+def proxy() -> list[Finding]:
+    """Checks that Prefect's own commands reach the server of `rulka up`; says nothing without a proxy."""
+    if (spared := no_proxy_for_loopback()) is None:
+        return []
+    text = "it is asked for this machine, too, so that commands of Prefect do not reach the server of `rulka up`"
+    return [Finding("proxy", State.NOTE, text, f"export no_proxy={spared}")]
+
+
 def disk() -> Finding:
     """Checks that there is room on the disk."""
     free_gb = shutil.disk_usage(".").free / 1e9
@@ -351,6 +359,7 @@ CHECKS: dict[str, Check] = {
     "memory": memory,
     "shared memory": shared_memory,
     "disk": disk,
+    "proxy": proxy,
     "params.yaml": parameters,
     "folder": folder,
     "git": git,

@@ -1,4 +1,4 @@
-"""The base of every error that a person can act on."""
+"""The base of every error that a person can act on, and how messages count."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ class UserError(ValueError):
     def for_people(self) -> str:
         """Returns the message, followed by the hint where there is one."""
         return f"{self}\n  {self.hint}" if self.hint else str(self)
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, whose plural ends in s: "1 ghost", "2 ghosts"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

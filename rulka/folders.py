@@ -29,6 +29,8 @@ RUNS = Path("runs")
 PRETRAIN_RUNS = RUNS / "pretrain"
 CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"
+REASONS_FILE = RUNS / "races_not_used.csv"
+"""Why the last run of stage `races` could use no recording: file, error, hint."""
 PRESETS_LOG = RUNS / "presets.jsonl"
 """What each preset changed that was laid over `params.yaml`, a line each, the newest last."""
 

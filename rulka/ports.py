@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from urllib.request import getproxies
 
 import psutil
 
@@ -35,6 +36,15 @@ def check_port(port: int, *, zero_takes_any: bool = False) -> None:
     free = ", or 0 for any free one" if zero_takes_any else ""
     message = f"there is no port {port}"
     raise PortNumberError(message, hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
+
+
+def no_proxy_for_loopback() -> str | None:
+    """Returns what `no_proxy` must be for programs to reach this machine's servers; None if it may stay as it is."""
+    proxies = getproxies()
+    spared = proxies.get("no", "").replace(" ", "").split(",")
+    if not proxies.keys() & {"http", "all"} or "*" in spared or set(LOOPBACK) <= set(spared):
+        return None
+    return ",".join(dict.fromkeys(filter(None, (*spared, *LOOPBACK))))
 
 
 def holder(host: str, port: int) -> str | None:

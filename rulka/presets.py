@@ -163,7 +163,7 @@ def _write(params_file: Path, text: str, notes: list[dict[str, Any]]) -> None:
     log = params_file.parent / PRESETS_LOG
     log.parent.mkdir(exist_ok=True)
     with new_file(log) as new_notes, new_file(params_file) as new_params:
-        new_params.write_text(text, encoding="utf-8")
+        new_params.write_bytes(text.encode())
         new_notes.write_text("".join(f"{json.dumps(note)}\n" for note in notes), encoding="utf-8")
 
 
@@ -178,8 +178,8 @@ def _without_header(text: str) -> str:
 def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params:
     """Returns the parameters of a training in a Gymnasium environment.
 
-    They are those of `params.yaml`, or the package's where there is none here, and over them `scratch`, what all
-    environments have in common, what this one has, and the overlays.
+    They are those of `params.yaml`, and over them `scratch`, what all environments have in common, what this one has,
+    and the overlays; of each file the package's where there is none here.
 
     Args:
         environment: its ID; a module before it makes no difference.
@@ -189,17 +189,18 @@ def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params
         PresetError: if a key is not known.
         ParamsError: if the result is not valid.
     """
-    here = PARAMS_FILE.is_file()
-    params_file, folder = (path if here else that_comes_with_the_package(path) for path in (PARAMS_FILE, PRESETS_DIR))
-    own = Path(ENVIRONMENTS, f"{environment.rpartition(':')[2]}.yaml")
+    names = ("scratch", f"{ENVIRONMENTS}/any", f"{ENVIRONMENTS}/{environment.rpartition(':')[2]}")
+    params_file, *layers = map(_nearest, (PARAMS_FILE, *(PRESETS_DIR / f"{name}.yaml" for name in names)))
     sections = resolved(read_sections(params_file), f"{params_file} is wrong")
-    for name in (Path("scratch.yaml"), Path(ENVIRONMENTS, "any.yaml"), own):
-        if name != own or (folder / name).is_file():
-            layer = read_sections(folder / name, PresetError)
-            sections = laid_over(sections, layer, (folder / name).as_posix(), PresetError)
+    for file in filter(Path.is_file, layers):  # few environments have one of their own
+        sections = laid_over(sections, read_sections(file, PresetError), file.as_posix(), PresetError)
     for overlay in overlays:
         sections = laid_over(sections, overlay, "the command line", PresetError)
     return checked_params(sections, f"the parameters for {environment} are wrong")
+
+
+def _nearest(path: Path) -> Path:
+    return path if path.is_file() else that_comes_with_the_package(path)
 
 
 def _remarks(below: list[str], name: str, changes: list[str], params: Params) -> list[str]:
@@ -232,8 +233,8 @@ def _applied_before(text: str) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """Returns a text; where it is not UTF-8, `read_sections` says so."""
-    return path.read_text(encoding="utf-8", errors="replace")
+    """Returns a text with its own ends of lines; where it is not UTF-8, `read_sections` says so."""
+    return path.read_bytes().decode(errors="replace")
 
 
 def differences(

@@ -16,11 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import parent_process, resource_tracker
+from multiprocessing import current_process, parent_process, resource_tracker
 from pathlib import Path
 from typing import IO
 
 import psutil
+
+from rulka.errors import UserError
 
 STOP_GRACE_S = 3.0
 """How long a process that has nothing to save may take to end when it is asked to."""
@@ -33,6 +35,9 @@ REBUILDING_WINDOW_S = 600.0
 
 KILL_PATIENCE_S = 5.0
 """How long the system may take to remove a process that was killed."""
+
+WITHOUT_GUARD = 87
+"""Exit code of `check_is_guarded`."""
 
 _POLL_S = 0.1
 
@@ -59,6 +64,30 @@ def _wait_for_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def check_is_guarded() -> None:
+    """Ends a process that is only importing the script of the one which started it, where that script trains again.
+
+    Nothing can be raised here: it would end the process with a traceback, and the other one would start it anew.
+    """
+    if getattr(current_process(), "_inheriting", False):
+        os._exit(WITHOUT_GUARD)
+
+
+def ending_of(code: int) -> str:
+    """Returns in words how a process of `multiprocessing` ended.
+
+    Raises:
+        UserError: if `check_is_guarded` ended it: so it would any other one.
+    """
+    if code == WITHOUT_GUARD:
+        message = (
+            "the script trains whenever it is imported, and each process of its training imports it:"
+            ' put what it does below `if __name__ == "__main__":`'
+        )
+        raise UserError(message)
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def cpu_seconds() -> float:

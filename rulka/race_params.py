@@ -24,7 +24,7 @@ from rulka.section import (
 class RaceEndParams(Section):
     """The end of every race, whoever drives it and whatever for; see `rulka.simulator.race_end`."""
 
-    max_race_s: RaceSeconds = key(120.0, "a race is cut after this long")
+    max_race_s: RaceSeconds = key(120.0, "a race is cut by the first decision that ends this late short of the finish")
     no_progress_s: RaceSeconds = key(2.0, "a race is cut after this long without getting further")
     min_gain_m: float = key(0.5, "getting further by less than this does not count", gt=0, le=1000)
 

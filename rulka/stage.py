@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -106,36 +105,33 @@ def output_folder(path: Path) -> Iterator[Path]:
             changed since the start; the finished output then lies in `SET_ASIDE_FOLDER`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _clean_up_after_killed(path)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    folder, old = (path.with_name(f".{path.name}.{what}") for what in ("new", "old"))
+    _clean_up_after_killed(path, folder, old)
+    folder.mkdir()
     try:
         with _locked(folder):
-            folder.chmod(0o755)
             yield folder
             run = _RUN.get()
             if run is not None and path in run.outs:
                 run.check(folder, path)
             with _INTERRUPTS.held():
-                _replace(path, folder)
+                _replace(path, folder, old)
                 if run is not None:
                     run.finished.append(path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_OLD = "-old"
-
-
-def _clean_up_after_killed(path: Path) -> None:
-    for stale in path.parent.glob(f".{path.name}-*"):
-        with _locked(stale) as is_free:
+def _clean_up_after_killed(path: Path, folder: Path, old: Path) -> None:
+    if folder.exists():
+        with _locked(folder) as is_free:
             if not is_free:
                 message = f"another process is writing {path.as_posix()} just now"
                 raise StageRunningError(message, hint="Wait until it has ended, or end it.")
-            if stale.name.endswith(_OLD) and not path.exists():  # killed between the two renames
-                stale.rename(path)
-            else:
-                shutil.rmtree(stale)
+            shutil.rmtree(folder)
+    if old.exists() and not path.exists():  # killed between the two renames
+        old.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -161,9 +157,8 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _replace(path: Path, folder: Path) -> None:
+def _replace(path: Path, folder: Path, old: Path) -> None:
     """Puts `folder` at `path`; the old content is moved aside first, so that `path` is never a mixture."""
-    old = folder.with_name(folder.name + _OLD)
     if path.exists():
         path.rename(old)
     try:

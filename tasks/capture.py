@@ -106,7 +106,7 @@ def _through_game(
             writer.add(captured)
             bar.advance(len(captured.image))
     if len(quarantine) == len(races):
-        message = f"none of {len(races)} races was the same in the game; the first: {quarantine[races[0].race_id]}"
+        message = f"no race of {len(races)} was the same in the game; the first: {quarantine[races[0].race_id]}"
         raise ReplayError(message, hint=f"Is the map {track.uid} open in the game? See docs/game.md.")
     write_quarantine(folder, quarantine)
 

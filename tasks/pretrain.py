@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,18 +29,12 @@ from rulka.datasets.card import contact_sheet
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.datasets.split import SPLITS
 from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
-from rulka.folders import (
-    ENCODER,
-    FRAMES,
-    METRICS_FILE,
-    PRETRAIN_RUNS,
-    PREVIEWS_PICTURE,
-)
+from rulka.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS, PREVIEWS_PICTURE
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import FitError, History, Lessons, fit, resumable, say_if_stopped
-from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.objectives import Objective, ViewsObjective, build_objective
 from rulka.pretraining.params import PretrainParams
 from rulka.pretraining.probes import probe_encoder, spread
 from rulka.progress import Progress
@@ -49,6 +44,8 @@ from rulka.stage import check_not_cached, output_folder, require, run_stage
 
 NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512
+NEARLY_BLIND = 0.99
+"""From this share of the loss of such an encoder on, the loss counts as no better."""
 
 
 def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path) -> None:
@@ -119,6 +116,11 @@ def _train(
             checkpoints,
         )
     say_if_stopped("pretrain", history)
+    if isinstance(objective, ViewsObjective):
+        loss, blind = history.best.train_loss, objective.blind_loss(min(pretrain.batch_size, len(train)))
+        if loss > NEARLY_BLIND * blind:
+            said = f"the loss, {loss:.3f}, is no better than {blind:.3f}, as if no frames were told apart"
+            sys.stderr.write(f"pretrain: {said}; frames that differ more, or more epochs, may help\n")
     return history
 
 

@@ -24,7 +24,7 @@ from rulka.datasets.from_recordings import (
 from rulka.datasets.params import RaceParams
 from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
-from rulka.folders import RACES, RECORDINGS, RUNS
+from rulka.folders import RACES, REASONS_FILE, RECORDINGS
 from rulka.params import Params, read_params
 from rulka.progress import Progress
 from rulka.race_settings import RaceSettings
@@ -36,9 +36,6 @@ from rulka.terminal import say
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
-
-REASONS_FILE = RUNS / "races_not_used.csv"
-"""Why no recording could be used: file, error, hint."""
 
 
 def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
@@ -77,7 +74,7 @@ def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Calla
             table = csv.writer(file)
             table.writerow(("file", "error", "hint"))
             table.writerows((item.file, item.error, item.hint) for item in error.quarantine)
-        hint = f"{error.hint} All {len(error.quarantine)} reasons are in {REASONS_FILE.as_posix()}."
+        hint = f"{error.hint} All {len(error.quarantine)} reasons: `rulka recordings quarantine`, {REASONS_FILE}."
         raise NoUsableRecordingError(str(error), hint=hint) from error
 
 
@@ -140,6 +137,7 @@ def _find_reference(params: Params, track: Track, folder: Path) -> None:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     races(read_params(), recordings_dir=RECORDINGS, out_dir=RACES)
+    REASONS_FILE.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,9 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     found = {"a.Replay.Gbx": good, "b.gbx": bad}
     monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
     assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
-    assert "DamagedError: it is damaged. Save it again.  b.gbx" in capsys.readouterr().out
+    fine, damaged = capsys.readouterr().out.splitlines()
+    assert damaged.endswith("0 samples  b.gbx: DamagedError: it is damaged. Save it again.")
+    assert fine.index("a.Replay.Gbx") == damaged.index("b.gbx"), "columns begin alike"
 
     def refused(folder: str) -> None:
         raise PermissionError(13, "Permission denied", str(folder))

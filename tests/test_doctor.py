@@ -55,7 +55,7 @@ def test_a_look_that_raises_is_a_finding_and_ends_no_other(monkeypatch: pytest.M
 def test_every_look_answers_in_an_empty_folder() -> None:
     """No dvc.yaml, params.yaml, git, nor Prefect's file."""
     found = {finding.name: finding for finding in examine()}
-    assert {name for name in CHECKS if name not in {"cluster", "game", "shared memory"}} <= found.keys()
+    assert {name for name in CHECKS if name not in {"cluster", "game", "proxy", "shared memory"}} <= found.keys()
     assert {name for name, each in found.items() if each.state is State.WRONG} >= {"params.yaml", "git", "dvc"}
     assert found["python"].state is State.OK
 
@@ -97,6 +97,20 @@ def test_a_full_disk_is_wrong_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     assert doctor.disk().state is State.OK
     monkeypatch.setattr(doctor, "MIN_DISK_GB", 1e9)
     assert "dvc gc" in doctor.disk().to_do
+
+
+def test_a_proxy_that_is_in_the_way_of_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    assert doctor.proxy() == []
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    (found,) = doctor.proxy()
+    assert (found.state, found.to_do) == (State.NOTE, "export no_proxy=127.0.0.1,localhost,::1")
+    monkeypatch.setenv("no_proxy", "example.org, localhost")
+    assert doctor.proxy()[0].to_do == "export no_proxy=example.org,localhost,127.0.0.1,::1"
+    for enough in ("*", "127.0.0.1,localhost,::1,example.org"):
+        monkeypatch.setenv("no_proxy", enough)
+        assert doctor.proxy() == []
 
 
 class TestGit:

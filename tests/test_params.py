@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from dvc.utils.serialize import parse_yaml
 
 from models.encoders.convolutions import feature_size
 from rulka.observation_params import MIN_PIXELS
 from rulka.params import Params, ParamsError, checked_params, read_params, read_sections, resolved
+from rulka.params.reader import parsed
 from rulka.pretraining.params import CloneParams
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -325,7 +327,8 @@ def test_a_message_holds_key_rule_and_value_alone() -> None:
         ("a: ä".encode("latin-1"), "is not UTF-8 text: byte 3 is 0xe4"),
         (b"a: [", "is not valid YAML"),
         (b"a: 2026-13-45", "is not valid YAML: month must be in 1..12"),
-        (b"a: 1\nb: 2\na: 3\n", "the key a comes twice"),
+        (b"a: 1\nb: 2\na: 3\n", r'found duplicate key "a" with value "3" .original value: "1"., line 3$'),
+        (b"a:\n\tb: 1\n", r"found character '\\t' that cannot start any token, line 2$"),
         (b"[" * 5000, "is not valid YAML"),
         (b"", "must hold sections of keys, not nothing"),
         (b"- 1", r"must hold sections of keys, not \[1\]"),
@@ -346,6 +349,17 @@ def test_numbers_are_written_as_dvc_reads_them(tmp_path: Path) -> None:
     path.write_text(text.replace("learning_rate: 0.002", "learning_rate: 2e-3"), encoding="utf-8")
     assert yaml.safe_load("2e-3") == "2e-3", "what plain PyYAML makes of it"
     assert read_params(path) == read_params(ROOT / "params.yaml")
+
+
+def test_scalars_are_what_dvc_takes_them_for() -> None:
+    """DVC decides by them whether a stage has changed, and writes them into `dvc.lock`."""
+    texts = (
+        "010, 1:30, 1e-3, 1_000, 0o10, 0x1f, yes, off, ~, null, 2026-11-23, '1', .5, +1., -.inf, 1e400, a:b, !!str 12"
+    )
+    for text in texts.split(", "):
+        ours, theirs = parsed(f"a: {text}")["a"], parse_yaml(f"a: {text}", "params.yaml")["a"]
+        assert (ours, type(ours)) == (theirs, type(theirs)), text
+    assert parsed("[010, 1e-3, yes, 1:30]") == [10, 0.001, "yes", "1:30"]
 
 
 def test_the_smallest_image_leaves_one_feature_map() -> None:

@@ -67,6 +67,16 @@ def test_the_last_of_two_presets_is_undone_first(params_file: Path):
         undo_preset(params_file)
 
 
+def test_undone_is_the_file_as_it_was_to_the_byte(params_file: Path):
+    odd = params_file.read_bytes().replace(b"learning_rate: 0.002", b"learning_rate:   2e-3   ").replace(b"\n", b"\r\n")
+    assert b"2e-3   " in odd
+    params_file.write_bytes(odd + b"# the end, without a new line")
+    before = params_file.read_bytes()
+    apply_preset("btr", params_file, ROOT / "presets")
+    undo_preset(params_file)
+    assert params_file.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["impala", "grpo", "dpo", "pql"])
 def test_a_preset_brings_the_section_of_its_algorithm(name: str, params_file: Path):
     before = params_file.read_text()
@@ -122,7 +132,7 @@ def test_parameters_that_cannot_be_written_are_named(params_file: Path, monkeypa
             ParamsError,
             r"^preset 'mine' does not fit .*params.yaml:\n  iqn: num_quantiles and [^\n]* even[^\n]*$",
         ),
-        ("iqn: {n_steps: 1}\niqn: {n_steps: 2}\n", PresetError, "the key iqn comes twice"),
+        ("iqn: {n_steps: 1}\niqn: {n_steps: 2}\n", PresetError, 'found duplicate key "iqn"'),
     ],
 )
 def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str, error: type, message: str):
@@ -187,6 +197,12 @@ def test_the_nearest_layer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     given = environment_params("CartPole-v1", {"train": {"max_env_steps": 7}, "ppo": {"epochs": 3}})
     assert (given.train.max_env_steps, given.ppo.epochs) == (7, 3)
     assert given.ppo.gamma == cartpole.ppo.gamma
+    Path("params.yaml").write_text("{train: {seed: 77}}\n")  # of one's own, without presets beside it
+    own = environment_params("CartPole-v1", {})
+    assert (own.train.seed, own.train.max_env_steps) == (77, 100_000)
+    Path("presets/environments").mkdir(parents=True)
+    Path("presets/environments/CartPole-v1.yaml").write_text("{train: {max_env_steps: 5}}\n")
+    assert environment_params("CartPole-v1", {}).train.max_env_steps == 5
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,15 @@ import psutil
 import pytest
 
 from rulka import processes
-from rulka.processes import RestartBudget, descendants, end_group, group_members, interrupts_blocked, start_group
+from rulka.processes import (
+    RestartBudget,
+    descendants,
+    end_group,
+    ending_of,
+    group_members,
+    interrupts_blocked,
+    start_group,
+)
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +79,22 @@ def first_words(output: Path) -> list[int]:
 def start(code: str, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         return start_group([sys.executable, "-c", code], os.environ, file)
+
+
+def test_a_script_that_is_imported_by_what_it_started_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "from rulka.processes import check_is_guarded, ending_of\n"
+        "check_is_guarded()\n"
+        "process = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "process.start(); process.join(); print(ending_of(process.exitcode))\n"
+    )
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    answer = subprocess.run([sys.executable, script], env=path, capture_output=True, text=True, check=False)
+    assert 'below `if __name__ == "__main__":`' in answer.stderr.splitlines()[-1]
+    assert answer.stderr.count("Traceback") == 1
+    assert (ending_of(-9), ending_of(3)) == ("was ended by signal 9", "ended with exit code 3")
 
 
 @needs_linux

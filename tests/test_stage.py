@@ -1,5 +1,6 @@
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rulka.disk import DiskError, check_can_hold
+from rulka.outputs import filled_folder, new_file
 from rulka.stage import StageInputError, StageRunningError, output_folder, require
 from tests.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
@@ -49,21 +51,40 @@ def test_output_folder_keeps_the_old_one_after_any_exception(tmp_path: Path, err
     assert [path.name for path in out.iterdir()] == ["old"]
 
 
-def test_output_folder_removes_what_a_killed_run_left(tmp_path: Path) -> None:
-    left = tmp_path / ".frames-abc"
-    left.mkdir()
-    other = tmp_path / ".encoder-abc"
-    other.mkdir()
-    with output_folder(tmp_path / "frames"):
-        assert not left.exists()
-    assert other.exists()
+def test_output_folder_removes_what_a_killed_run_left_and_of_its_own_alone(tmp_path: Path) -> None:
+    """Whatever its name holds: marks of patterns, spaces, or the beginning of another one's name."""
+    names = ("frames", "frames-2", "frames.new", "o[1]", "o1", "o*", "ä ö", "'x\"", "-", "\udcff")
+    left = {name: tmp_path / f".{name}.new" for name in names}
+    for folder in left.values():
+        folder.mkdir()
+    for name, folder in left.items():
+        (folder / "half").touch()
+        with output_folder(tmp_path / name) as beside:
+            assert beside == folder
+            assert list(beside.iterdir()) == []
+        assert not folder.exists()
+        assert (tmp_path / name).is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_the_umask_decides_who_may_read_outputs(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with output_folder(tmp_path / "frames"), filled_folder(tmp_path / "shown") as inside:
+            (inside / "deep").mkdir()
+            with new_file(inside / "file") as file:
+                file.touch()
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"frames": 0o750, "shown": 0o750, "deep": 0o750, "file": 0o640}
 
 
 def test_output_folder_leaves_alone_what_another_process_is_writing(tmp_path: Path) -> None:
     writer = start_stage(tmp_path, WORK)
     assert writer.stdout is not None
     child = int(writer.stdout.readline())
-    (beside,) = tmp_path.glob(".out-*")
+    beside = tmp_path / ".out.new"
     with pytest.raises(StageRunningError, match="another process is writing"), output_folder(tmp_path / "out"):
         pass
     assert (beside / "half").exists()
@@ -71,15 +92,15 @@ def test_output_folder_leaves_alone_what_another_process_is_writing(tmp_path: Pa
     os.kill(child, signal.SIGKILL)
     writer.communicate(timeout=PATIENCE_S)
     with output_folder(tmp_path / "out"):
-        assert not beside.exists()
+        assert not (beside / "half").exists()
 
 
 def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_moved_aside(tmp_path: Path) -> None:
-    for name in (".frames-abc", ".frames-abc-old"):
+    for name in (".frames.new", ".frames.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
     with output_folder(tmp_path / "frames"):
-        assert [path.name for path in (tmp_path / "frames").iterdir()] == [".frames-abc-old"]
+        assert [path.name for path in (tmp_path / "frames").iterdir()] == [".frames.old"]
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(
@@ -102,6 +123,7 @@ STAGE = """
 import subprocess, sys, time
 from pathlib import Path
 from rulka.errors import UserError
+from rulka.outputs import filled_folder, new_file
 from rulka.stage import output_folder, run_stage
 
 def main():

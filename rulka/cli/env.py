@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-import yaml
 
 from rulka.cli.options import AsJson, DeviceName, lines_aside, report
 from rulka.errors import UserError
@@ -18,6 +17,8 @@ from rulka.outputs import check_folder, filled_folder
 if TYPE_CHECKING:
     from rulka.artifacts import Artifact
 
+MOST_EPISODES = 10_000
+"""As many as `train.final_check_races` may be."""
 Settings = Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")]
 
 
@@ -89,8 +90,8 @@ def evaluate(
     from rulka.device import use_device
     from rulka.training.any_environment import load_environment_agent, race_in_environment
 
-    if (episodes is not None and episodes < 1) or not 0 <= seed < 2**32:
-        message = "--episodes is a whole number from 1, --seed one from 0 to 4294967295"
+    if (episodes is not None and not 1 <= episodes <= MOST_EPISODES) or not 0 <= seed < 2**32:
+        message = f"--episodes is a whole number from 1 to {MOST_EPISODES}, --seed one from 0 to 4294967295"
         raise UserError(message)
     _import_from_here()
     agent = load_environment_agent(folder)
@@ -107,14 +108,16 @@ def _import_from_here() -> None:
 
 def _overlay(setting: str) -> dict[str, Any]:
     """Returns the section that KEY=VALUE sets, with that key alone."""
+    from rulka.params.reader import parsed
+
     key, sign, text = setting.partition("=")
     names = key.split(".")
     if not sign or not all(names):
         message = f"{setting!r} sets nothing"
         raise UserError(message, hint="Write KEY=VALUE, such as ppo.clip=0.1; keys are those of params.yaml.")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        value = parsed(text)
+    except ValueError as error:
         message = f"the value of {key} is not valid YAML: {text!r}"
         raise UserError(message) from error
     return reduce(lambda inner, name: {name: inner}, reversed(names), value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, report
+from rulka.errors import counted
 from rulka.folders import FRAMES, RACES
 from rulka.outputs import check_folder
 
@@ -60,7 +61,7 @@ def _report(written: Path, index: FrameIndex, as_json: bool) -> None:
 
     stage, num_frames = stage_writing(written), sum(race.num_frames for race in index.races)
     facts = {"folder": written.as_posix(), "num_frames": num_frames, "num_races": len(index.races)}
-    text = f"{num_frames:,} frames of {len(index.races)} races: {written.as_posix()}"
+    text = f"{counted(num_frames, 'frame')} of {counted(len(index.races), 'race')}: {written.as_posix()}"
     if stage:
         text += f"\nstage {stage} writes there too: `dvc freeze {stage}` keeps these, `dvc unfreeze {stage}` ends that"
     report(facts | {"written_by_stage": stage}, lambda: text, as_json)

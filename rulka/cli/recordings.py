@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulka.cli.options import AsJson, lines_aside, report, say, say_json
-from rulka.errors import UserError
-from rulka.folders import RACES, RECORDINGS
+from rulka.errors import UserError, counted
+from rulka.folders import RACES, REASONS_FILE, RECORDINGS
 from rulka.outputs import check_file, check_folder
 from rulka.stage import EXIT_USER_ERROR
 
@@ -47,15 +48,22 @@ def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
 def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
     """Show which recordings the stage `races` did not use, by reason, and what can be done about it.
 
+    If its last run could use none, and so left the dataset as it was, that run counts.
+
     Example: `rulka recordings quarantine --json`
 
     Args:
         races: folder of the race dataset.
         as_json: print a list of objects with file, error and hint.
     """
-    from rulka.datasets.races import load_quarantine
+    from rulka.datasets.races import QuarantinedFile, load_quarantine
 
-    found = load_quarantine(races)
+    if races == RACES and REASONS_FILE.is_file():
+        with REASONS_FILE.open(encoding="utf-8", newline="") as file:
+            _, *rows = csv.reader(file)
+        found = tuple(QuarantinedFile(*row) for row in rows)
+    else:
+        found = load_quarantine(races)
     report([asdict(item) for item in found], lambda: _by_reason(found), as_json)
 
 
@@ -126,8 +134,9 @@ def fetch(  # noqa: PLR0913
         else:
             say(f"fetching from {site.url} into {out}; Ctrl-C stops, run again goes on")
             fetched = fetch(site, query, out, num_replays=replays, environment=environment, say=say)
-            counts = f"{fetched.num_new} files fetched, {fetched.num_known} known before"
-            say(f"{fetched.num_maps} maps: {counts}, {fetched.num_rejected} not taken (see {out / REJECTED})")
+            counts = f"{counted(fetched.num_maps, 'map')}: {counted(fetched.num_new, 'file')} fetched, "
+            counts += f"{fetched.num_known} known before, {fetched.num_rejected} not taken"
+            say(f"{counts} (see {out / REJECTED})")
             found = asdict(fetched)
     if as_json:
         say_json(found)
@@ -159,7 +168,8 @@ def _line(summary: dict[str, Any]) -> str:
     race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
     counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
     problem = ". ".join(text for text in (summary["error"], summary["hint"]) if text)
-    return f"{summary['kind'] or '?':10}{race}  {problem or counts}  {summary['file']}"
+    # What is wrong comes last: it is as long as it likes, and columns begin alike.
+    return f"{summary['kind'] or '?':10}{race}  {counts}  {summary['file']}" + (f": {problem}" if problem else "")
 
 
 def _lines(summary: dict[str, Any]) -> str:

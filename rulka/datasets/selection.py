@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rulka.datasets.params import SelectParams
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
-from rulka.errors import UserError
+from rulka.errors import UserError, counted
 from rulka.recordings.alignment import device_of
 from rulka.recordings.model import Ghost, Recording
 
@@ -84,5 +84,5 @@ def summary_of(dataset: RaceDataset) -> str:
     quarantine = dataset.quarantine
     reasons = Counter(item.error.split(":")[0].removesuffix("Error") for item in quarantine)
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=lambda one: (-one[1], one)))
-    used = f"{len(dataset.races)} races of {len(dataset.tracks)} maps used, {len(quarantine)} not used"
-    return used + (f": {listed}" if listed else "")
+    used = f"{counted(len(dataset.races), 'race')} of {counted(len(dataset.tracks), 'map')} used"
+    return f"{used}, {len(quarantine)} not used" + (f": {listed}" if listed else "")

@@ -8,7 +8,10 @@ and what the environment shows in numbers follows, part after part.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import math
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +36,8 @@ WHOLE = ""
 """Stands for the name of a part where an observation is one array and no dictionary."""
 MOST_ACTIONS = 255
 """Blocks of experience hold an action's index in a byte, of which the largest says that nobody has written it."""
+MOST_BOUND = 1e38
+"""Networks compute in float32, which ends a little further out."""
 CHANNELS = (1, 3)
 RANDOM_ENVS, RANDOM_STEPS = 16, 512
 """Environments, and steps of each by random actions, whose numbers the normalisation is measured on."""
@@ -104,9 +109,23 @@ def read_facts(environment: str) -> EnvironmentFacts:
         made.close()
 
 
+@contextmanager
+def _blaming(environment: str, part: str) -> Iterator[None]:
+    """Turns what an environment raises into one sentence; what is wrong with its name goes through."""
+    try:
+        yield
+    except (UserError, gymnasium.error.Error, ImportError):
+        raise
+    except Exception as error:  # whatever somebody else's code raises
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{environment} fails in its {part}: {type(error).__name__}: {error}"
+        raise UnfitEnvironmentError(message, hint=f"It comes from {place.filename}, line {place.lineno}.") from error
+
+
 def _make(environment: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
     try:
-        made = gymnasium.make_vec(environment, num_envs)
+        with _blaming(environment, "constructor"):
+            made = gymnasium.make_vec(environment, num_envs)
     except (gymnasium.error.Error, ImportError) as error:
         message = f"{environment} cannot be made: {error}"
         hint = (
@@ -142,6 +161,9 @@ def _read_observation(environment: str, space: spaces.Space[Any]) -> tuple[str |
                 " of one dimension; a Dict has one image and vectors. " + WRAPPED
             )
             raise UnfitEnvironmentError(message, hint=hint)
+    if not images and not count:
+        message = f"{environment} shows nothing: {space}"
+        raise UnfitEnvironmentError(message, hint="Agents decide by what they see: let it show a number at least.")
     if len(images) > 1:
         message = f"{environment} shows {len(images)} images, {', '.join(images)}, and agents see one"
         raise UnfitEnvironmentError(message, hint=WRAPPED)
@@ -164,7 +186,7 @@ def _read_actions(environment: str, space: spaces.Space[Any]) -> ActionSpace:
         message = f"{environment} takes actions of {space}, and agents choose from Discrete or from a Box of floats"
         raise UnfitEnvironmentError(message, hint=WRAPPED)
     low, high = (np.ravel(end).astype(float) for end in (space.low, space.high))
-    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+    if not low.size or not ((low > -MOST_BOUND) & (low < high) & (high < MOST_BOUND)).all():
         message = f"{environment} takes actions of {space}, and agents choose within finite bounds, the lower one first"
         raise UnfitEnvironmentError(message, hint=WRAPPED)
     return Intervals(tuple(low.tolist()), tuple(high.tolist()))
@@ -188,7 +210,7 @@ class Episodes:
         Raises:
             UnfitEnvironmentError: see `read_facts`.
         """
-        self._envs = _make(environment, num_envs)
+        self._environment, self._envs = environment, _make(environment, num_envs)
         space, actions = self._envs.single_observation_space, self._envs.single_action_space
         self._image, self._numbers, _ = _read_observation(environment, space)
         _read_actions(environment, actions)
@@ -201,19 +223,27 @@ class Episodes:
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
         """Starts all episodes anew and writes images [N, L, H, W], floats [N, F] and potentials [N], which are 0."""
-        observed, _ = self._envs.reset(seed=seed)
-        self._is_over[:] = False
-        self._write(observed, np.ones_like(self._is_over), image_out, floats_out, potential_out)
+        with _blaming(self._environment, "reset"):
+            observed, _ = self._envs.reset(seed=seed)
+            self._is_over[:] = False
+            self._write(observed, np.ones_like(self._is_over), image_out, floats_out, potential_out)
 
     def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
         """Takes one decision in every environment, [N] indices or [N, D] numbers; one that is over is reset instead."""
         is_reset = self._is_over.copy()
-        observed, reward, terminated, truncated, _ = self._envs.step(self._meant(actions))
-        terminated = np.array(terminated, np.bool_)
-        truncated = np.array(truncated, np.bool_) & ~terminated
-        self._is_over = terminated | truncated
-        self._write(observed, is_reset, image_out, floats_out, potential_out)
-        return StepResult.without_track(np.array(reward, np.float32), terminated, truncated, is_reset)
+        with _blaming(self._environment, "step"):
+            observed, *told, _ = self._envs.step(self._meant(actions))
+            if any(np.shape(each) != is_reset.shape for each in told):
+                message = f"reward, terminated, truncated have shapes {[np.shape(each) for each in told]}"
+                raise ValueError(message)
+            with np.errstate(over="ignore"):
+                reward = np.array(told[0], np.float32)
+            _check_finite("the reward", reward)
+            terminated, truncated = (np.array(each, np.bool_) for each in told[1:])
+            truncated &= ~terminated
+            self._is_over = terminated | truncated
+            self._write(observed, is_reset, image_out, floats_out, potential_out)
+        return StepResult.without_track(reward, terminated, truncated, is_reset)
 
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
@@ -258,11 +288,16 @@ class Episodes:
 
 def _write_numbers(parts: Mapping[str, NDArray], names: tuple[str, ...], out: NDArray[np.float32]) -> None:
     """Writes parts [N, ...] side by side into [N, F - 1]."""
-    begin = 0
-    for name in names:
-        columns = parts[name].reshape(len(out), -1)
-        out[:, begin : begin + columns.shape[1]] = columns
-        begin += columns.shape[1]
+    columns = [parts[name].reshape(len(out), math.prod(parts[name].shape[1:])) for name in names]
+    with np.errstate(over="ignore"):
+        np.concatenate([np.empty((len(out), 0)), *columns], axis=1, out=out, casting="unsafe")
+    _check_finite("what it shows", out)
+
+
+def _check_finite(what: str, values: NDArray[np.float32]) -> None:
+    if num_wrong := np.count_nonzero(~np.isfinite(values)):
+        message = f"{num_wrong} of the {values.size} numbers of {what} are not finite in float32"
+        raise ValueError(message)
 
 
 def _grey(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -338,7 +373,8 @@ def measure_normalisation(facts: EnvironmentFacts, seed: int) -> Normalisation:
     mean[0], std[0] = reference.mean[clock][0], reference.std[clock][0]
     if facts.numbers:
         envs = _make(facts.environment, RANDOM_ENVS)
-        mean[1:], std[1:] = _moments(envs, facts, seed)
+        with _blaming(facts.environment, "first random steps"):
+            mean[1:], std[1:] = _moments(envs, facts, seed)
         envs.close()
     return Normalisation(mean, std)
 

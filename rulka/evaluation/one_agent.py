@@ -14,7 +14,7 @@ from rulka.evaluation.dataset import track_and_demonstrations
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.folders import RACES
-from rulka.params import Params
+from rulka.params import Params, with_given
 
 
 def evaluate_agent(
@@ -44,7 +44,7 @@ def evaluate_agent(
     Raises:
         UserError: if the agent, the track or the race dataset is missing or damaged, or there are no such races.
     """
-    evaluate = params.evaluate.asked_for(num_races, seed)
+    evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     where, demonstrations = track_and_demonstrations(track, races_dir)
     races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
     driver = agent_driver(agent_dir, races, device)

@@ -12,9 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Generic, TypeVar
+from urllib.parse import unquote
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
+from urllib3.util import parse_url
 
 from rulka.errors import UserError
 
@@ -131,6 +134,22 @@ class MapQuery:
         return {name: str(value) for name, value in asked.items() if value not in ("", None)}
 
 
+def _connections(url: str) -> urllib3.PoolManager:
+    """Returns connections to a site, by the proxy of the environment where it names one; urllib3 alone asks none."""
+    site, proxies, headers = parse_url(url), getproxies(), {"User-Agent": USER_AGENT}
+    proxy = proxies.get(site.scheme or "", proxies.get("all"))
+    if proxy is None or proxy_bypass(site.host or ""):
+        return urllib3.PoolManager(headers=headers, timeout=TIMEOUT_S)
+    try:
+        login = urllib3.make_headers(proxy_basic_auth=unquote(parse_url(proxy).auth or ""))
+        return urllib3.ProxyManager(proxy, headers=headers, proxy_headers=login, timeout=TIMEOUT_S)
+    except urllib3.exceptions.HTTPError as error:
+        message = f"the proxy for {url} cannot be used: {error}"
+        raise UnavailableError(
+            message, hint="Correct http_proxy or https_proxy, or name the site in no_proxy."
+        ) from error
+
+
 class Site:
     """An exchange, asked at most so many times a second.
 
@@ -152,7 +171,7 @@ class Site:
             )
             raise UserError(message, hint="One a second is what the site is asked by default.")
         self.url, self._between_s, self._next_s = url.rstrip("/"), 1 / requests_per_s, time.monotonic()
-        self._pool = urllib3.PoolManager(headers={"User-Agent": USER_AGENT}, timeout=TIMEOUT_S)
+        self._pool = _connections(self.url)
 
     def maps(self, query: MapQuery) -> Iterator[MapEntry]:
         """Yields the maps that fit a query, in the order of the site, page by page as they are needed.

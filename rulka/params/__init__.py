@@ -17,5 +17,6 @@ from rulka.params.reader import (
     resolved,
     sections_of,
     that_comes_with_the_package,
+    with_given,
 )
 from rulka.params.sections import Params, keys_of

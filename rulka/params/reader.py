@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rulka.errors import UserError
 from rulka.graph import PARAMS_FILE, read_graph, sections_of_stage
@@ -15,25 +15,11 @@ from rulka.params.problems import problems_of
 from rulka.params.sections import Params
 from rulka.section import Section
 
+SectionT = TypeVar("SectionT", bound=Section)
+
 
 class ParamsError(UserError):
     """`params.yaml` is missing or wrong; the message names every offending key."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as DVC reads it too: `1e-3` is a number, and a key that comes twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} comes twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
 
 
 def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dict[str, Any]:
@@ -54,7 +40,7 @@ def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dic
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
         raise error_class(message, hint="Save it again as UTF-8, or take it from the repository.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         message = f"{path} is not valid YAML: {error}"
         raise error_class(message) from error
     if not isinstance(data, dict):
@@ -73,8 +59,19 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
 
 
 def parsed(text: str) -> Any:
-    """Returns what YAML says, with numbers as DVC reads them, or raises yaml.YAMLError or ValueError."""
-    return yaml.load(text, _Loader)  # a SafeLoader
+    """Returns what YAML 1.2 says, read as DVC reads it: 010 is 10, 1e-3 a number, and 1:30 a text.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return YAML(typ="safe", pure=True).load(text)  # libyaml's errors do not name a tab
+    except MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        message = f"{error.problem}{where}"
+        raise ValueError(message) from error
+    except YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def resolved(sections: dict[str, Any], what_is_wrong: str) -> dict[str, Any]:
@@ -103,6 +100,21 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
         is_unknown = any(problem["type"] == "extra_forbidden" for problem in error.errors())
         hint = "`rulka params list` shows all keys; delete one that an earlier version had." if is_unknown else ""
         raise ParamsError(message, hint=hint) from error
+
+
+def with_given(section: SectionT, **given: Any) -> SectionT:
+    """Returns a section with the values that somebody has given, those that are not None, within its limits.
+
+    `model_copy`, which takes any value, is for those that are known to be possible.
+
+    Raises:
+        ParamsError: if one is out of range.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        return type(section).model_validate(dict(section) | values)
+    except ValidationError as error:
+        raise ParamsError("; ".join(problems_of(error, type(section)))) from error
 
 
 def sections_of(stage: str, params: Params) -> dict[str, Section]:

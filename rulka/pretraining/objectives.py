@@ -169,6 +169,11 @@ class ViewsObjective(Objective):
         """Returns the loss [] of the projections [B, P] of two views."""
         raise NotImplementedError
 
+    def blind_loss(self, num_frames: int) -> float:
+        """Returns the loss of a batch in which all views look alike, as to a network that tells nothing apart."""
+        alike = torch.ones(num_frames, self.params.projection)
+        return float(self.compare(alike, alike))
+
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns one random view of every image."""
         return random_view(_normal(image), self.params, generator)

@@ -28,11 +28,11 @@ from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError
 from rulka.device import CPU
-from rulka.errors import UserError
+from rulka.errors import UserError, counted
 from rulka.evaluation.contest import Driver, race_all, trained_tracks
 from rulka.evaluation.race import EvaluationRaces, Policy
 from rulka.evaluation.results import RaceResult, finish_times_s
-from rulka.params import Params
+from rulka.params import Params, with_given
 from rulka.registry.kept import format_seconds
 from rulka.statistics import Interval, Scores, bootstrap_interval, mean
 from rulka.tracks.track import Track
@@ -240,7 +240,7 @@ def race_pairs(
     Raises:
         UserError: if there are no such races, or a track is named twice.
     """
-    evaluate = params.evaluate.asked_for(num_races, seed)
+    evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     _check_once(tracks)
     racers = [first] if first.name == second.name else [first, second]
     done: list[TrackPairs] = []
@@ -282,9 +282,9 @@ def verdict(found: dict[str, Any]) -> str:
     low, high = found["lead_interval"]
     names = ", ".join(entry["name"] for entry in found["tracks"])
     compared = (
-        f"{found['pairs']} pairs of races from the same starts, from seed {found['seed']}, on {names}: mean lead of "
-        f"{found['first']} {100 * found['lead']:+.2f} % of the track, "
-        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
+        f"{counted(found['pairs'], 'pair')} of races from the same starts, from seed {found['seed']}, on {names}: "
+        f"mean lead of {found['first']} {100 * found['lead']:+z.2f} % of the track, "
+        f"95 % interval {100 * low:+z.2f} to {100 * high:+z.2f}"
     )
     if found["winner"]:
         return f"{found['winner']} wins. {compared}."
@@ -301,9 +301,9 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
         f"{_yes(first['trained_on'])} / {_yes(second['trained_on'])}",
         f"{first['finished']} / {second['finished']} of {first['races']}",
         f"{format_seconds(first['median_time_s'])} / {format_seconds(second['median_time_s'])}",
-        "-" if gain_s is None else f"{gain_s:+.2f} s",
-        f"{100 * entry['lead']:+.2f} %",
-        f"{100 * low:+.2f} to {100 * high:+.2f}",
+        "-" if gain_s is None else f"{gain_s:+z.2f} s",
+        f"{100 * entry['lead']:+z.2f} %",
+        f"{100 * low:+z.2f} to {100 * high:+z.2f}",
     )
 
 

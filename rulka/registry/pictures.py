@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
+from rulka.errors import counted
 from rulka.params import Params
 from rulka.progress import Progress
 from rulka.registry.pairs import Comparison, Racer, TrackPairs, interval_of
@@ -58,7 +59,8 @@ def _leads(comparison: Comparison) -> Figure:
     axes.set_xlabel(
         "{} ahead   \N{LEFTWARDS ARROW}   part of the track   \N{RIGHTWARDS ARROW}   {} ahead".format(*names)
     )
-    axes.set_title(f"Lead of {comparison.first.name} in {comparison.num_pairs} pairs, mean and 95 % interval")
+    pairs = counted(comparison.num_pairs, "pair")
+    axes.set_title(f"Lead of {comparison.first.name} in {pairs}, mean and 95 % interval")
     return figure
 
 

@@ -13,6 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 
+from rulka.errors import counted
 from rulka.evaluation.results import (
     MPS_TO_KMH,
     Evaluation,
@@ -76,8 +77,8 @@ def _panels(evaluation: Evaluation) -> list[tuple[str, list[RaceResult]]]:
 def _title(label: str, races: list[RaceResult]) -> str:
     best = best_race(races)
     if best is None or best.time_s is None:
-        return f"{label}: none of {len(races)} races finished"
-    return f"{label}: {len(races)} races, the best ({best.time_s:.2f} s) in colour"
+        return f"{label}: none of {counted(len(races), 'race')} finished"
+    return f"{label}: {counted(len(races), 'race')}, the best ({best.time_s:.2f} s) in colour"
 
 
 def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale: Normalize) -> None:

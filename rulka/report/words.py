@@ -35,7 +35,7 @@ def seconds(time_s: float | None, digits: int = 2) -> str:
 
 def signed(time_s: float) -> str:
     """Returns a difference of times with its sign."""
-    return f"{time_s:+.2f}{THIN}s".replace("-", MINUS)
+    return f"{time_s:+z.2f}{THIN}s".replace("-", MINUS)
 
 
 def percent(interval: Sequence[float]) -> str:

@@ -10,6 +10,7 @@ explore, so they make none.
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -32,6 +33,8 @@ RECORD_FILE = "record.npz"
 [T] uint8, one entry for each decision; and what the agent thought of every action before it, [T, A] float32: IQN's mean
 Q-values as `q_value`, PPO's policy as `probability`. The action's is the largest number. Decisions of K actions have
 `action` [T, K] and `q_value` [T, K, A]; those that are K numbers `action` [T, K] float32."""
+MOST_DECISIONS = 30_000
+"""Of a greedy episode, where nothing else ends it, as `race_end` does races; Gymnasium's longest have 27,000."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -205,7 +208,7 @@ class GreedyCheck:
         is_racing = np.ones(self._num_cars, bool)
         finished, time_ms = np.zeros(self._num_cars, bool), np.zeros(self._num_cars, np.int64)
         progress_m, total_reward = np.zeros(self._num_cars), np.zeros(self._num_cars)
-        while is_racing.any() if only is None else is_racing[only]:
+        for _ in range(MOST_DECISIONS) if self._is_by_return else itertools.count():
             result = self._step(on_decided)
             total_reward[is_racing] += result.reward[is_racing]
             ended = is_racing & (result.terminated | result.truncated)
@@ -213,6 +216,10 @@ class GreedyCheck:
             time_ms[ended], progress_m[ended] = result.race_time_ms[ended], result.progress_m[ended]
             is_racing &= ~ended
             self._on_step()
+            if not (is_racing.any() if only is None else is_racing[only]):
+                break
+        else:
+            _LOGGER.warning("%d greedy episodes are cut after %d decisions", is_racing.sum(), MOST_DECISIONS)
         return RaceOutcomes(finished, time_ms, progress_m, total_reward)
 
     def _step(self, on_decided: Callable[[NDArray[np.int64]], None] | None) -> StepResult:

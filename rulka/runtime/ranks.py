@@ -42,7 +42,7 @@ from rulka.agents.quantisation import Quantiser
 from rulka.agents.ranks import Ranks
 from rulka.device import CPU, choose_device, weights_on_host
 from rulka.errors import UserError
-from rulka.processes import STOP_GRACE_S, end_with_parent, environment, interrupts_blocked
+from rulka.processes import STOP_GRACE_S, end_with_parent, ending_of, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.collectors import Collectors
 from rulka.runtime.experience_files import ExperienceFiles
@@ -477,8 +477,7 @@ class RankProcesses:
             if not isinstance(ended, ProcessExitedException):
                 message = f"{name} ended by an error\n{ended.msg.strip()}"
                 raise RankError(message) from ended
-            code = ended.exit_code
-            message = f"{name} was ended by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
+            message = f"{name} {ending_of(ended.exit_code)}"
             raise RanksApartError(message) from ended
 
 

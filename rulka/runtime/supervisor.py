@@ -21,17 +21,9 @@ from typing import NoReturn, cast
 
 import torch
 
-from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, environment, interrupts_blocked
-from rulka.runtime.messages import (
-    BlockFilled,
-    Failed,
-    FromWorker,
-    Heartbeat,
-    Seen,
-    Stop,
-    Taught,
-    ToWorker,
-)
+from rulka.errors import UserError
+from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, ending_of, environment, interrupts_blocked
+from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, Seen, Stop, Taught, ToWorker
 
 HEARTBEAT_S = 1.0
 """Time between heartbeats."""
@@ -47,8 +39,8 @@ Facts = BlockFilled | Seen | Taught
 """Messages of processes, beside those about themselves."""
 
 
-class WorkerCrashError(RuntimeError):
-    """A process crashed again and again; the message holds its traceback."""
+class WorkerCrashError(UserError):
+    """A process crashed again and again; the message holds its last error, with a traceback where that is a defect."""
 
 
 @dataclass
@@ -186,8 +178,7 @@ class Supervisor:
         worker.connection.close()
         if silent_s is not None:
             return f"said nothing for {silent_s:.0f} s while {worker.activity}"
-        code = worker.process.exitcode or 0
-        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return ending_of(worker.process.exitcode or 0)
 
 
 def _said(worker: Worker) -> Iterator[Facts]:
@@ -261,9 +252,10 @@ def work_for_learner(make_work: MakeWork, connection: Connection) -> NoReturn:
         work.run()
     except (EOFError, ConnectionError):
         code = 1
-    except Exception:
+    except Exception as error:
         with suppress(ConnectionError):
-            connection.send(Failed(traceback.format_exc()))
+            is_defect = not isinstance(error, UserError)
+            connection.send(Failed(traceback.format_exc() if is_defect else error.for_people()))
         code = 1
     # There is nothing to tidy up, and whoever tried would wait for threads: `work` lives until here.
     os._exit(code)

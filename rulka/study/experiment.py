@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rulka.errors import counted
 from rulka.outputs import check_file
 from rulka.study.page import format_results, write_experiment
 from rulka.study.plan import do_stages, jobs_of, read_plan
@@ -45,14 +46,15 @@ def run_experiment(
     plan = whole.chosen(cells) if cells else whole
     if page is not None:
         check_file(page, ".md")
-    say(f"{whole.file.title}: {len(plan.cells)} cells, {len(jobs_of(plan.cells))} stages. {whole.file.cost}")
+    stages = counted(len(jobs_of(plan.cells)), "stage")
+    say(f"{whole.file.title}: {counted(len(plan.cells), 'cell')}, {stages}. {whole.file.cost}")
     do_stages(plan.cells, num_processes, say)
     results = gather(whole)
     if page is not None:
         write_experiment(whole, results, page, f"rulka experiment {file.as_posix()}")
     failed = [cell.name for cell in plan.cells if cell.last.cpu_seconds is None]
     if failed:
-        message = f"{len(failed)} of {len(plan.cells)} cells did not come to their end: {', '.join(failed)}"
+        message = f"{len(failed)} of {counted(len(plan.cells), 'cell')} did not come to their end: {', '.join(failed)}"
         raise UnfinishedError(message, hint="The lines above say why. The same command tries those again, no others.")
     rows = results.rows.to_dict("records") if whole.file.measures else results.summaries(whole.file.baseline)
     return Table(format_results(whole, results), rows)

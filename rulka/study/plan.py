@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from rulka.errors import UserError
+from rulka.errors import UserError, counted
 from rulka.folders import RUNS
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph, sections_of_stage
 from rulka.params import Params, checked_params, read_sections, resolved
@@ -275,7 +275,7 @@ def do_stages(cells: Sequence[Cell], num_processes: int, say: Callable[[str], No
     """Does the stages of cells that are not done, as far as none fails that they need; see `Work.failures`."""
     jobs, work = jobs_of(cells), Work(num_processes, say)
     if len(jobs) > (left := jobs_left(jobs)):
-        say(f"{len(jobs) - left} of {len(jobs)} stages were done before")
+        say(f"{len(jobs) - left} of {counted(len(jobs), 'stage')} were done before")
 
     def end(job: Job) -> str:
         shutil.rmtree(job.folder / RUNS, ignore_errors=True)  # checkpoints and experience, large

@@ -128,6 +128,7 @@ def train_in_environment(
         EnvironmentRunError: if the parameters cannot be.
         UserError: see `rulka.training.run.check_machine` and `rulka.runtime.connect.train_run`.
     """
+    check_machine(params.train, device)
     observation = facts.seen(params.observation)
     encoder = params.encoder if observation.shows_image else UNUSED_ENCODER
     params = params.model_copy(update={"observation": observation, "encoder": encoder})
@@ -137,7 +138,6 @@ def train_in_environment(
     environment = GymnasiumEnvironment(facts, observation)
     normalisation = measure_normalisation(facts, params.train.seed)
     spec = agent_spec(params, params.train.algorithm, environment, normalisation)
-    check_machine(params.train, device)
     # Refuses what the algorithm or the encoder cannot do, before there is a folder.
     collecting_actor(spec, params.train)(0)
     sections = sections_of(params, spec.algorithm, SECTIONS)
@@ -185,7 +185,8 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
     num_cars = min(num_episodes, params.train.check_races)
     block = block_spec(spec.observation, params.train, spec.actions, len(spec.normalisation.mean))
     cars = environment.make_cars(num_cars, at_line=True)
-    check = GreedyCheck(cars, make_actor(spec, seed, device), replace(block, num_cars=num_cars), lambda: None)
+    block = replace(block, num_cars=num_cars)
+    check = GreedyCheck(cars, make_actor(spec, seed, device), block, lambda: None, is_by_return=True)
     try:
         return check.race(agent.tensors, seed, num_episodes).total_reward[:num_episodes].tolist()
     finally:

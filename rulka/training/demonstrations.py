@@ -21,6 +21,7 @@ from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
 from rulka.datasets.races import RaceDataset
 from rulka.envs.rewards import NUM_RULES, set_rewards
 from rulka.envs.scoring import score_captured
+from rulka.errors import counted
 from rulka.observation import FROM_END
 from rulka.race_params import RewardParams
 
@@ -96,7 +97,7 @@ def demonstration_blocks(
         blocks += [race_block(each, end, rewards) for each in longer_decisions(race, table)]
     if not blocks:
         _LOGGER.warning(
-            "no demonstrations are replayed: none of %d races was driven in the simulator", len(shown_races)
+            "no demonstrations are replayed: of %s none was driven in the simulator", counted(len(shown_races), "race")
         )
     return blocks
 

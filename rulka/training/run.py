@@ -29,6 +29,7 @@ from rulka.device import CPU, devices_of_learners
 from rulka.observation import NUM_FLOATS, Normalisation
 from rulka.observation_params import ObservationParams
 from rulka.params import Params
+from rulka.processes import check_is_guarded
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.specs import LearnerShare, MakeActor, MakeCars, RunSpec
@@ -239,10 +240,13 @@ def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
 def check_machine(train: TrainParams, device: torch.device) -> None:
     """Makes sure that a run can be on this machine and its cluster, as far as that is known before it.
 
+    Comes first: a script that trains without a guard must not get further in the processes of its own training.
+
     Raises:
         UserError: if there are more learners than devices, actors cannot compute in `train.acting_precision`, or there
             is no cluster.
     """
+    check_is_guarded()
     devices_of_learners(device, train.learners)
     check_acting_precision(train.acting_precision, _acting_device(train, device))
     if train.cluster == "ray":

@@ -64,7 +64,7 @@ def split_at(race: RaceResult, ghost: RaceResult | None, time_ms: int) -> tuple[
     if ghost is None or not ghost.gate_times_ms[gate]:
         return text, None
     behind_s = (split_ms - int(ghost.gate_times_ms[gate])) / 1000.0
-    return f"{text}  {behind_s:+.2f}".replace("-", "\N{MINUS SIGN}"), behind_s <= 0
+    return f"{text}  {behind_s:+z.2f}".replace("-", "\N{MINUS SIGN}"), behind_s <= 0
 
 
 def draw_hud(

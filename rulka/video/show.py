@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rulka.errors import counted
 from rulka.outputs import new_file
 from rulka.params import Params
 from rulka.video.race_video import race_frames, write_video
@@ -44,7 +45,8 @@ def show_races(
     if out is None:
         check_screen()  # before minutes of racing
     shown = gather(found, params, track, num_races, device)
-    said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.race.track.name}, {len(shown.ghosts)} ghosts"
+    title, ghosts = shown.texts.title.replace(LEFT_TO_RIGHT, ""), counted(len(shown.ghosts), "ghost")
+    said = f"{title} on {shown.race.track.name}, {ghosts}"
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:
         show_frames(race_frames(*size), params.evaluate.video_fps, said)

@@ -27,7 +27,7 @@ from rulka.evaluation.dataset import demonstration_results, track_and_demonstrat
 from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import RaceResult
 from rulka.folders import RACES
-from rulka.params import Params
+from rulka.params import Params, with_given
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.model import Ghost
@@ -110,9 +110,7 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
     Raises:
         UserError: if a source cannot be read, or sources are of different tracks.
     """
-    if num_races < 1:
-        message = f"{num_races} races are too few: at least 1 is needed"
-        raise UserError(message)
+    params = params.model_copy(update={"evaluate": with_given(params.evaluate, num_races=num_races)})
     where = track_and_demonstrations(track, RACES)[0] if track is not None else None
     races: list[tuple[str, RaceResult]] = []
     if found.recordings:
@@ -129,11 +127,11 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
     for path in found.laps:
         lap = read_reference(path, table)
         where = _same(where, track_and_demonstrations(lap.track_uid.removeprefix(UID_PREFIX), RACES)[0])
-        driven = reference_race(load_reference(path, where, params.simulator, table), _races_on(where, params, 1))
+        driven = reference_race(load_reference(path, where, params.simulator, table), _races_on(where, params))
         races.append(("Reference lap", driven))
     where = where or track_and_demonstrations(None, RACES)[0]
     networks = use_device(device) if found.agents else CPU
-    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races, networks)]
+    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, networks)]
     races = agents + races if found.first in found.agents else races + agents
     return _shown(races, where)
 
@@ -145,17 +143,16 @@ def _same(where: Track | None, other: Track) -> Track:
     return where or other
 
 
-def _agent_races(
-    folder: Path, where: Track, params: Params, num_races: int, device: torch.device
-) -> list[tuple[str, RaceResult]]:
-    races = _races_on(where, params, num_races)
+def _agent_races(folder: Path, where: Track, params: Params, device: torch.device) -> list[tuple[str, RaceResult]]:
+    races = _races_on(where, params)
     driver = agent_driver(folder, races, device)
     return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, races)]
 
 
-def _races_on(where: Track, params: Params, num_races: int) -> EvaluationRaces:
-    evaluate = params.evaluate.model_copy(update={"num_races": num_races})
-    return EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
+def _races_on(where: Track, params: Params) -> EvaluationRaces:
+    return EvaluationRaces.of(
+        where, params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    )
 
 
 def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:

@@ -31,6 +31,8 @@ from tests.cli.conftest import call
             "nowhere holds no complete artifact: meta.json is missing\n  `rulka env train`",
         ),
         ("env evaluate nowhere --episodes 0", "--episodes is a whole number from 1"),
+        ("env evaluate nowhere --episodes 10001", "--episodes is a whole number from 1 to 10000"),
+        ("env train CartPole-v1 --set train.seed=1:30", "train.seed: must be a valid integer (got '1:30')"),
         ("env evaluate nowhere --seed -1", "--seed one from 0 to 4294967295"),
     ],
 )

@@ -331,7 +331,7 @@ def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
         "d.Gbx": pad(0.1),
     }
     dataset = read(content, device="keyboard")
-    assert summary_of(dataset) == "1 races of 1 maps used, 3 not used: 2 Truncated, 1 OtherDevice"
+    assert summary_of(dataset) == "1 race of 1 map used, 3 not used: 2 Truncated, 1 OtherDevice"
     with pytest.raises(NoUsableRecordingError, match="none of the recordings") as caught:
         read(content | {f"{n:02}.Gbx": TruncatedError("it ends") for n in range(8)}, environment="Bay")
     assert len(caught.value.quarantine) == 12

@@ -167,6 +167,6 @@ def test_the_stage_uses_what_was_verified_alone(
     quarantine = {entry["race_id"]: entry["reason"] for entry in json.loads((frames / "quarantine.json").read_text())}
     assert set(quarantine) == {"tampered", "analog"}
     assert "analog inputs" in quarantine["analog"]
-    with pytest.raises(ReplayError, match="none of 1 races was the same in the game; the first: analog inputs"):
+    with pytest.raises(ReplayError, match="no race of 1 was the same in the game; the first: analog inputs"):
         run_stage(tmp_path / "none", [analog(races[0])], port, monkeypatch)
     assert not (tmp_path / "none" / "frames").exists()

@@ -111,8 +111,8 @@ class Odd(Counting):
 
     def __init__(self, observation: spaces.Space[Any] | None = None, action: spaces.Space[Any] | None = None) -> None:
         super().__init__()
-        self.observation_space = observation or self.observation_space
-        self.action_space = action or self.action_space
+        self.observation_space = self.observation_space if observation is None else observation
+        self.action_space = self.action_space if action is None else action
 
 
 for made in (Counting, Recorded, RecordedTooLong, Pictures, Target, Interrupted, Odd):

@@ -8,7 +8,7 @@ import pytest
 from flows import dvc as module
 from flows.dvc import Outcome, changed_stages, reproduce_stage
 from flows.process import CommandError
-from rulka.graph import LockFileError
+from rulka.graph import LockFileError, read_lock
 from tests.flows.conftest import DVC, change_command, dvc
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -27,6 +27,21 @@ def test_what_came_of_a_stage_is_what_dvc_says(toy_project: Path) -> None:
     shutil.rmtree("data/frames")
     assert reproduce("capture") is Outcome.RESTORED
     assert Path("data/frames/x").read_text() == "1\n"
+
+
+def test_a_frozen_stage_is_kept_and_said_to_be(toy_project: Path) -> None:
+    """What was imported is recorded; by force, too, nothing says that it was made from the inputs of today."""
+    dvc("repro")
+    dvc("freeze", "capture")
+    Path("data/frames/x").write_text("imported\n")
+    assert reproduce("capture") is Outcome.FROZEN
+    recorded = read_lock()["capture"]
+    change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
+    assert reproduce("races") is Outcome.RAN
+    assert reproduce("capture", force=True) is Outcome.FROZEN
+    assert read_lock()["capture"] == recorded
+    assert reproduce("evaluate") is Outcome.RAN
+    assert Path("data/evaluation/x").read_text() == "imported\n"
 
 
 def test_a_failed_stage_is_an_error(toy_project: Path) -> None:

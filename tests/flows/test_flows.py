@@ -27,7 +27,7 @@ from flows.pipeline import Stage, pipeline, reproduce, summary
 from flows.process import CommandError
 from rulka.errors import UserError
 from rulka.graph import read_graph
-from tests.flows.conftest import ROOT, change_command
+from tests.flows.conftest import ROOT, change_command, dvc
 from tests.flows.test_shown import shown_by
 from tests.waiting import PATIENCE_S
 
@@ -45,6 +45,8 @@ def ran(log: pytest.LogCaptureFixture) -> list[str]:
 def test_stages_and_their_summary(toy_project: Path) -> None:
     assert with_upstream(["capture"]) == ["races", "capture"]
     assert with_upstream(["evaluate", "races"]) == ["races", "capture", "evaluate"]
+    dvc("freeze", "capture")
+    assert with_upstream(["evaluate"]) == ["capture", "evaluate"], "as `dvc repro` has it"
     outcomes = {"races": Outcome.UNCHANGED, "capture": Outcome.RAN, "clone": Outcome.RESTORED, "train": Outcome.RAN}
     assert summary(outcomes) == "ran: capture, train; taken from DVC's cache: clone; nothing had changed: races"
 
@@ -222,12 +224,21 @@ class TestLate:
     ZONE = "Pacific/Kiritimati"
 
     def night(self, late: timedelta) -> State:
-        """What came of a night that began so late."""
-        schedule = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *", timezone=self.ZONE))
+        """What came of a night that began so late, by the second of the deployment's schedules."""
+        schedules = [
+            DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *", timezone=zone))
+            for zone in ("Pacific/Niue", self.ZONE)  # never of one date
+        ]
         with get_client(sync_client=True) as client:
-            deployment = client.create_deployment(client.create_flow(nightly), name="night", schedules=[schedule])
-            state = Scheduled(scheduled_time=datetime.now(UTC) - late)
-            run = client.create_flow_run_from_deployment(deployment, state=state)
+            deployment = client.create_deployment(client.create_flow(nightly), name="night", schedules=schedules)
+            known = client.read_deployment(deployment).schedules
+            (ours,) = [each.id for each in known if each.schedule.timezone == self.ZONE]
+            planned = datetime.now(UTC) - late
+            run = client.create_flow_run_from_deployment(
+                deployment,
+                state=Scheduled(scheduled_time=planned),
+                idempotency_key=f"scheduled {deployment} {ours} {planned}",  # as Prefect's scheduler writes it
+            )
             planned_by_prefect(run.id)
             run = client.read_flow_run(run.id)
             found = run_flow(nightly, flow_run=run, parameters={}, return_type="state")

@@ -106,10 +106,14 @@ class TestRaces:
         found = race_pairs(racers[0], racers[0], params, [short_track()], num_races=2, stream=stream)
         assert "2/2 races" in stream.getvalue()
         assert found.lead == 0.0
-        with pytest.raises(UserError, match="0 races are too few"):
-            race_pairs(*racers, params, [short_track()], num_races=0)
-        with pytest.raises(UserError, match="-1 is no seed"):
-            race_pairs(*racers, params, [short_track()], seed=-1)
+        for wrong, said in (
+            ({"num_races": 0}, r"num_races: must be greater than or equal to 1 \(got 0\)"),
+            ({"num_races": 10_001}, r"num_races: must be less than or equal to 10000 \(got 10001\)"),
+            ({"seed": -1}, r"seed: must be greater than or equal to 0 \(got -1\)"),
+            ({"seed": 2**32}, r"seed: must be less than 4294967296"),
+        ):
+            with pytest.raises(UserError, match=said):
+                race_pairs(*racers, params, [short_track()], **wrong)
         with pytest.raises(PairError, match="the track tiny is named twice"):
             race_pairs(*racers, params, [short_track()] * 2)
 

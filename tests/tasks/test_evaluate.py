@@ -205,7 +205,7 @@ def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.C
     assert capsys.readouterr().out == ""  # standard output is left to the JSON object
     with pytest.raises(UserError, match="neither a file nor one of tiny"):
         evaluate_agent(inputs.agent, params=small_params(), track="nowhere", num_races=None, races_dir=inputs.races)
-    with pytest.raises(UserError, match="too few"):
+    with pytest.raises(UserError, match=r"num_races: must be greater than or equal to 1 \(got 0\)"):
         evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=0, races_dir=inputs.races)
-    with pytest.raises(UserError, match="-1 is no seed"):
+    with pytest.raises(UserError, match=r"seed: must be greater than or equal to 0 \(got -1\)"):
         evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=1, seed=-1, races_dir=inputs.races)

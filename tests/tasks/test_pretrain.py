@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -23,7 +25,7 @@ from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
 from rulka.pretraining.params import PretrainParams
 from tasks.pretrain import pretrain
-from tests.conftest import Killed, sees
+from tests.conftest import Killed, sees, synthetic_race
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION = sees(64, 64)
@@ -132,6 +134,19 @@ def test_contrastive_losses_come_from_batches_of_one_size(
         assert {size for is_training, size in sizes if not is_training} == {min(batch_size, num_held_out)}
         assert metrics["train_loss"] == pytest.approx(math.log(2 * batch_size - 1), rel=1e-5)
         assert metrics["validation_loss"] == pytest.approx(math.log(2 * min(batch_size, num_held_out) - 1), rel=1e-5)
+
+
+def test_an_encoder_that_tells_no_frames_apart_is_said_to(
+    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def alike(*arguments: Any) -> Any:
+        race = synthetic_race(*arguments)
+        return replace(race, image=np.full_like(race.image, 100))
+
+    monkeypatch.setattr("tests.conftest.synthetic_race", alike)
+    frames_dir, _ = write_frames(num_races=2, num_frames=20)
+    run(frames_dir, tmp_path / "encoder", epochs=1, objective=OBJECTIVES["simclr"])
+    assert "no better than 3.714, as if no frames were told apart" in capsys.readouterr().err
 
 
 def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
+from rulka.cli.recordings import quarantine
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
 from rulka.datasets.params import RaceParams
 from rulka.datasets.races import RaceDataError, load_races
@@ -17,7 +18,7 @@ from rulka.observation import CAR
 from rulka.params import read_params
 from rulka.reference.lap import load_reference, reference_path
 from rulka.tracks.params import TrackParams
-from tasks.races import races
+from tasks.races import main, races
 from tests.tasks.conftest import content
 
 PARAMS = read_params()
@@ -132,6 +133,25 @@ def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
     assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
     assert errors["TM2020_TestBlocks.Replay.Gbx"] == "UnusablePathError"
     assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
+
+
+def test_reasons_of_a_failed_run_are_shown_until_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data/recordings").mkdir(parents=True)
+    Path("data/recordings/noise.Gbx").write_bytes(b"not a recording")
+    values = {"track": TRACK, "races": params(num_demonstrations=2)}
+    monkeypatch.setattr("tasks.races.read_params", lambda: PARAMS.model_copy(update=values))
+    with pytest.raises(UserError) as refused:
+        main()
+    assert "`rulka recordings quarantine`" in refused.value.hint
+    quarantine()
+    assert "  noise.Gbx: " in capsys.readouterr().out
+    Path("data/recordings/noise.Gbx").unlink()
+    main()
+    quarantine()
+    assert "every recording is used" in capsys.readouterr().out
 
 
 def test_reference_lap_is_stored_and_drives_again(tmp_path: Path) -> None:

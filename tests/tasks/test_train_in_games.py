@@ -153,7 +153,7 @@ def test_a_game_that_does_not_come_back_ends_the_run(
             os.kill(games.games[port].pid, signal.SIGKILL)
 
         threading.Thread(target=kill, daemon=True).start()
-        with pytest.raises(WorkerCrashError, match=rf"(?s)GameClosedError: .*127\.0\.0\.1:{port}"):
+        with pytest.raises(WorkerCrashError, match=rf"(?s)\n.*127\.0\.0\.1:{port}"):
             run.loop.run()
 
 

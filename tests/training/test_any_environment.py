@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,40 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     agent = train("small/Interrupted-v0", tmp_path / "run", small_updates(), max_env_steps=1024)
     assert agent.provenance["training"]["num_starts"] == 2
     assert agent.provenance["training"]["env_steps"] >= 1024
+
+
+def test_greedy_episodes_that_never_end_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first 40 decisions pay 2, 3, ..., 41."""
+    monkeypatch.setattr("rulka.runtime.greedy_check.MOST_DECISIONS", 40)
+    endless = small.register_with("Endless", small.Counting, length=10**9)
+    agent = train(endless, tmp_path, small_updates(), max_env_steps=256)
+    assert returns_of(agent) == [860.0] * QUICK["final_check_races"]
+    assert "greedy episodes are cut after 40 decisions" in caplog.text
+
+
+UNGUARDED = """
+from pathlib import Path
+from rulka.envs.episodes import read_facts
+from rulka.presets import environment_params
+from rulka.training.any_environment import train_in_environment
+params = environment_params("CartPole-v1", {"train": {"num_collectors": 1, "max_env_steps": 256}})
+train_in_environment(read_facts("CartPole-v1"), params, Path("runs"))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_so_at_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=path, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 1
+    assert 'put what it does below `if __name__ == "__main__":`' in answer.stderr.splitlines()[-1]
+    assert answer.stderr.count("Traceback") == 1
+    assert "starting it again" not in answer.stderr
 
 
 def test_a_run_is_known_by_what_decides_it(tmp_path: Path) -> None:
