@@ -3,7 +3,7 @@
 Deviations from it: the float head has LeakyReLU, as in IQN, so that its weights mean the same everywhere; initial
 weights are orthogonal, the policy output scaled by 0.01.
 Dimensions: B batch, H x W pixels, F floats, E image features or numbers of image tokens, W trunk width, A actions
-or choices, D numbers of the state, K numbers of a decision, Z numbers of a critic for what each is worth.
+or choices, D numbers of the state, K numbers of a decision.
 """
 
 from __future__ import annotations
@@ -173,9 +173,7 @@ class Critics(nn.Module):
     Ball et al. 2023, arXiv:2302.02948.
     """
 
-    def __init__(
-        self, num_state: int, dense_hidden: int, *, num_numbers: int, num_choices: int, num_atoms: int
-    ) -> None:
+    def __init__(self, num_state: int, dense_hidden: int, *, num_numbers: int, num_choices: int) -> None:
         """Builds both with weights from torch's global generator.
 
         Args:
@@ -183,14 +181,12 @@ class Critics(nn.Module):
             dense_hidden: width of both hidden layers.
             num_numbers: K, of the decision that is rated; 0 rates all choices.
             num_choices: A; 1 where one decision is rated.
-            num_atoms: Z.
         """
         super().__init__()
-        self._shape = num_choices, num_atoms
-        critics = (_Critic(num_state + num_numbers, dense_hidden, num_choices * num_atoms) for _ in range(NUM_CRITICS))
+        critics = (_Critic(num_state + num_numbers, dense_hidden, num_choices) for _ in range(NUM_CRITICS))
         self.each = nn.ModuleList(critics)
 
     def forward(self, state: Tensor, decision: Tensor | None = None) -> Tensor:
-        """Maps states [B, D], and decisions [B, K] in [-1, 1] where these are rated, to [2, B, A, Z] float32."""
+        """Maps states [B, D], and decisions [B, K] in [-1, 1] where these are rated, to [2, B, A] float32."""
         inputs = state if decision is None else torch.cat([state, decision.to(state.dtype)], dim=1)
-        return torch.stack([critic(inputs).unflatten(1, self._shape) for critic in self.each])
+        return torch.stack([critic(inputs) for critic in self.each])

@@ -102,7 +102,7 @@ def test_every_number_is_finite_bounded_and_a_number() -> None:
 def test_the_other_kinds_in_comments_are_valid() -> None:
     """What stands beside `dagger`, `munchausen`, `correction` and the like can be copied into its place."""
     places = {"params": ("clone.dagger", "iqn.munchausen", "iqn.prioritised")}
-    places |= {"dpo": 2 * ("dpo.pairs",), "impala": 3 * ("impala.correction",), "pql": ("pql.critic",)}
+    places |= {"dpo": 2 * ("dpo.pairs",), "impala": 3 * ("impala.correction",)}
     for name, keys in places.items():
         file = ROOT / ("params.yaml" if name == "params" else f"presets/{name}.yaml")
         comments = [line.partition("#")[2] for line in file.read_text(encoding="utf-8").splitlines() if "#" in line]
@@ -120,7 +120,6 @@ def test_the_other_kinds_in_comments_are_valid() -> None:
         ("pretrain.objective", ("autoencoder", "vae", "simclr", "vicreg")),
         ("impala.correction", ("vtrace", "one_step", "epsilon", "none")),
         ("dpo.pairs", ("online", "demonstrations")),
-        ("pql.critic", ("mean", "c51")),
     ],
 )
 def test_a_kind_alone_is_enough(key: str, kinds: tuple[str, ...]) -> None:
@@ -261,7 +260,6 @@ TEN_TRACKS = [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5
         (PQL | {"transfer.pql.heads": "fresh"}, "pql.critic_warmup_updates 1000 spares a cloned policy"),
         (PQL | {"pql.buffer_steps": 100}, "start_steps 8192 is larger than buffer_steps 100"),
         (PQL | {"pql.noise_least": 0.5}, "noise_least 0.5 is larger than noise_most 0.3"),
-        (PQL | {"pql.critic": {"kind": "c51", "atoms": 51, "least": 2.0, "most": 2.0}}, "least 2 must be smaller than"),
         (PQL | {"train.acting_precision": "int8"}, "is int8, and pql acts in train.precision: set it"),
         ({"network.analog": True}, r"iqn compares all actions, and network\.analog has no end of them"),
         ({"network.analog": True, "network.actions_per_decision": 5, "actions.ticks_per_action": 4}, "must divide act"),

@@ -589,31 +589,9 @@ class DpoParams(PolicyParams, EpochsParams):
         return True
 
 
-class MeanReturnParams(Section):
-    """Critics say what is earned on average, and their loss is the squared error."""
-
-    kind: Literal["mean"] = key("mean", "the mean return")
-
-
-class C51Params(Section):
-    """Critics say how likely each of some returns is, Bellemare et al. 2017, arXiv:1707.06887."""
-
-    kind: Literal["c51"] = key("c51", "the distribution of the return over atoms")
-    atoms: int = key(51, "returns that are told apart, at equal distances", ge=2, le=1001)
-    least: Weight = key(-10.0, "return of the first atom; smaller ones count as this")
-    most: Weight = key(40.0, "return of the last atom; larger ones count as this")
-
-    def _impossible(self) -> Iterator[str]:
-        if self.least >= self.most:
-            yield f"least {self.least:g} must be smaller than most {self.most:g}"
-
-
 class PqlParams(OffPolicyParams):
     """Parallel Q-learning, Li et al. 2023, arXiv:2307.12983."""
 
-    critic: MeanReturnParams | C51Params = key(
-        MeanReturnParams(), "what the critics say of a return", discriminator="kind"
-    )
     steps_per_critic_update: Count = key(32, "decisions for one update of the critics: beta_a:v, exactly")
     critic_updates_per_policy_update: Count = key(2, "of these for one of the policy: beta_p:v, exactly")
     policy_process: bool = key(False, "the policy learns in a process of its own, where collectors have theirs")

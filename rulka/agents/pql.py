@@ -12,7 +12,7 @@ Critics and policy see by one torso (encoder, float head, fusion), which the cri
 al. 2021, arXiv:2107.09645): what a critic says of a policy's decisions is a poor teacher of seeing. So all weights have
 one owner: torso and critics the critics' half, trunk and heads the policy's; and a half reads what the other owns.
 Dimensions: N cars, B batch, P outputs of the policy, D numbers of the state, K numbers of a decision, A choices (1
-where a decision is numbers), Z numbers of a critic for each: 1, or the atoms; L frames, H x W pixels, F floats.
+where a decision is numbers), L frames, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
-from rulka.agents.params import C51Params, MeanReturnParams, PqlParams
+from rulka.agents.params import PqlParams
 from rulka.agents.pql_actor import Decisions, Rated, decisions_of
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
@@ -53,21 +52,20 @@ WAIT_S = 0.5
 
 
 class Parts(NamedTuple):
-    """Policy and critics, and how their outputs are read."""
+    """Policy and critics, and how the policy's outputs are read."""
 
     network: ClonePolicy
     critics: Critics
     decisions: Decisions
-    returns: MeanReturns | CategoricalReturns
 
 
 def fresh_parts(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Parts:
     """Returns the policy of an agent and its critics, with the fresh weights of a seed, on a device."""
     network = spec.fresh_network(build_clone_policy, seed).to(device)
-    decisions, returns = decisions_of(spec.actions), returns_of(spec.settings.critic, device)
+    decisions = decisions_of(spec.actions)
     with seeded(seed + 1):
-        critics = decisions.make_critics(network.num_state, spec.network.dense_hidden, returns.num_atoms)
-    return Parts(network, critics.to(device), decisions, returns)
+        critics = decisions.make_critics(network.num_state, spec.network.dense_hidden)
+    return Parts(network, critics.to(device), decisions)
 
 
 class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
@@ -85,7 +83,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         parts = fresh_parts(spec, seed, device)
         super().__init__(spec, parts.network, POLICY_PARTS, seed, device)
         params = self._params
-        self.critics, self._decisions, self._returns = parts[1:]
+        self.critics, self._decisions = parts[1:]
         self._slow_network = copy.deepcopy(self.network).requires_grad_(False)
         self._slow_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.replay = make_replay(params, device, self._generators)
@@ -177,7 +175,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             with torch.set_grad_enabled(is_warm):  # before that the cloned policy goes on seeing what it has seen
                 state = self.network.state(batch.image, batch.floats, is_encoded=self.replay.has_features)
             rated = self._decisions.rate_taken(self.critics, state, batch.action)
-        loss = self._returns.loss(rated, target).mean()
+        loss = critic_loss(rated, target).mean()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         weights = [*self.critics.parameters(), *_learning(self._rates.groups, SEEING)]
@@ -186,25 +184,24 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self.num_critic_updates += 1
         self._move_slow()
         with torch.no_grad():
-            value = self._returns.mean(rated.detach())
             means.add(
                 critic_loss=loss,
-                q_mean=value.mean(),
-                q_apart=(value[0] - value[1]).abs().mean(),
-                target_mean=self._returns.mean(self._returns.as_rated(target)).mean(),
+                q_mean=rated.mean(),
+                q_apart=(rated[0] - rated[1]).abs().mean(),
+                target_mean=target.mean(),
                 grad_norm=norm,
             )
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Returns the target [B, Z] of both critics: slow ones rate what the policy would do next."""
+        """Returns the target [B] of both critics: slow ones rate what the policy would do next."""
         state, slow_state = (
             network.state(batch.next_image, batch.next_floats, is_encoded=self.replay.has_features)
             for network in (self.network, self._slow_network)
         )
         outputs = self.network.read_out(self.network.trunk(state))
         rated = self._decisions.rate(self._slow_critics, slow_state, outputs)
-        return self._returns.target(rated.numbers, rated.probability, batch.n_step_return, batch.bootstrap_discount)
+        return critic_targets(rated.values, rated.probability, batch.n_step_return, batch.bootstrap_discount)
 
     @torch.no_grad()
     def _move_slow(self) -> None:
@@ -237,14 +234,14 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     def values(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns the first critic's value [B] of the policy at images [B, L, H, W] and floats [B, F]."""
         rated = self._rate(image, floats)
-        return (rated.probability * self._returns.mean(rated.numbers[0])).sum(dim=1)
+        return (rated.probability * rated.values[0]).sum(dim=1)
 
     def _rate(self, image: Tensor, floats: Tensor) -> Rated:
         state = self.network.state(image, floats)
         return self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
 
     def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        return self._rate(image, floats).numbers
+        return self._rate(image, floats).values
 
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients and weights, by tags; changes nothing."""
@@ -320,7 +317,7 @@ class PolicyHalf:
     """
 
     def __init__(self, parts: Parts, params: PqlParams, precision: Precision) -> None:
-        self._network, self._critics, self._decisions, self._returns = parts
+        self._network, self._critics, self._decisions = parts
         self._params = params
         self._rates = PartRates(self._network, POLICY_PARTS, params.rate_of)
         groups = [group for group in self._rates.groups if group["part"] in DECIDING]
@@ -342,7 +339,7 @@ class PolicyHalf:
                 state = self._network.state(image, floats, is_encoded=replay.has_features)
             outputs = self._network.read_out(self._network.trunk(state))
             rated = self._decisions.rate(self._critics, state, outputs)
-        value = (rated.probability * self._returns.mean(rated.numbers[0])).sum(dim=1).mean()
+        value = (rated.probability * rated.values[0]).sum(dim=1).mean()
         entropy = rated.entropy.mean()
         means.add(policy_value=value, entropy=entropy)
         weights = _learning(self._rates.groups, DECIDING)
@@ -460,100 +457,18 @@ def _copied_to_host(state: Any) -> Any:
     return copy.deepcopy(state_on_host(state))
 
 
-# What critics say of a return -----------------------------------------------------------------------------------------
-
-
-def returns_of(critic: MeanReturnParams | C51Params, device: torch.device) -> MeanReturns | CategoricalReturns:
-    """Returns how critics are to be read and taught."""
-    return CategoricalReturns(critic, device) if isinstance(critic, C51Params) else MeanReturns()
-
-
-class MeanReturns:
-    """A critic says the mean; its loss is the squared error.
-
-    Attributes:
-        num_atoms: Z.
-    """
-
-    num_atoms = 1
-
-    def mean(self, rated: Tensor) -> Tensor:
-        """Returns mean returns [...] of outputs [..., Z] of critics."""
-        return rated[..., 0]
-
-    def target(self, rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        """Returns reward + discount * the smaller mean, [B, Z].
-
-        Args:
-            rated: [2, B, A, Z] of the state that follows, by slow critics.
-            probability: [B, A] of each choice there; of the critics that which thinks less of them is believed.
-            reward: [B] of the transition.
-            discount: [B] factor of what follows.
-        """
-        value = (self.mean(rated) * probability).sum(dim=2).amin(dim=0)
-        return (reward + discount * value)[:, None]
-
-    def loss(self, rated: Tensor, target: Tensor) -> Tensor:
-        """Returns the losses [B] of both critics [2, B, Z] together: squared errors, halved."""
-        return 0.5 * (rated - target.detach()).square().sum(dim=(0, 2))
-
-    def as_rated(self, target: Tensor) -> Tensor:
-        """Returns a target [B, Z] as a critic would put it out."""
-        return target
-
-
-class CategoricalReturns:
-    """A critic says how likely each of some returns is (C51); its loss is the cross-entropy.
-
-    Bellemare et al. 2017, arXiv:1707.06887. Methods as those of `MeanReturns`.
-    """
-
-    def __init__(self, critic: C51Params, device: torch.device) -> None:
-        self.num_atoms = critic.atoms
-        self._support = torch.linspace(critic.least, critic.most, critic.atoms, device=device)
-
-    def mean(self, rated: Tensor) -> Tensor:
-        """Returns the mean over the atoms."""
-        return (rated.softmax(dim=-1) * self._support).sum(dim=-1)
-
-    def target(self, rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        """Returns the distribution of the critic with the smaller mean, moved and projected, [B, Z]."""
-        mixture = (rated.softmax(dim=-1) * probability[..., None]).sum(dim=2)
-        smaller = (mixture * self._support).sum(dim=-1).argmin(dim=0)
-        chosen = mixture[smaller, torch.arange(len(reward), device=reward.device)]
-        return project_returns(chosen, reward, discount, self._support)
-
-    def loss(self, rated: Tensor, target: Tensor) -> Tensor:
-        """Returns cross-entropies [B], those of both critics together."""
-        return categorical_loss(rated, target).sum(dim=0)
-
-    def as_rated(self, target: Tensor) -> Tensor:
-        """Returns the logarithms of probabilities [B, Z]."""
-        return target.clamp(min=1e-12).log()
-
-
-def project_returns(probability: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
-    """Returns probabilities [B, Z] of reward + discount * atom, each shared by the two atoms that it lies between.
-
-    Algorithm 1 of the paper.
+def critic_targets(rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    """Returns reward + discount * the smaller mean, [B].
 
     Args:
-        probability: [B, Z] of the return that follows.
-        reward: [B] paid before it.
-        discount: [B] factor of it; 0 where nothing follows.
-        support: [Z] returns of the atoms, rising; what lies beyond the first or last counts as these.
+        rated: [2, B, A] of the state that follows, by slow critics.
+        probability: [B, A] of each choice there; of the critics that which thinks less of them is believed.
+        reward: [B] of the transition.
+        discount: [B] factor of what follows.
     """
-    distance = support[1] - support[0]
-    returns = (reward[:, None] + discount[:, None] * support).clamp(support[0], support[-1])
-    place = (returns - support[0]) / distance
-    lower = place.floor().clamp(0, len(support) - 2)
-    share = place - lower  # of the upper atom
-    index = lower.long()
-    result = torch.zeros_like(probability)
-    result.scatter_add_(1, index, probability * (1.0 - share))
-    return result.scatter_add_(1, index + 1, probability * share)
+    return reward + discount * (rated * probability).sum(dim=2).amin(dim=0)
 
 
-def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Returns the cross-entropies [...] of probabilities [..., Z] under logits [..., Z]; no gradient flows to them."""
-    return -(target.detach() * functional.log_softmax(logits, dim=-1)).sum(dim=-1)
+def critic_loss(rated: Tensor, target: Tensor) -> Tensor:
+    """Returns the losses [B] of both critics [2, B] together: squared errors, halved."""
+    return 0.5 * (rated - target.detach()).square().sum(dim=0)

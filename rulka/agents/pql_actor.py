@@ -5,8 +5,7 @@ environments, sigma_i = least + (most - least) i / (N - 1), so that nobody has t
 Numbers, as in the paper: tanh of the first half of the outputs, which are those of the cloned policy; its deviations,
 the other half, have no part in it. The gradient of a critic goes through the decision.
 Choices: softmax of the outputs. Critics rate all of them at once, and the gradient goes through the probabilities.
-Dimensions: N cars, B batch, P outputs, D numbers of the state, K numbers of a decision, A choices, Z numbers of a
-critic for each.
+Dimensions: N cars, B batch, P outputs, D numbers of the state, K numbers of a decision, A choices.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ class Rated(NamedTuple):
     """How critics rate a policy's decision.
 
     Attributes:
-        numbers: [2, B, A, Z] of the critics; A is 1 where a decision is numbers.
+        values: [2, B, A] by both critics; A is 1 where a decision is numbers.
         probability: [B, A] of each choice; 1 where a decision is numbers.
         entropy: [B] nats; 0 where a decision is numbers.
     """
 
-    numbers: Tensor
+    values: Tensor
     probability: Tensor
     entropy: Tensor
 
@@ -70,9 +69,9 @@ class ChosenActions(Categoricals):
         super().__init__(actions)
         self._num_choices = actions.num_choices
 
-    def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
+    def make_critics(self, num_state: int, dense_hidden: int) -> Critics:
         """Returns critics that rate all choices of a state, with fresh weights from torch's global generator."""
-        return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices, num_atoms=num_atoms)
+        return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
         """Draws choices [N] of outputs [N, P] with noise, of which each car has its own measure [N]."""
@@ -88,7 +87,7 @@ class ChosenActions(Categoricals):
         return Rated(critics(state), probability, -(probability * log_probs).sum(dim=1))
 
     def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
-        """Returns the critics' numbers [2, B, Z] for the choices [B] that were taken."""
+        """Returns the critics' values [2, B] of the choices [B] that were taken."""
         return critics(state)[:, torch.arange(len(action), device=action.device), action]
 
 
@@ -98,9 +97,9 @@ class NumberActions(SquashedGaussian):
     The standard deviations among the outputs have no part in it.
     """
 
-    def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
+    def make_critics(self, num_state: int, dense_hidden: int) -> Critics:
         """Returns critics that rate one decision."""
-        return Critics(num_state, dense_hidden, num_numbers=len(self.low), num_choices=1, num_atoms=num_atoms)
+        return Critics(num_state, dense_hidden, num_numbers=len(self.low), num_choices=1)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
         """Adds Gaussian noise, and stays within the intervals; returns [N, K]."""
@@ -110,12 +109,12 @@ class NumberActions(SquashedGaussian):
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
         """Has critics rate the one decision of outputs [B, P] in states [B, D]."""
-        numbers = critics(state, self._squashed(outputs))
+        values = critics(state, self._squashed(outputs))
         ones = torch.ones(len(state), 1, device=state.device)
-        return Rated(numbers, ones, torch.zeros_like(ones[:, 0]))
+        return Rated(values, ones, torch.zeros_like(ones[:, 0]))
 
     def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
-        """Returns the critics' numbers [2, B, Z] for decisions [B, K] that were taken."""
+        """Returns the critics' values [2, B] of decisions [B, K] that were taken."""
         middle, half = self.middle_and_half(action)
         return critics(state, (action - middle) / half)[:, :, 0]
 

@@ -23,7 +23,6 @@ FEW_STEPS = {"gradient_steps_per_update": 2}
 # Without spectral norm, whose power iteration the stand-in cannot run.
 IMPALA = {"kind": "impala", "width": 1, "adaptive_pool": 2, "spectral_norm": False}
 PATCHES = {"kind": "patches", "patch": 17, "width": 8, "depth": 1, "heads": 2}
-C51 = {"kind": "c51", "atoms": 11, "least": -1.0, "most": 3.0}
 LESS_WORK: dict[str, dict[str, Any]] = {
     "grpo": {"epochs": 2},
     "dpo": {"epochs": 2},
@@ -37,7 +36,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 MORE_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "impala, value solved first": ("impala", {}, {"value_warmup_steps": 256}),
-    "pql, c51": ("pql", {}, {"critic_updates_per_version": 2, "critic": C51}),
     "iqn, noisy, munchausen": (
         "iqn",
         {"noisy_sigma": 0.5},

@@ -11,16 +11,13 @@ import torch
 
 from rulka.actions import Choices, Intervals
 from rulka.agents.learner import MetricMeans
-from rulka.agents.params import C51Params
-from rulka.agents.pql import CategoricalReturns, MeanReturns, PqlLearner
+from rulka.agents.pql import PqlLearner, critic_loss, critic_targets
 from rulka.agents.pql_actor import ChosenActions, NumberActions, PqlActor
 from rulka.agents.spec import AgentError
 from rulka.buffers.replay import FEATURES
-from rulka.device import CPU
 from rulka.schedule import Moment
 
 NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))
-C51 = {"kind": "c51", "atoms": 21, "least": -1.0, "most": 3.0}
 
 
 @pytest.mark.parametrize("ratios", [(32, 2, 0), (7, 3, 10), (1, 1, 0), (500, 5, 2)])
@@ -62,53 +59,40 @@ def test_learning_waits_for_the_first_decisions_and_collectors_for_learning(lab,
 
 def test_targets_by_hand() -> None:
     """Critics think 1 and 3 of the first choice, 5 and 0 of the second."""
-    rated = torch.tensor([[[[1.0], [5.0]]], [[[3.0], [0.0]]]])
+    rated = torch.tensor([[[1.0, 5.0]], [[3.0, 0.0]]])
     probability, reward, discount = torch.tensor([[0.75, 0.25]]), torch.tensor([1.0]), torch.tensor([0.5])
-    target = MeanReturns().target(rated, probability, reward, discount)
-    torch.testing.assert_close(target, torch.tensor([[1.0 + 0.5 * 2.0]]))  # 0.75 * 1 + 0.25 * 5 = 2, and 2.25
-    loss = MeanReturns().loss(torch.tensor([[[1.0]], [[4.0]]]), torch.tensor([[2.0]]))
+    target = critic_targets(rated, probability, reward, discount)
+    torch.testing.assert_close(target, torch.tensor([1.0 + 0.5 * 2.0]))  # 0.75 * 1 + 0.25 * 5 = 2, and 2.25
+    loss = critic_loss(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0]))
     torch.testing.assert_close(loss, torch.tensor([0.5 * 1.0 + 0.5 * 4.0]))
-
-
-def test_targets_of_distributions_by_hand() -> None:
-    """Atoms 0, 1 and 2. The first critic is sure of 2 and of 0, the second of 1: with 1/2 each, 1.0 against 1.0."""
-    returns = CategoricalReturns(C51Params(kind="c51", atoms=3, least=0.0, most=2.0), CPU)
-    sure = torch.eye(3) * 100.0
-    rated = torch.stack([torch.stack([sure[2], sure[0]]), torch.stack([sure[1], sure[1]])])[:, None]
-    args = torch.tensor([0.5]), torch.tensor([0.5])
-    less = returns.target(rated, torch.tensor([[0.25, 0.75]]), *args)  # means 0.5 and 1: that of the first critic
-    torch.testing.assert_close(less, torch.tensor([[0.375, 0.5, 0.125]]))  # 0.5 and 1.5, with 0.75 and 0.25
-    more = returns.target(rated, torch.tensor([[0.75, 0.25]]), *args)  # means 1.5 and 1: that of the second
-    torch.testing.assert_close(more, torch.tensor([[0.0, 1.0, 0.0]]))
-    torch.testing.assert_close(returns.mean(rated)[:, 0], torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
 
 
 def test_choices_are_rated_all_at_once() -> None:
     decisions = ChosenActions(Choices(3))
     torch.manual_seed(0)
-    critics = decisions.make_critics(5, 8, 1)
+    critics = decisions.make_critics(5, 8)
     state, outputs = torch.randn(4, 5), torch.log(torch.tensor([[0.2, 0.3, 0.5]])).repeat(4, 1)
     rated = decisions.rate(critics, state, outputs)
-    assert rated.numbers.shape == (2, 4, 3, 1)
+    assert rated.values.shape == (2, 4, 3)
     torch.testing.assert_close(rated.probability, torch.tensor([[0.2, 0.3, 0.5]]).repeat(4, 1))
     assert rated.entropy.tolist() == pytest.approx([1.0297] * 4, abs=1e-4)
     taken = decisions.rate_taken(critics, state, torch.tensor([2, 0, 1, 2]))
     for row, choice in enumerate([2, 0, 1, 2]):
-        torch.testing.assert_close(taken[:, row], rated.numbers[:, row, choice])
-    assert not torch.allclose(rated.numbers[0], rated.numbers[1]), "critics that begin alike know no doubt"
+        torch.testing.assert_close(taken[:, row], rated.values[:, row, choice])
+    assert not torch.allclose(rated.values[0], rated.values[1]), "critics that begin alike know no doubt"
 
 
 def test_numbers_reach_the_critics_in_half_intervals() -> None:
     decisions = NumberActions(NUMBERS)
     torch.manual_seed(0)
-    critics = decisions.make_critics(5, 8, 1)
+    critics = decisions.make_critics(5, 8)
     state, outputs = torch.randn(3, 5), torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.5, -0.5, 0.0, 0.0], [9.0, -9.0, 0, 0]])
     greedy = decisions.greedy(outputs)
     expected = [[0.0, 1.0], [np.tanh(0.5), 1.0 - np.tanh(0.5)], [1.0, 0.0]]
     torch.testing.assert_close(greedy, torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-5)
     rated = decisions.rate(critics, state, outputs)
-    torch.testing.assert_close(rated.numbers[:, :, 0], decisions.rate_taken(critics, state, greedy), atol=1e-5, rtol=0)
-    torch.testing.assert_close(rated.numbers[:, :, 0], critics(state, torch.tanh(outputs[:, :2]))[:, :, 0])
+    torch.testing.assert_close(rated.values[:, :, 0], decisions.rate_taken(critics, state, greedy), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rated.values[:, :, 0], critics(state, torch.tanh(outputs[:, :2]))[:, :, 0])
 
 
 @pytest.mark.parametrize("actions", [NUMBERS, Choices(3)], ids=["numbers", "choices"])
@@ -195,8 +179,7 @@ def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(lab
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("critic", [{"kind": "mean"}, C51], ids=["mean", "c51"])
-def test_numbers_are_learned(lab, step, critic) -> None:
+def test_numbers_are_learned(lab, step) -> None:
     """Two states, in each another decision is best. Fails when the gradient does not get through the decision."""
     wanted = {0: np.array([-0.5, 1.5]), 1: np.array([0.5, 0.5])}
 
@@ -205,7 +188,7 @@ def test_numbers_are_learned(lab, step, critic) -> None:
 
     races = lab.races(probe, starts=(0, 1))
     races.spec = replace(races.spec, decision_shape=(2,), continuous=True)
-    spec = replace(lab.spec("pql", critic=critic, steps_per_critic_update=8), actions=NUMBERS)
+    spec = replace(lab.spec("pql", steps_per_critic_update=8), actions=NUMBERS)
     trained = lab.train(spec, races, 25)
     found = np.array(trained.actions(0, 1))
     np.testing.assert_allclose(found, [wanted[0], wanted[1]], atol=0.2)

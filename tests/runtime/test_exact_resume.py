@@ -127,10 +127,9 @@ PRIORITISED = {"alpha": 0.6, "beta": {"interpolation": "linear", "points": [[0, 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ALGORITHM_NAMES},
     "impala, lagging": ("impala", {"forced_lag": 2, "correction": {"kind": "one_step", "rho_bar": 2.0}}),
-    "pql, c51, encoder learning": (
+    "pql, encoder learning": (
         "pql",
         {
-            "critic": {"kind": "c51", "atoms": 11, "least": -5.0, "most": 5.0},
             "rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0},
             "racer_tau": 1.0,
         },
