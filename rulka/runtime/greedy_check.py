@@ -227,7 +227,8 @@ class BestWeights:
     """The best candidates so far; the winner is found by racing them against each other once more.
 
     A few races rank weights only roughly, and the best of many by luck is not the best, so the last round takes more
-    races, from other starts.
+    races, from other starts. The initial weights always race in it, however many lucky checks came after theirs: the
+    winner is never worse there than what the run began with.
     """
 
     def __init__(self, num_kept: int) -> None:
@@ -235,11 +236,15 @@ class BestWeights:
         self._candidates: list[Candidate] = []
 
     def offer(self, env_steps: int, result: CheckResult, tensors: Mapping[str, Tensor]) -> None:
-        """Remembers a copy of weights if their check was among the best; the newer ones of two equals."""
+        """Remembers a copy of the first weights, and of others if their check was among the best.
+
+        Of two equals it takes the newer ones.
+        """
         copied = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        self._candidates.append(Candidate(env_steps, result, copied))
-        self._candidates.sort(key=lambda candidate: (candidate.result.rank, candidate.env_steps), reverse=True)
-        del self._candidates[self._num_kept :]
+        offered = [*self._candidates, Candidate(env_steps, result, copied)]
+        initial = min(offered, key=lambda candidate: candidate.env_steps)
+        offered.sort(key=lambda candidate: (candidate.result.rank, candidate.env_steps), reverse=True)
+        self._candidates = [each for place, each in enumerate(offered) if place < self._num_kept or each is initial]
 
     def choose(self, check: GreedyCheck, seed: int, num_races: int) -> Candidate:
         """Lets the candidates race from the same new starts and returns the best with its new result."""
