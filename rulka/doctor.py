@@ -197,7 +197,7 @@ def disk() -> Finding:
     """Checks that there is room on the disk."""
     free_gb = shutil.disk_usage(".").free / 1e9
     hint = f"a run wants {MIN_DISK_GB:.0f}: see `du -sh data .dvc/cache runs .prefect`;"
-    hint += " `dvc gc --all-commits --dry` names what no commit needs"
+    hint += " `dvc gc --all-commits --dry` names what no commit needs, see docs/data.md"
     return _judged("disk", free_gb >= MIN_DISK_GB, f"{free_gb:.0f} GB free", hint)
 
 

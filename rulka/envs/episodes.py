@@ -188,7 +188,7 @@ class Episodes:
         Raises:
             UnfitEnvironmentError: see `read_facts`.
         """
-        self._envs = _make(environment, num_envs)
+        self._environment, self._envs = environment, _make(environment, num_envs)
         space, actions = self._envs.single_observation_space, self._envs.single_action_space
         self._image, self._numbers, _ = _read_observation(environment, space)
         _read_actions(environment, actions)
@@ -213,7 +213,9 @@ class Episodes:
         truncated = np.array(truncated, np.bool_) & ~terminated
         self._is_over = terminated | truncated
         self._write(observed, is_reset, image_out, floats_out, potential_out)
-        return StepResult.without_track(np.array(reward, np.float32), terminated, truncated, is_reset)
+        paid = np.empty(len(is_reset), np.float32)
+        _write_finite(self._environment, "reward", reward, paid)
+        return StepResult.without_track(paid, terminated, truncated, is_reset)
 
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
@@ -245,7 +247,7 @@ class Episodes:
     ) -> None:
         parts = observed if isinstance(observed, Mapping) else {WHOLE: observed}
         potential_out[:], floats_out[:, 0] = 0.0, 0.0
-        _write_numbers(parts, self._numbers, floats_out[:, 1:])
+        _write_numbers(self._environment, parts, self._numbers, floats_out[:, 1:])
         if self._history is None:
             image_out[:] = 0
             return
@@ -256,13 +258,31 @@ class Episodes:
         image_out[:] = self._history.seen
 
 
-def _write_numbers(parts: Mapping[str, NDArray], names: tuple[str, ...], out: NDArray[np.float32]) -> None:
+def _write_numbers(
+    environment: str, parts: Mapping[str, NDArray], names: tuple[str, ...], out: NDArray[np.float32]
+) -> None:
     """Writes parts [N, ...] side by side into [N, F - 1]."""
     begin = 0
     for name in names:
         columns = parts[name].reshape(len(out), -1)
-        out[:, begin : begin + columns.shape[1]] = columns
+        what = "observation" if name == WHOLE else f"part {name!r} of the observation"
+        _write_finite(environment, what, columns, out[:, begin : begin + columns.shape[1]])
         begin += columns.shape[1]
+
+
+def _write_finite(environment: str, what: str, values: NDArray, out: NDArray[np.float32]) -> None:
+    """Writes values [N, ...] of N environments into float32.
+
+    Raises:
+        UnfitEnvironmentError: if one is no finite number there: learning would end in NaN and blame its rate.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        out[:] = values
+    bad = np.argwhere(~np.isfinite(out))
+    if len(bad):
+        message = f"{environment}: the {what} has {len(bad)} of {out.size} numbers that float32 does not hold"
+        message += f", the first of them {values[tuple(bad[0])]} in environment {bad[0][0]} of {len(out)}"
+        raise UnfitEnvironmentError(message, hint="Mend the environment, or clip these numbers by a wrapper.")
 
 
 def _grey(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -348,7 +368,8 @@ def _moments(envs: VectorEnv[Any, Any, Any], facts: EnvironmentFacts, seed: int)
     envs.action_space.seed(seed)
     observed, _ = envs.reset(seed=seed)
     for row in shown:
-        _write_numbers(observed if isinstance(observed, Mapping) else {WHOLE: observed}, facts.numbers, row)
+        parts = observed if isinstance(observed, Mapping) else {WHOLE: observed}
+        _write_numbers(facts.environment, parts, facts.numbers, row)
         observed, *_ = envs.step(envs.action_space.sample())
     values = shown.reshape(-1, shown.shape[-1]).astype(np.float64)
     parts = _parts_of(envs.single_observation_space)

@@ -21,6 +21,7 @@ from typing import NoReturn, cast
 
 import torch
 
+from rulka.errors import UserError
 from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, environment, interrupts_blocked
 from rulka.runtime.messages import (
     BlockFilled,
@@ -261,9 +262,11 @@ def work_for_learner(make_work: MakeWork, connection: Connection) -> NoReturn:
         work.run()
     except (EOFError, ConnectionError):
         code = 1
-    except Exception:
+    except Exception as error:
+        is_known = isinstance(error, UserError)
+        text = f"{type(error).__name__}: {error.for_people()}" if is_known else traceback.format_exc()
         with suppress(ConnectionError):
-            connection.send(Failed(traceback.format_exc()))
+            connection.send(Failed(text))
         code = 1
     # There is nothing to tidy up, and whoever tried would wait for threads: `work` lives until here.
     os._exit(code)
