@@ -275,7 +275,7 @@ def _call(*command: str) -> subprocess.CompletedProcess[str] | str:
         return str(error)
     if answer.returncode != 0:
         lines = (answer.stderr or answer.stdout).strip().splitlines()
-        return " ".join(lines[-3:]) or f"`{' '.join(command)}` ended with exit code {answer.returncode}"
+        return " ".join(lines[-4:]) or f"`{' '.join(command)}` ended with exit code {answer.returncode}"
     return answer
 
 

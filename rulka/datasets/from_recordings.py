@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -122,18 +121,11 @@ def find_recordings(folder: Path) -> list[Path]:
                     hint = "DVC looks into no linked folder below another: put the files there, or remove the link."
                     raise UnreadableFolderError(message, hint=hint)
             found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
+        # No pipe or the like. Of a link that leads nowhere the reader says what is wrong.
+        return sorted(path for path in found if path.is_file() or not path.exists())
     except OSError as error:
         message = f"{shown(error.filename)} cannot be read: {error.strerror}"
         raise UnreadableFolderError(message, hint="Allow reading it, or move it elsewhere.") from error
-    return sorted(path for path in found if _may_be_file(path))
-
-
-def _may_be_file(path: Path) -> bool:
-    """Whether it is no pipe or the like; what may not be looked at is left to the reader, which says why."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return True
 
 
 def _raise(error: OSError) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -248,24 +248,16 @@ class BestWeights:
 
     def choose(self, check: GreedyCheck, seed: int, num_races: int) -> Candidate:
         """Lets the candidates race from the same new starts and returns the best with its new result."""
-        raced = [
-            Candidate(candidate.env_steps, check.run(candidate.tensors, seed, num_races), candidate.tensors)
-            for candidate in self._candidates
-        ]
+        raced = [replace(each, result=check.run(each.tensors, seed, num_races)) for each in self._candidates]
         return max(raced, key=lambda candidate: (candidate.result.rank, candidate.env_steps))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Returns all candidates for a checkpoint."""
-        return [
-            {"env_steps": candidate.env_steps, "result": asdict(candidate.result), "tensors": candidate.tensors}
-            for candidate in self._candidates
-        ]
+        return [vars(each) | {"result": asdict(each.result)} for each in self._candidates]
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Goes on from what `state_dict` returned."""
-        self._candidates = [
-            Candidate(entry["env_steps"], _check_result(entry["result"]), entry["tensors"]) for entry in state
-        ]
+        self._candidates = [Candidate(**entry | {"result": _check_result(entry["result"])}) for entry in state]
 
 
 def _check_result(fields: Mapping[str, Any]) -> CheckResult:

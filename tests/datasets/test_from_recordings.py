@@ -346,7 +346,9 @@ def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceData
     dataset = read({bad: make_recording(make_ghost()), "cut" + bad: TruncatedError("it ends early")})
     assert dataset.races[0].file == r"caf\xe9/\xff.Gbx"
     assert [item.file for item in dataset.quarantine] == [r"cutcaf\xe9/\xff.Gbx"]
-    assert inspect_file(bad)["file"] == r"\xff.Gbx"
+    summary = inspect_file(bad)
+    assert summary["file"] == r"\xff.Gbx"
+    assert r"caf\xe9/\xff.Gbx cannot be read" in summary["error"]
 
 
 def test_a_race_in_reverse_and_a_ghost_without_a_map_are_left_out_with_a_hint(
@@ -354,7 +356,7 @@ def test_a_race_in_reverse_and_a_ghost_without_a_map_are_left_out_with_a_hint(
 ) -> None:
     """The first drives along the same path, its nose behind; one that backs up for a while is used."""
     reverse, backs_up = make_ghost(lateral_m=1.0), make_ghost(lateral_m=2.0)
-    for ghost, first in ((reverse, 0), (backs_up, 60)):
+    for ghost, first in ((reverse, 0), (backs_up, 40)):
         assert ghost.samples is not None
         ghost.samples.quaternion[first:] = 0.0, 0.0, 1.0, 0.0
     dataset = read(
