@@ -237,9 +237,10 @@ def _compared(night: NightRow, before: Sequence[NightRow], *, was_below: bool) -
     if not before:
         return Verdict(None, is_below=False, is_worse=False)
     mean = round(float(np.mean([each.pace_mps for each in before])), 4)
-    # Independent nights: half-widths add up as their squares, and the mean of k has one k-th of the square of one.
-    below = [each.pace_mps - each.pace_low_mps for each in before]
-    half_width = float(np.hypot(night.pace_high_mps - night.pace_mps, np.linalg.norm(below) / len(below)))
+    # The square is the mean one of these nights, as one in which nobody finishes has no width of its own. Nights are
+    # independent, so squares add up, and the mean of k has one k-th of the square of one.
+    squares = [(each.pace_high_mps - each.pace_mps) ** 2 for each in (*before, night)]
+    half_width = float(np.sqrt(np.mean(squares) * (1.0 + 1.0 / len(before))))
     less_mps = mean - night.pace_mps
     is_below = round(less_mps - half_width, 4) > 0.0
     is_far_below = is_below and less_mps > FAR_BELOW * half_width
