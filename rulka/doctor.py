@@ -233,7 +233,7 @@ def git() -> Finding:
     if isinstance(answer, str):
         return Finding("git", State.UNKNOWN, f"not looked at: {answer}")
     if isinstance(_call("git", "rev-parse", "--quiet", "--verify", "HEAD"), str):
-        return Finding("git", State.WRONG, "no commit yet: no stage runs", "`git add --all && git commit -m start`")
+        return Finding("git", State.NOTE, "no commit yet", "`git add --all && git commit -m start`")
     changed = [line[3:] for line in answer.stdout.splitlines()]
     if not changed:
         return Finding("git", State.OK, "everything is committed")

@@ -13,7 +13,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -48,9 +47,6 @@ STARTED_BY_DVC = "DVC_STAGE"
 
 STARTED_BY = "RULKA_STARTED_BY"
 """Environment variable with the ids of the processes, further up, without which a stage shall not go on."""
-
-NO_HEAD = 1
-"""What `git rev-parse --quiet --verify HEAD` exits with where there is none; all other problems have other numbers."""
 
 SET_ASIDE_FOLDER = RUNS / "set_aside"
 """Outputs of stages whose parameters, code or data changed while they ran: `<stage>/`, the newest only."""
@@ -269,7 +265,6 @@ def _note_start() -> None:
     """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
 
     Raises:
-        UserError: if this is a repository of git with nothing in it.
         DiskError: if its output cannot be written.
     """
     spec = sys.modules["__main__"].__spec__
@@ -279,20 +274,8 @@ def _note_start() -> None:
     entry = read_graph()[stage]
     run = _StageRun(stage, entry, note_inputs(entry))
     _RUN.set(run)
-    _check_has_commit()
     for out in run.outs:  # before the work, not after it
         check_can_hold(out.parent)
-
-
-def _check_has_commit() -> None:
-    """Refuses what DVC's log of a training would end with, stages later."""
-    if not Path(".git").exists():
-        return
-    with suppress(FileNotFoundError):  # git is not installed, and DVC has its own
-        answer = subprocess.run(["git", "rev-parse", "--quiet", "--verify", "HEAD"], capture_output=True, check=False)
-        if answer.returncode == NO_HEAD:
-            message = "the git repository here has no commit yet, and a training is logged beside one"
-            raise UserError(message, hint="`git add --all && git commit -m start`; results may come later.")
 
 
 def _fail(error: UserError) -> int:

@@ -104,7 +104,7 @@ class TestGit:
         assert doctor.git().state is State.WRONG
         assert "core.no_scm true" in doctor.git().to_do
         subprocess.run(["git", "init", "--quiet"], check=True)
-        assert doctor.git().state is State.WRONG
+        assert doctor.git().state is State.NOTE
         assert "git commit" in doctor.git().to_do
         author = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
         subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "--message", "start"], check=True)
