@@ -257,7 +257,7 @@ class BestWeights:
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Goes on from what `state_dict` returned."""
-        self._candidates = [Candidate(**entry | {"result": _check_result(entry["result"])}) for entry in state]
+        self._candidates = [Candidate(e["env_steps"], _check_result(e["result"]), e["tensors"]) for e in state]
 
 
 def _check_result(fields: Mapping[str, Any]) -> CheckResult:
