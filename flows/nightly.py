@@ -50,7 +50,7 @@ def _name_of_run() -> str:
 @flow(name="rulka", flow_run_name=_name_of_run)
 def nightly(
     tracks: tuple[str, ...] = ("main", "campaign", "held-out"),
-    races: Annotated[int, Field(ge=1, le=10_000)] | None = None,
+    races: Annotated[int, Field(ge=10, le=10_000)] | None = None,
     timeout_h: Hours = 4.0,
 ) -> State:
     """Lets the promoted agent and the latest race from starts that the date decides; the latest is promoted if it wins.
@@ -60,7 +60,7 @@ def nightly(
     Args:
         tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for
             four generated ones that nothing is trained on.
-        races: of each agent on each track, 1 to 10,000; evaluate.num_races when left out.
+        races: of each agent on each track, 10 to 10,000; evaluate.num_races when left out.
         timeout_h: hours after which the races are ended.
     """
     log = get_run_logger()

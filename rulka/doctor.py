@@ -205,7 +205,7 @@ def disk() -> Finding:
     """Checks that there is room on the disk."""
     free_gb = shutil.disk_usage(".").free / 1e9
     hint = f"a run wants {MIN_DISK_GB:.0f}: see `du -sh data .dvc/cache runs .prefect`;"
-    hint += " `dvc gc --all-commits --dry` names what no commit needs"
+    hint += " `dvc gc --all-commits --dry` names what no commit needs, see docs/data.md"
     return _judged("disk", free_gb >= MIN_DISK_GB, f"{free_gb:.0f} GB free", hint)
 
 
@@ -281,7 +281,7 @@ def _call(*command: str) -> subprocess.CompletedProcess[str] | str:
         return str(error)
     if answer.returncode != 0:
         lines = (answer.stderr or answer.stdout).strip().splitlines()
-        return " ".join(lines[-3:]) or f"`{' '.join(command)}` ended with exit code {answer.returncode}"
+        return " ".join(lines[-4:]) or f"`{' '.join(command)}` ended with exit code {answer.returncode}"
     return answer
 
 

@@ -6,6 +6,7 @@ reads is named there.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 DATA = Path("data")
@@ -51,3 +52,8 @@ VIDEO_FILE = "race.mp4"
 PLOTS = "plots"
 LAPS = "laps"
 """A race dataset: the best race of each contestant on each track, and the reference laps."""
+
+
+def shown(path: str | Path) -> str:
+    """Returns a path as text that every file and terminal takes: bytes of a name that are no UTF-8 are escaped."""
+    return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace")

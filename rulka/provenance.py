@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -19,6 +21,7 @@ from rulka.graph import CODE_FOLDERS, code_files, hash_code
 LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors", "transformers")
 SHARED_CODE = ("rulka", "models")
 SHOWN_DIGITS = 16
+_LOGGER = logging.getLogger(__name__)
 
 
 def provenance(stage: str | None, sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
@@ -87,13 +90,13 @@ def hash_path(path: Path) -> str:
 
 
 def current_commit() -> str | None:
-    """Returns the commit of the working folder, or None where there is no git or no repository."""
-    answer = _git("rev-parse", "HEAD")
+    """Returns the commit of the working folder, or None where there is none or git cannot say."""
+    answer = _git("rev-parse", "--quiet", "--verify", "HEAD")
     return answer.strip() if answer is not None else None
 
 
 def is_dirty() -> bool | None:
-    """Whether the working folder differs from its commit; None where there is no git or no repository.
+    """Whether the working folder differs from its commit; None where there is no git or git cannot say.
 
     Files that git does not know count only among the code: anything else of that kind cannot decide a result.
     `dvc.lock`, which each stage changes where it is committed, never counts.
@@ -104,12 +107,18 @@ def is_dirty() -> bool | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Returns what git answers; None if it cannot."""
+    """Returns what git answers; None if it cannot, which is said unless there is no git, repository or commit."""
+    command, words = ["git", *arguments], os.environ | {"LC_ALL": "C"}
     try:
-        result = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=words).stdout
+    except FileNotFoundError:
         return None
-    return result.stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        problem = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
+    # A repository of another user, or a wrong GIT_DIR, says something else.
+    if problem and "not a git repository (or any" not in problem:
+        _LOGGER.warning("the commit is not noted: `git %s` says %s", arguments[0], problem)
+    return None
 
 
 def _version(name: str) -> str | None:

@@ -52,6 +52,7 @@ def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
         raise MissingRecordingsError(message, hint="Copy some there, or set races.source in params.yaml to auto.")
     if not files and races.source == "auto":
         refuse_missing(recordings_dir)
+        say(f"races: no recordings in {recordings_dir.as_posix()}: the built-in driver races")
     if files:
         with Progress("races: reading recordings", len(files), "files") as bar:
             dataset = _read(recordings_dir, files, races, bar.advance)

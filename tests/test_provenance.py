@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rulka import doctor
+from rulka.doctor import State
 from rulka.graph import code_files, hash_code
 from rulka.provenance import current_commit, hash_json, hash_path, is_dirty, provenance
 from rulka.race_params import LineStartParams
@@ -29,11 +31,50 @@ def test_hashes_of_a_folder_and_of_json(tmp_path: Path) -> None:
     assert hash_json({"a": 1}) != hash_json({"a": 2})
 
 
-def test_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_commit_outside_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert current_commit() is None
     assert is_dirty() is None
+    monkeypatch.setenv("PATH", "")
+    assert current_commit() is None
+    assert not caplog.records, "nothing is wrong"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1", "dubious ownership"),
+        ("GIT_DIR", "/nowhere/.git", "not a git repository: '/nowhere/.git'"),
+    ],
+)
+def test_a_repository_that_git_refuses_is_no_missing_one(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: str,
+    said: str,
+) -> None:
+    """As in a container, whose user is not who owns the folder."""
+    assert current_commit() is not None
+    monkeypatch.setenv(name, value)
+    assert (current_commit(), is_dirty()) == (None, None)
+    assert all("the commit is not noted" in record.message for record in caplog.records)
+    assert said in caplog.text
+    finding = doctor.git()
+    assert (finding.state, said in finding.text) == (State.UNKNOWN, True)
+
+
+def test_a_repository_without_a_commit_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert current_commit() is None
+    assert not caplog.records
 
 
 def test_provenance_is_plain_json(tmp_path: Path) -> None:

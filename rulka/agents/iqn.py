@@ -299,9 +299,9 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def _move_target(self) -> None:
         if self._num_gradient_steps % self._params.target_every:
             return
+        # Frozen parts too: one that was frozen on the way has still to be caught up with. Equal weights stay the same.
         for target, online in zip(self.target.parameters(), self.network.parameters(), strict=True):
-            if online.requires_grad:
-                target.lerp_(online, self._params.target_tau)
+            target.lerp_(online, self._params.target_tau)
 
     def _set_limits(self) -> None:
         """Writes the current `guide_floor` into both networks; actors read it with the weights."""

@@ -154,6 +154,7 @@ class Beside(NamedTuple):
         parts: what its network takes over.
         decision_ms: how long a decision lasts, repeats included.
         num_learners: that learn as one.
+        acting_precision: `train.acting_precision`.
     """
 
     name: Algorithm
@@ -161,6 +162,7 @@ class Beside(NamedTuple):
     parts: PartsParams
     decision_ms: int
     num_learners: int
+    acting_precision: str | None
 
 
 RacerTau = Annotated[
@@ -196,11 +198,6 @@ class AlgorithmParams(Section):
     def races_per_start(self) -> int:
         """How many races of as many cars begin alike; 1 lets each begin by itself."""
         return 1
-
-    @property
-    def acts_quantised(self) -> bool:
-        """Whether its collectors can act in `train.acting_precision`; else they act in `train.precision`."""
-        return True
 
     def no_int8(self, network: NetworkParams) -> str:
         """Says which parameter keeps its network from acting in int8; nothing where it can."""
@@ -615,14 +612,12 @@ class PqlParams(OffPolicyParams):
     )
     racer_tau: RacerTau = 0.02
 
-    @property
-    def acts_quantised(self) -> bool:
-        """Never: nobody has written it."""
-        return False
-
     def impossible(self, beside: Beside) -> Iterator[str]:
         """Yields what cannot be together; see `AlgorithmParams`."""
         yield from super().impossible(beside)
+        if beside.acting_precision is not None:
+            acting = f"train.acting_precision is {beside.acting_precision}"
+            yield f"{acting}, and pql acts in train.precision: set it to null"
         if beside.network.actions_per_decision > 1:
             yield (
                 "pql rates single actions: set network.actions_per_decision to 1, or train.algorithm and "

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ from rulka.datasets.selection import (
     too_slow,
 )
 from rulka.errors import UserError
+from rulka.folders import shown
 from rulka.graph import read_lock
+from rulka.observation import CAR
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
@@ -67,6 +68,10 @@ class DamagedSamplesError(UnusableRecordingError):
     """A recorded state of the car is no number."""
 
 
+class ReverseError(UnusableRecordingError):
+    """The car drove backwards most of the way."""
+
+
 class UnusablePathError(UnusableRecordingError):
     """The driven path makes no track, or not the one that the other recordings of the map make."""
 
@@ -102,27 +107,25 @@ def find_recordings(folder: Path) -> list[Path]:
     """Returns all `.Gbx` files below a folder, whatever the case of the ending, sorted; none if it does not exist.
 
     Raises:
-        UnreadableFolderError: if something is no folder, or one at any depth may not be read: what is in it would be
-            missing without a word.
+        UnreadableFolderError: if something is no folder, or one at any depth may not be read or is a link, or a link
+            leads nowhere: what is in it would be missing without a word.
     """
     if not folder.exists():
         return []
     found: list[Path] = []
     try:
-        for inside, _, names in os.walk(folder, onerror=_raise):
+        for inside, folders, names in os.walk(folder, onerror=_raise):
+            for path in sorted(Path(inside, name) for name in (*folders, *names)):
+                if path.is_symlink() and (path.is_dir() or not (path.exists() or path.name.lower().endswith(SUFFIX))):
+                    message = f"{shown(path)} is a link to {'a folder' if path.is_dir() else 'nothing'}"
+                    hint = "DVC looks into no linked folder below another: put the files there, or remove the link."
+                    raise UnreadableFolderError(message, hint=hint)
             found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
+        # No pipe or the like. Of a link that leads nowhere the reader says what is wrong.
+        return sorted(path for path in found if path.is_file() or not path.exists())
     except OSError as error:
-        message = f"{error.filename} cannot be read: {error.strerror}"
+        message = f"{shown(error.filename)} cannot be read: {error.strerror}"
         raise UnreadableFolderError(message, hint="Allow reading it, or move it elsewhere.") from error
-    return sorted(path for path in found if _may_be_file(path))
-
-
-def _may_be_file(path: Path) -> bool:
-    """Whether it is no pipe or the like; what may not be looked at is left to the reader, which says why."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return True
 
 
 def _raise(error: OSError) -> None:
@@ -148,7 +151,7 @@ def read_race_dataset(
     usable: dict[str, _Usable] = {}
     quarantine: list[QuarantinedFile] = []
     for path in files:
-        name = path.relative_to(folder).as_posix()
+        name = shown(path.relative_to(folder))
         for found in _read_races(path, name, select):
             if isinstance(found, QuarantinedFile):
                 quarantine.append(found)
@@ -243,12 +246,14 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     map_uid = ghost.validated_map_uid or recording.map_uid
     if not map_uid:
         message = "the recording does not say which map it was driven on"
-        raise NoMapUidError(message, hint="Save the recording again with the game.")
+        hint = "Ghosts of leaderboards never do: take the replay (`.Replay.Gbx`), which holds its map."
+        raise NoMapUidError(message, hint=hint)
     require_inputs(ghost)
     refuse_unwanted(recording, ghost, select)
     race = race_of_ghost(ghost, name, map_uid, with_respawns=select.with_respawns)
     if not ghost.validated_map_uid:
         _refuse_other_start(ghost, recording.ghosts[0])
+    _refuse_reverse(race)
     driven = _path_of(race)
     problem, jump = problem_of(driven), jump_of(driven)
     if problem is not None:
@@ -269,6 +274,15 @@ def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
     if apart_m > MAX_START_APART_M:
         message = f"it begins {apart_m:.0f} m from the recorded run, so it was driven on another map"
         raise OtherMapError(message, hint="Use a recording of its own map.")
+
+
+def _refuse_reverse(race: Race) -> None:
+    """Refuses a race of which most is driven backwards: it would teach just that."""
+    rotation = race.state[:, CAR["rotation"]].reshape(-1, 3, 3)
+    forward_mps = (rotation[:, :, 2] * race.state[:, CAR["velocity"]]).sum(axis=1)
+    if (typical_mps := float(np.median(forward_mps))) < 0.0:
+        message = f"it is driven in reverse, at {typical_mps:.0f} m/s along the car"
+        raise ReverseError(message, hint="Use another recording of the map.")
 
 
 def _path_of(race: Race) -> DrivenPath:

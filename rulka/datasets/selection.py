@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -47,13 +48,10 @@ def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) ->
         message = f"driven in the environment {recording.environment!r}, {wanted!r} is wanted"
         raise OtherEnvironmentError(message, hint="Set races.select.environment in params.yaml to null to use any.")
     race_s = (ghost.race_time_ms or 0) / 1000
-    if ghost.race_time_ms is not None and not _is_within(race_s, select.min_race_s, select.max_race_s):
+    least, most = select.min_race_s or 0.0, select.max_race_s or math.inf
+    if ghost.race_time_ms is not None and not least <= race_s <= most:
         message = f"the race takes {race_s:.2f} s, outside of {select.min_race_s} to {select.max_race_s} s"
         raise DurationError(message, hint="Change races.select.min_race_s or max_race_s in params.yaml.")
-
-
-def _is_within(value: float, least: float | None, most: float | None) -> bool:
-    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def too_slow(races: Iterable[Race], max_best_ratio: float | None) -> dict[str, TooSlowError]:

@@ -113,11 +113,8 @@ class Params(AlgorithmSections, _StageSections):
         train, network, parts = self.train, self.network, self.transfer.of(name)
         repeats, group_size = section.action_repeat, section.races_per_start
         decision_ms = self.actions.ticks_per_action * repeats * TICK_MS
-        yield from section.impossible(Beside(name, network, parts, decision_ms, train.learners))
+        yield from section.impossible(Beside(name, network, parts, decision_ms, train.learners, train.acting_precision))
         yield from parts.impossible(name, network, self.clone.shape)
-        acting = train.acting_precision
-        if acting is not None and not section.acts_quantised:
-            yield f"train.acting_precision is {acting}, and {name} acts in train.precision: set it to null"
         if repeats > 1 and network.actions_per_decision > 1:
             yield (
                 f"{name}.action_repeat {repeats} repeats single actions, and network.actions_per_decision is "

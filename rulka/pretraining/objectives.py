@@ -163,10 +163,12 @@ class ViewsObjective(Objective):
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the loss [] of two views of every image."""
-        return self.compare(*(self.projector(self.encoder(self.preview(image, generator))) for _ in range(2)))
+        views = [self.projector(self.encoder(self.preview(image, generator))).float() for _ in range(2)]
+        with torch.autocast(image.device.type, enabled=False):  # which would multiply matrices of float32 in bfloat16
+            return self.compare(*views)
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
-        """Returns the loss [] of the projections [B, P] of two views."""
+        """Returns the loss [] of the projections [B, P] of two views, float32."""
         raise NotImplementedError
 
     def blind_loss(self, num_frames: int) -> float:
@@ -176,7 +178,8 @@ class ViewsObjective(Objective):
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns one random view of every image."""
-        return random_view(_normal(image), self.params, generator)
+        with torch.autocast(image.device.type, enabled=False):  # places in bfloat16 are half a pixel off
+            return random_view(_normal(image), self.params, generator)
 
 
 class SimclrObjective(ViewsObjective):
@@ -204,7 +207,7 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
         temperature: divides the cosine similarities; positive.
     """
     batch = len(first)
-    views = functional.normalize(torch.cat([first, second]).float(), dim=1)
+    views = functional.normalize(torch.cat([first, second]), dim=1)
     similarity = views @ views.T / temperature
     similarity = similarity.masked_fill(torch.eye(2 * batch, dtype=torch.bool, device=views.device), -torch.inf)
     partner = torch.arange(2 * batch, device=views.device).roll(batch)
@@ -221,7 +224,6 @@ def vicreg_loss(first: Tensor, second: Tensor, invariance: float, variance: floa
         variance: weight of how much less than 1 a number's standard deviation over the batch is, mean over P and views.
         covariance: weight of the squared covariances of different numbers, divided by P, sum of both views.
     """
-    first, second = first.float(), second.float()
     (spread, shared), (other_spread, other_shared) = (_variance_and_covariance(view) for view in (first, second))
     apart = (first - second).square().mean()
     return invariance * apart + 0.5 * variance * (spread + other_spread) + covariance * (shared + other_shared)

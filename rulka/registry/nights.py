@@ -4,8 +4,7 @@
     data/nights/records/        <uid>.mp4, the fastest race of all nights on a track, once it has beaten another
 
 What is followed from night to night is the pace: the track's length over the race's time, 0 for a race that did not
-finish, as a mean over races and tracks alike. Beside it stands its 95 % interval (bootstrap over starts, within each
-track).
+finish, as a mean over races and tracks alike. Beside it stands its 95 % interval, for other starts on the same tracks.
 
 A night is *below* the nights before where the 95 % interval of the difference, which holds the uncertainty of both,
 leaves out 0. One night in thirty is that by chance, so a night is *worse* only where the one before was below, too, or
@@ -27,7 +26,7 @@ from rulka.device import CPU
 from rulka.evaluation.results import RaceResult, best_race, finish_times_s
 from rulka.folders import NIGHTS
 from rulka.outputs import new_file
-from rulka.params import Params
+from rulka.params import Params, with_given
 from rulka.registry.history import (
     ALL_TRACKS,
     RECORDS_FOLDER,
@@ -36,9 +35,10 @@ from rulka.registry.history import (
     read_history,
 )
 from rulka.registry.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
-from rulka.registry.pairs import Comparison, Racer, interval_of, load_racer, pace_of, race_pairs, verdict
+from rulka.registry.pairs import Comparison, PairError, Racer, load_racer, pace_of, race_pairs, verdict
 from rulka.registry.promotion import NotPromotedError, describe, promote
 from rulka.registry.tracks import tracks_to_race_on
+from rulka.statistics import stratified_interval
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
@@ -48,6 +48,8 @@ SEEDS_A_NIGHT = 10_000
 """As many as `evaluate.num_races` may be: race k starts from seed + k, and two nights shall share no start."""
 NIGHTS_BEFORE = 7
 """Of how many nights the mean is taken that a night is compared with: that of one is as uncertain as the night is."""
+FEWEST_RACES = 10
+"""Of each agent on each track: how far races differ is measured within tracks, and of fewer too roughly."""
 FAR_BELOW = 1.58
 """In half-widths of a 95 % interval: of a normal distribution a thousandth lies further on one side."""
 
@@ -136,8 +138,12 @@ def race_night(
         stream: where progress is shown; standard output when None.
 
     Raises:
-        UserError: if an agent, a track or the history is missing or damaged.
+        UserError: if there are too few races, or an agent, a track or the history is missing or damaged.
     """
+    asked = with_given(params.evaluate, num_races=num_races).num_races
+    if asked < FEWEST_RACES:
+        message = f"{asked} races of each agent on each track are too few for a night: it takes {FEWEST_RACES} at least"
+        raise PairError(message, hint="Give `--races`, or raise evaluate.num_races in params.yaml.")
     latest = find_agent(LATEST)
     past = read_history()
     where = tracks_to_race_on(tracks, params)
@@ -171,7 +177,7 @@ def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[Ni
         for uid, name, those in named:
             is_together = name == ALL_TRACKS
             pace = np.stack([pace_of(each) for each in those], axis=1)
-            interval = interval_of(pace, found.seed)
+            interval = stratified_interval(pace)
             times_s = [] if is_together else finish_times_s(those[0])
             row = NightRow(
                 night=night.isoformat(),
@@ -231,9 +237,10 @@ def _compared(night: NightRow, before: Sequence[NightRow], *, was_below: bool) -
     if not before:
         return Verdict(None, is_below=False, is_worse=False)
     mean = round(float(np.mean([each.pace_mps for each in before])), 4)
-    # Independent nights: half-widths add up as their squares, and the mean of k has one k-th of the square of one.
-    below = [each.pace_mps - each.pace_low_mps for each in before]
-    half_width = float(np.hypot(night.pace_high_mps - night.pace_mps, np.linalg.norm(below) / len(below)))
+    # The square is the mean one of these nights, as one in which nobody finishes has no width of its own. Nights are
+    # independent, so squares add up, and the mean of k has one k-th of the square of one.
+    squares = [(each.pace_high_mps - each.pace_mps) ** 2 for each in (*before, night)]
+    half_width = float(np.sqrt(np.mean(squares) * (1.0 + 1.0 / len(before))))
     less_mps = mean - night.pace_mps
     is_below = round(less_mps - half_width, 4) > 0.0
     is_far_below = is_below and less_mps > FAR_BELOW * half_width

@@ -14,8 +14,9 @@ from matplotlib.ticker import PercentFormatter
 from rulka.errors import counted
 from rulka.params import Params
 from rulka.progress import Progress
-from rulka.registry.pairs import Comparison, Racer, TrackPairs, interval_of
+from rulka.registry.pairs import Comparison, Racer, TrackPairs
 from rulka.report.theme import BLUE, EDGE, MUTED, WIDTH_IN, to_png
+from rulka.statistics import paired_interval
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, frame_times_ms, race_frames, write_mp4
 
@@ -39,8 +40,7 @@ def leads_png(comparison: Comparison) -> bytes:
 
 def _leads(comparison: Comparison) -> Figure:
     rows = [
-        (pairs.track.name, pairs.leads, interval_of(pairs.leads[:, None], comparison.seed))
-        for pairs in comparison.tracks
+        (pairs.track.name, pairs.leads, paired_interval(pairs.leads, comparison.seed)) for pairs in comparison.tracks
     ]
     if len(rows) > 1:
         rows.append(("all tracks", np.empty(0), comparison.interval))

@@ -13,7 +13,7 @@ import io
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,7 +234,8 @@ class BestWeights:
     """The best candidates so far; the winner is found by racing them against each other once more.
 
     A few races rank weights only roughly, and the best of many by luck is not the best, so the last round takes more
-    races, from other starts.
+    races, from other starts. The initial weights always race in it, however many lucky checks came after theirs: the
+    winner is never worse there than what the run began with.
     """
 
     def __init__(self, num_kept: int) -> None:
@@ -242,32 +243,28 @@ class BestWeights:
         self._candidates: list[Candidate] = []
 
     def offer(self, env_steps: int, result: CheckResult, tensors: Mapping[str, Tensor]) -> None:
-        """Remembers a copy of weights if their check was among the best; the newer ones of two equals."""
+        """Remembers a copy of the first weights, and of others if their check was among the best.
+
+        Of two equals it takes the newer ones.
+        """
         copied = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        self._candidates.append(Candidate(env_steps, result, copied))
-        self._candidates.sort(key=lambda candidate: (candidate.result.rank, candidate.env_steps), reverse=True)
-        del self._candidates[self._num_kept :]
+        offered = [*self._candidates, Candidate(env_steps, result, copied)]
+        initial = min(offered, key=lambda candidate: candidate.env_steps)
+        offered.sort(key=lambda candidate: (candidate.result.rank, candidate.env_steps), reverse=True)
+        self._candidates = [each for place, each in enumerate(offered) if place < self._num_kept or each is initial]
 
     def choose(self, check: GreedyCheck, seed: int, num_races: int) -> Candidate:
         """Lets the candidates race from the same new starts and returns the best with its new result."""
-        raced = [
-            Candidate(candidate.env_steps, check.run(candidate.tensors, seed, num_races), candidate.tensors)
-            for candidate in self._candidates
-        ]
+        raced = [replace(each, result=check.run(each.tensors, seed, num_races)) for each in self._candidates]
         return max(raced, key=lambda candidate: (candidate.result.rank, candidate.env_steps))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Returns all candidates for a checkpoint."""
-        return [
-            {"env_steps": candidate.env_steps, "result": asdict(candidate.result), "tensors": candidate.tensors}
-            for candidate in self._candidates
-        ]
+        return [vars(each) | {"result": asdict(each.result)} for each in self._candidates]
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Goes on from what `state_dict` returned."""
-        self._candidates = [
-            Candidate(entry["env_steps"], _check_result(entry["result"]), entry["tensors"]) for entry in state
-        ]
+        self._candidates = [Candidate(e["env_steps"], _check_result(e["result"]), e["tensors"]) for e in state]
 
 
 def _check_result(fields: Mapping[str, Any]) -> CheckResult:

@@ -140,7 +140,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Failed:
-    """From any process, just before it ends: what went wrong."""
+    """From any process, just before it ends: what went wrong, as a traceback or, of a `UserError`, in its words."""
 
     traceback: str
 

@@ -33,7 +33,7 @@ class RuntimeParams(Section):
     experience: Literal["saved", "rebuilt"] = key("saved", "of a run that goes on: with its checkpoints, or anew")
     num_checks: Count = key(20, "greedy checks of the weights, evenly over the budget, beside one at the start")
     check_races: Several = key(12, "races of one greedy check, side by side")
-    check_candidates: Several = key(4, "weights that take part in the last choice")
+    check_candidates: Several = key(4, "best weights in the last choice, where the initial ones always race too")
     final_check_races: Several = key(100, "races of each candidate in the last choice")
 
     def _impossible(self) -> Iterator[str]:

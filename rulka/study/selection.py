@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rulka.section import Positive, Section, Share, Weight
-from rulka.statistics import Interval, bootstrap_interval, mean
+from rulka.statistics import Interval, paired_interval
 
 Scores = NDArray[np.float64]
 """[R] what each greedy race of a member is worth, more is better; race k of all members begins alike. None stands for
@@ -138,8 +138,8 @@ def parents(scores: Sequence[Scores | None], share: float, seed: int, turn: int)
 
 
 def gap(ahead: Scores, behind: Scores) -> Interval:
-    """Returns the 95 % bootstrap interval of the mean difference of two members' scores, race by race."""
-    return bootstrap_interval(mean, (ahead - behind)[:, None])
+    """Returns the 95 % interval of the mean difference of two members' scores, race by race."""
+    return paired_interval(ahead - behind)
 
 
 def _rng(seed: int, purpose: int, turn: int, member: int) -> np.random.Generator:

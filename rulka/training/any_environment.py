@@ -175,6 +175,7 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
         UnfitEnvironmentError: if the environment shows or takes something else than it did.
         ParamsError: if the agent was trained with parameters of another version.
     """
+    torch.set_num_threads(1)
     what_is_wrong = f"the agent of {agent.environment} holds parameters of another version"
     params = checked_params(agent.provenance["parameters"], what_is_wrong)
     environment = GymnasiumEnvironment(read_facts(agent.environment), agent.observation.params())

@@ -16,12 +16,13 @@ from models.iqn import IqnNetwork
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn import FIRST_SELF_LOSS, Sample, SelfLoss, draw_clocks, mini_race_returns, self_loss_weights
 from rulka.agents.learner import MetricMeans
-from rulka.agents.params import IqnParams
+from rulka.agents.networks import IQN_PARTS
+from rulka.agents.params import ByPartParams, IqnParams
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.replay import Batch
 from rulka.buffers.ring import Transitions
-from rulka.schedule import Moment
+from rulka.schedule import Moment, Schedule
 from tests.agents.conftest import filled, views
 
 
@@ -120,6 +121,24 @@ def test_demonstrations_fill_their_share(lab, step, races):
 def test_demonstrations_of_another_shape_are_refused(lab):
     with pytest.raises(AgentError, match=r"\(1, 64, 64, 184\), the agent sees \(1, 34, 34, 4\)"):
         make_learner(lab.spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
+
+
+def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(lab, races):
+    """The trunk learns for the first half of the budget."""
+    rates = {"trunk": Schedule.over_budget("staircase", (0.0, 1.0), (0.5, 0.0))}
+    rates = dict.fromkeys(ByPartParams.model_fields, lab.constant(1.0)) | rates
+    learner = filled(lab.spec("iqn", batch_size=16, target_tau=0.3, target_every=1, rate_of=rates), races)
+    distances = []
+    for share, num_steps in ((0.0, 3), (1.0, 60)):
+        learner.set_budget_share(share)
+        for _ in range(num_steps):
+            learner._rates.apply(learner._optimizer, 0.001, learner.moment)
+            learner._gradient_step(learner.draw(), MetricMeans())
+        pairs = zip(learner.network.named_parameters(), learner.target.parameters(), strict=True)
+        apart = [(ours - slow).abs().max() for (name, ours), slow in pairs if name.startswith(IQN_PARTS["trunk"])]
+        distances.append(float(max(apart)))
+    assert distances[0] > 1e-5
+    assert distances[1] < 1e-7
 
 
 BATCH, PIXELS, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers

@@ -319,6 +319,25 @@ def test_the_divergence_of_squashed_gaussians_is_that_of_the_gaussians():
     torch.testing.assert_close(SquashedGaussian(STEER_AND_GAS).divergence(first, now), theirs)
 
 
+def test_the_gradient_of_the_entropy_is_right_up_to_the_widest_gaussian():
+    """Against 20,001 points: of tanh's slope, wide Gaussians see a bend at 0 that few points step over."""
+    mean = torch.tensor([-4.0, -1.5, -0.3, 0.0, 0.7, 2.0, 5.0], dtype=torch.float64)
+    points = torch.linspace(-10.0, 10.0, 20_001, dtype=torch.float64)
+    weights = torch.softmax(-0.5 * points.square(), dim=0)
+    distribution = SquashedGaussian(Intervals((-1.0,), (1.0,)))
+    for log_std in (-5.0, -1.0, 0.0, 1.0, 1.9):
+        outputs = torch.stack([mean, torch.full_like(mean, log_std)], dim=1).requires_grad_()
+        exact = outputs.detach().clone().requires_grad_()
+        raw = exact[:, :1] + exact[:, 1:].exp() * points
+        slope = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
+        expected = exact[:, 1] + 0.5 * math.log(2.0 * math.pi * math.e) + slope @ weights
+        entropy = distribution.entropy(outputs)
+        torch.testing.assert_close(entropy, expected, rtol=1e-3, atol=1e-3)
+        entropy.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(outputs.grad, exact.grad, rtol=5e-3, atol=2e-3)
+
+
 def test_decisions_stay_within_their_intervals_and_have_finite_densities():
     """Means of 100 lie beyond what float32 tells from the end of the interval."""
     distribution = SquashedGaussian(STEER_AND_GAS)

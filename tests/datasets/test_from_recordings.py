@@ -29,6 +29,7 @@ from rulka.datasets.selection import summary_of
 from rulka.observation import CAR
 from rulka.recordings.errors import TruncatedError
 from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
+from rulka.recordings.summary import inspect_file
 from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError
 
@@ -340,6 +341,38 @@ def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
     assert lines[-1].strip() == "and 2 more"
 
 
+def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceDataset]) -> None:
+    bad = os.fsdecode(b"caf\xe9/\xff.Gbx")
+    dataset = read({bad: make_recording(make_ghost()), "cut" + bad: TruncatedError("it ends early")})
+    assert dataset.races[0].file == r"caf\xe9/\xff.Gbx"
+    assert [item.file for item in dataset.quarantine] == [r"cutcaf\xe9/\xff.Gbx"]
+    summary = inspect_file(bad)
+    assert summary["file"] == r"\xff.Gbx"
+    assert r"caf\xe9/\xff.Gbx cannot be read" in summary["error"]
+
+
+def test_a_race_in_reverse_and_a_ghost_without_a_map_are_left_out_with_a_hint(
+    read: Callable[..., RaceDataset],
+) -> None:
+    """The first drives along the same path, its nose behind; one that backs up for a while is used."""
+    reverse, backs_up = make_ghost(lateral_m=1.0), make_ghost(lateral_m=2.0)
+    for ghost, first in ((reverse, 0), (backs_up, 40)):
+        assert ghost.samples is not None
+        ghost.samples.quaternion[first:] = 0.0, 0.0, 1.0, 0.0
+    dataset = read(
+        {
+            "good.Gbx": make_recording(make_ghost()),
+            "reverse.Gbx": make_recording(reverse),
+            "backs_up.Gbx": make_recording(backs_up),
+            "ghost.Gbx": make_recording(make_ghost(lateral_m=3.0), map_uid=""),
+        }
+    )
+    assert sorted(race.file for race in dataset.races) == ["backs_up.Gbx", "good.Gbx"]
+    reasons = {item.file: item for item in dataset.quarantine}
+    assert reasons["reverse.Gbx"].error == "ReverseError: it is driven in reverse, at -20 m/s along the car"
+    assert ".Replay.Gbx" in reasons["ghost.Gbx"].hint
+
+
 def test_plain_text() -> None:
     names = {"$f00A$o$iB": "AB", "TM$ec0S $fff- $$5": "TMS - $5", "$h[bigbang1112]$ffffile": "file", "plain": "plain"}
     assert {name: plain_text(name) for name in names} == names
@@ -355,6 +388,15 @@ def test_recordings_are_found_at_any_depth_and_sorted(tmp_path: Path, monkeypatc
     names = [path.relative_to(tmp_path).as_posix() for path in find_recordings(tmp_path)]
     assert names == ["a/c.GBX", "b.Replay.Gbx", "folder.gbx/d.gbx", "lost.gbx"]
     assert find_recordings(tmp_path / "none") == []
+    for place, said in ((tmp_path / "a", "a folder"), (tmp_path / "not_mounted", "nothing")):
+        (tmp_path / "mine").symlink_to(place)
+        with pytest.raises(UnreadableFolderError, match=f"mine is a link to {said}") as caught:
+            find_recordings(tmp_path)
+        assert "put the files there" in caught.value.hint
+        (tmp_path / "mine").unlink()
+    whole = tmp_path.with_name("linked")
+    whole.symlink_to(tmp_path)
+    assert len(find_recordings(whole)) == 4, "the folder itself may be a link"
     with pytest.raises(UnreadableFolderError, match="Gbx cannot be read: Not a directory"):
         find_recordings(tmp_path / "b.Replay.Gbx")
     scandir = os.scandir

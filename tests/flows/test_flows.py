@@ -177,12 +177,12 @@ def commands(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[st
 class TestNight:
     def test_it_races_and_shows_what_came_of_it(self, commands: list[list[str]]) -> None:
         days = [today()]
-        state = nightly(("main",), races=3, return_state=True)
+        state = nightly(("main",), races=12, return_state=True)
         assert state.is_completed()
         assert (state.name, state.message) == ("Completed", "all is well")
         days.append(today())  # midnight may have come between
         (command,) = commands
-        assert command[3:] in [["night", "--json", "--date", day, "--tracks", "main", "--races", "3"] for day in days]
+        assert command[3:] in [["night", "--json", "--date", day, "--tracks", "main", "--races", "12"] for day in days]
         shown = shown_by(state.state_details.flow_run_id)
         assert set(shown) == {"nightly-evaluation", "nights"}
         assert str(shown["nights"].data).endswith("(http://127.0.0.1:8480/nights)")

@@ -160,7 +160,7 @@ def the_pages_show_it() -> None:
 def the_night_fires() -> None:
     before = Path("prefect.yaml").read_text(encoding="utf-8")
     every_minute = re.sub(r'cron: ".*"', 'cron: "* * * * *"', before)
-    short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 1}}\n"
+    short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 10}}\n"
     Path("prefect.yaml").write_text(every_minute.replace(NIGHTLY, short), encoding="utf-8")
     typed(*PREFECT, "--no-prompt", "deploy", "--all")
 

@@ -18,11 +18,19 @@ from rulka.pretraining.objectives import (
     OBJECTIVES,
     Objective,
     ObjectiveError,
+    ViewsObjective,
     build_objective,
     random_view,
     vicreg_loss,
 )
-from rulka.pretraining.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
+from rulka.pretraining.params import (
+    AutoencoderParams,
+    ObjectiveParams,
+    SimclrParams,
+    VaeParams,
+    VicregParams,
+    ViewsParams,
+)
 from tests.conftest import sees
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
@@ -102,6 +110,25 @@ def test_losses_by_hand() -> None:
     expected = -(similarity[torch.arange(16), torch.arange(16).roll(8)] / others).log().mean()
     torch.testing.assert_close(simclr.loss(frames(), torch.Generator().manual_seed(4)), expected)
     assert torch.equal(simclr.preview(frames(), torch.Generator().manual_seed(4)), views[:8]), "a view of each frame"
+
+
+@pytest.mark.parametrize("params", [SIMCLR, VICREG], ids=lambda params: params.kind)
+def test_views_are_drawn_and_compared_in_float32_under_autocast(params: ViewsParams) -> None:
+    objective = build(params)
+    assert isinstance(objective, ViewsObjective)
+    first, second = (torch.randn(16, params.projection, requires_grad=True) for _ in range(2))
+    objective.encoder, objective.projector = torch.nn.Identity(), torch.nn.Identity()
+    plain = objective.preview(frames(), torch.Generator().manual_seed(4))
+    given = iter((first, second))
+    objective.preview = lambda _image, _generator: next(given)  # type: ignore[method-assign]
+    objective.compare(first, second).backward()
+    expected, first.grad = first.grad, None
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective.loss(frames(), torch.Generator())
+        seen = ViewsObjective.preview(objective, frames(), torch.Generator().manual_seed(4))
+    loss.backward()
+    assert torch.equal(first.grad, expected)
+    assert torch.equal(seen, plain)
 
 
 def test_every_task_takes_every_size_of_image() -> None:

@@ -14,15 +14,26 @@ from rulka.params import Params
 from rulka.registry import nights as module
 from rulka.registry.history import ALL_TRACKS, COLUMNS, HistoryError, NightRow, read_history
 from rulka.registry.kept import Promotion, keep_promoted, name_of, promoted_name
-from rulka.registry.nights import SEEDS_A_NIGHT, Night, Verdict, judge, race_night, rows_of, seed_of
+from rulka.registry.nights import (
+    FEWEST_RACES,
+    SEEDS_A_NIGHT,
+    Night,
+    Verdict,
+    judge,
+    race_night,
+    rows_of,
+    seed_of,
+)
+from rulka.registry.pairs import PairError
 from rulka.registry.tracks import tracks_to_race_on
+from rulka.statistics import stratified_interval
 from tests.registry.test_pairs import comparison, driven
 
 MONDAY, TUESDAY = date(2026, 11, 23), date(2026, 11, 24)
 HISTORY = Path("data/nights/history.csv")
 
 
-def raced(night: date, params: Params, num_races: int = 2) -> Night:
+def raced(night: date, params: Params, num_races: int = FEWEST_RACES) -> Night:
     return race_night(night, params, ("main",), num_races=num_races, stream=io.StringIO())
 
 
@@ -48,8 +59,8 @@ def past(*paces: float, role: str = "promoted") -> list[NightRow]:
 
 
 def night_of(number: int, paces: NDArray[np.float64]) -> NightRow:
-    """A night with these paces of its races, and the interval that the bootstrap has for many of them."""
-    mean, half_width = float(paces.mean()), float(1.96 * paces.std() / np.sqrt(paces.size))
+    """A night with these paces [R, T] of its races."""
+    mean, interval = float(paces.mean()), stratified_interval(paces)
     return NightRow(
         night=date.fromordinal(TUESDAY.toordinal() + number).isoformat(),
         raced_at="2026-11-24T03:00:00+00:00",
@@ -64,20 +75,23 @@ def night_of(number: int, paces: NDArray[np.float64]) -> NightRow:
         best_time_s=None,
         median_time_s=None,
         pace_mps=mean,
-        pace_low_mps=mean - half_width,
-        pace_high_mps=mean + half_width,
+        pace_low_mps=interval.low,
+        pace_high_mps=interval.high,
         before_mps=None,
         is_worse=False,
     )
 
 
-def judged(rng: np.random.Generator, num_nights: int, *, races: int, dnf: float, drop_mps: float) -> list[Verdict]:
-    """What is said of the nights of an agent that drives 20 m/s and loses `drop_mps` in the last two nights."""
+def judged(
+    rng: np.random.Generator, num_nights: int, *, races: int, tracks: int = 1, dnf: float = 0.0, drop_mps: float = 0.0
+) -> list[Verdict]:
+    """What is said of the nights of an agent that drives about 20 m/s and loses `drop_mps` in the last two nights."""
     rows: list[NightRow] = []
     found = []
     for number in range(num_nights):
-        mean = 20.0 - (drop_mps if number >= num_nights - 2 else 0.0)
-        row = night_of(number, rng.normal(mean, 1.0, races) * (rng.random(races) >= dnf))
+        mean = np.linspace(15.0, 25.0, tracks) if tracks > 1 else 20.0
+        mean = mean - (drop_mps if number >= num_nights - 2 else 0.0)
+        row = night_of(number, rng.normal(mean, 1.0, (races, tracks)) * (rng.random((races, tracks)) >= dnf))
         found.append(judge(row, rows))
         rows.append(row)
     return found
@@ -110,7 +124,7 @@ class TestRows:
         # The nights before are uncertain, too: by hand, 3-4-5.
         half_width = row.pace_high_mps - row.pace_mps
         mean = row.pace_mps + 1.25 * half_width
-        before = [replace(past(mean)[0], pace_low_mps=mean - 0.75 * half_width)]
+        before = [replace(past(mean)[0], pace_high_mps=mean + 0.75 * half_width)]
         assert not judge(row, before).is_below
         four = [replace(before[0], night=f"2026-11-0{day}") for day in range(1, 5)]
         assert judge(row, four).is_below, "the mean of four is known twice as well"
@@ -141,13 +155,22 @@ class TestRows:
         assert found[:3] == [True] * 3
         assert found[-1] is False
 
-    @pytest.mark.parametrize(("races", "dnf", "at_most"), [(220, 0.0, 1 / 200), (20, 0.1, 1 / 500), (20, 0.0, 1 / 120)])
-    def test_an_equal_agent_is_seldom_marked_by_chance(self, races: int, dnf: float, at_most: float) -> None:
-        """4,000 nights. Of 20 races the interval is narrow: in the bootstrap's spread each misses its own part."""
+    @pytest.mark.parametrize(
+        ("races", "tracks", "dnf", "count"),
+        [
+            *[(*each, 400) for each in ((10, 1, 0.05), (10, 1, 0.9), (20, 11, 0.1))],
+            *[
+                pytest.param(*each, 1600, marks=pytest.mark.slow)
+                for each in ((10, 1, 0.3), (10, 4, 0.9), (20, 1, 0.0), (20, 4, 0.5), (20, 15, 0.3))
+            ],
+        ],
+    )
+    def test_an_equal_agent_is_seldom_marked_by_chance(self, races: int, tracks: int, dnf: float, count: int) -> None:
+        """Ten nights each, from the fewest races that a night takes; nobody may finish in some."""
         rng = np.random.default_rng(0)
-        found = [judged(rng, 11, races=races, dnf=dnf, drop_mps=0.0)[1:] for _ in range(400)]
+        found = [judged(rng, 11, races=races, tracks=tracks, dnf=dnf)[1:] for _ in range(count)]
         marked = [verdict.is_worse for series in found for verdict in series]
-        assert np.mean(marked) <= at_most
+        assert np.mean(marked) <= 1 / 200
         below = [verdict.is_below for series in found for verdict in series]
         assert np.mean(below) > np.mean(marked)
 
@@ -157,7 +180,7 @@ class TestRows:
     ) -> None:
         """0.2 m/s of 20 are three standard errors of a night's 220 races."""
         rng = np.random.default_rng(0)
-        found = [judged(rng, 9, races=220, dnf=0.0, drop_mps=drop_mps)[-2:] for _ in range(200)]
+        found = [judged(rng, 9, races=220, drop_mps=drop_mps)[-2:] for _ in range(200)]
         low, high = first
         assert low <= np.mean([one.is_worse for one, _ in found]) <= high
         assert np.mean([one.is_worse or two.is_worse for one, two in found]) >= second
@@ -200,12 +223,12 @@ class TestNights:
     def test_a_latest_agent_that_wins_is_promoted_and_one_that_does_not_is_not(self, params: Params) -> None:
         slow, quick = Path("slow"), Path("data/agent")
         keep_promoted(slow, Promotion(name_of(slow), "2026-11-01T00:00:00+00:00", None, None))
-        few = raced(MONDAY, params, num_races=2)
-        assert (few.promoted, promoted_name()) == ("", name_of(slow))
-        assert "Nobody wins: too few pairs" in few.describe()
-        enough = raced(TUESDAY, params, num_races=10)
+        with pytest.raises(PairError, match="9 races of each agent on each track are too few for a night: it takes 10"):
+            raced(MONDAY, params, num_races=9)
+        assert not HISTORY.exists()
+        won = raced(TUESDAY, params)
         assert promoted_name() == name_of(quick)
-        assert f"is promoted over {name_of(slow)}" in enough.describe()
+        assert f"is promoted over {name_of(slow)}" in won.describe()
 
     def test_a_latest_agent_that_got_worse_is_marked(self, params: Params) -> None:
         raced(MONDAY, params)
@@ -214,7 +237,7 @@ class TestNights:
         night = raced(TUESDAY, params)
         assert [row.role for row in night.worse] == ["latest"]
         assert night.to_json()["worse"] == ["latest"]
-        assert f"WORSE: latest {name_of(Path('slow'))}: 0 of 2 races finished" in night.describe()
+        assert f"WORSE: latest {name_of(Path('slow'))}: 0 of 10 races finished" in night.describe()
         assert promoted_name() != name_of(Path("slow"))
 
     def test_a_record_is_filmed_where_it_beats_the_nights_before(self, params: Params) -> None:

@@ -1,6 +1,9 @@
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import av
 import numpy as np
@@ -81,14 +84,53 @@ class TestStatistics:
         assert found.winner is None
         assert verdict(found.to_json()).startswith("Nobody wins: this may be chance. 10 pairs")
         found = comparison(([driven(20.0)] * 9, [driven(15.0)] * 9))
-        assert found.interval.low > 0.0
         assert found.winner is None
-        assert "too few pairs to tell" in verdict(found.to_json())
+        assert found.to_json()["lead_interval"] is None
+        assert verdict(found.to_json()).startswith("Nobody wins: too few pairs to tell. 9 pairs")
+        assert verdict(found.to_json()).endswith("95 % interval -.")
+        found = comparison(*[([driven(20.0)], [driven(15.0)])] * 10)
+        assert found.winner is found.first
+        assert [track["lead_interval"] for track in found.to_json()["tracks"]] == [None] * 10
         found = comparison(([driven(20.0), driven(20.0)], [driven(15.0), driven(15.0, until_m=9.0)]))
         [track] = found.to_json()["tracks"]
         assert (track["finished_by_both"], track["gain_s"]) == (1, 1.0)
         assert (track["first"]["finished"], track["second"]["finished"]) == (2, 1)
         assert "+1.00 s" in format_comparison(found.to_json())
+
+    @pytest.mark.parametrize("kind", ["near", "finishing", "both", "by track"])
+    @pytest.mark.parametrize(
+        ("pairs", "tracks", "count"),
+        [
+            *[(*shape, 400) for shape in ((1, 10), (2, 5), (13, 1))],
+            *[
+                pytest.param(*shape, 2000, marks=pytest.mark.slow)
+                for shape in ((1, 10), (2, 10), (3, 4), (10, 1), (20, 4))
+            ],
+        ],
+    )
+    def test_equal_agents_win_as_often_as_the_page_says(self, pairs: int, tracks: int, count: int, kind: str) -> None:
+        """Of equal agents either wins one comparison in forty."""
+        rng = np.random.default_rng(0)
+        shape = count, tracks, pairs
+        near, finishing = rng.normal(0.0, 0.02, shape), rng.choice((-1.0, 1.0), shape)
+        leads = {
+            "near": near,
+            "finishing": finishing,
+            "both": np.where(rng.random(shape) < 0.2, finishing, near),
+            # Equal on the whole: one is better on every second track, and the other on those between.
+            "by track": near + 0.05 * np.where(np.arange(tracks) % 2, -1.0, 1.0)[:, None] * (tracks % 2 == 0),
+        }[kind]
+        nobody = Racer("a", lambda *_: np.zeros(1), ())
+        second = replace(nobody, name="b")
+        won = {"a": 0, "b": 0, None: 0}
+        for seed, each in enumerate(leads):
+            drawn: Any = tuple(SimpleNamespace(leads=of_track) for of_track in each)
+            winner = Comparison(nobody, second, drawn, seed).winner
+            won[winner.name if winner else None] += 1
+        chance = 3.0 * math.sqrt(1 / 40 * 39 / 40 / count)
+        assert max(won["a"], won["b"]) <= count * (1 / 40 + chance)
+        if kind == "near":
+            assert min(won["a"], won["b"]) >= count * (1 / 40 - chance), "and no less"
 
 
 class TestRaces:

@@ -91,6 +91,43 @@ def test_newer_of_equals_is_taken() -> None:
     assert best.state_dict()[0]["env_steps"] == 100
 
 
+def test_the_initial_weights_always_take_part_in_the_last_choice() -> None:
+    """A run whose weights finish less often than those it began with but are faster, in checks of 12 races.
+
+    So many lucky checks outrank the initial weights, which all finish, that without a place of their own they were
+    never among the best four. In the last races the winner is never behind them.
+    """
+    rng, rates = np.random.default_rng(0), [1.0, *[0.95] * 20]
+
+    class Races(GreedyCheck):
+        def __init__(self) -> None:
+            self.found: dict[int, CheckResult] = {}
+
+        def run(self, tensors, seed: int, num_races: int) -> CheckResult:
+            number = int(tensors["weight"][0])
+            finish_rate = rng.binomial(num_races, rates[number]) / num_races
+            pace = 0.05 if number == 0 else 0.04
+            self.found[number] = CheckResult(num_races, finish_rate, 20.0, pace, 600.0, None)
+            return self.found[number]
+
+    num_kept, finished, pushed_out = 4, [], 0
+    for _ in range(100):
+        check, best = Races(), BestWeights(num_kept)
+        for number in range(len(rates)):
+            best.offer(number, check.run(_tensors(number), 1, 12), _tensors(number))
+            again = BestWeights(num_kept)  # as a run that goes on after every check
+            again.load_state_dict(best.state_dict())
+            best = again
+        candidates = {entry["env_steps"]: entry["result"]["finish_rate"] for entry in best.state_dict()}
+        assert 0 in candidates
+        pushed_out += len(candidates) == num_kept + 1
+        chosen = best.choose(check, 2, 100)
+        assert chosen.result.rank >= check.found[0].rank, "never worse than what it began with"
+        finished.append(rates[chosen.env_steps])
+    assert pushed_out > 90
+    assert np.mean(finished) > 0.99
+
+
 def _record_check(cars: FakeCars) -> GreedyCheck:
     return GreedyCheck(cars, FakeActor(0), SPEC, _nothing)
 
