@@ -65,29 +65,6 @@ class Pictures(Counting):
         return {"speed": np.array(self._count, np.float32), "camera": camera, "place": place}
 
 
-class Wild(Counting):
-    """Pays or shows a wild number in its second decision, where its seed is odd."""
-
-    def __init__(self, where: str, value: float) -> None:
-        super().__init__(length=9)
-        self.observation_space = spaces.Dict(place=spaces.Box(-np.inf, np.inf, (2,), np.float64))
-        self._where, self._value = where, value
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        seen, reward, *rest = super().step(action)
-        return seen, self._value if self._is_wild and self._where == "the reward" else reward, *rest
-
-    @property
-    def _is_wild(self) -> bool:
-        return self._count == 2 and self._seed % 2 == 1
-
-    def _seen(self, action: int) -> Any:
-        place = np.array([self._count, action], np.float64)
-        if self._is_wild and self._where != "the reward":
-            place[1] = self._value
-        return {"place": place}
-
-
 class Paid(Counting):
     """Shows nothing, and pays 2 for its first decision."""
 

@@ -197,24 +197,6 @@ def test_spaces_that_are_not_supported_are_named() -> None:
             read_facts(environment)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e39])
-@pytest.mark.parametrize("where", ["the reward", "the part 'place' of the observation"])
-def test_numbers_that_float32_does_not_hold_are_named(where: str, value: float) -> None:
-    """In the second decision of two environments of three, whatever is done."""
-    name = f"Wild{where[4:8]}{value}".replace("+", "")
-    environment = small.register_with(name, small.Wild, where=where, value=value)
-    seen = Seen(environment, 3)
-    seen.reset(seed=0)
-    seen.step([0, 0, 0])
-    count = "1 of 3" if where == "the reward" else "1 of 6"
-    said = rf"{environment}: {where} has {count} numbers that float32 does not hold, the first of them"
-    with pytest.raises(UnfitEnvironmentError, match=rf"{said} {re.escape(str(value))} in environment 1 of 3$"):
-        seen.step([0, 0, 0])
-    if where != "the reward":
-        with pytest.raises(UnfitEnvironmentError, match="numbers that float32 does not hold"):
-            measure_normalisation(read_facts(environment), seed=0)
-
-
 def test_an_environment_that_resets_in_another_way_is_refused() -> None:
     environment = small.register_with("SameStep", small.Odd)
     small.gymnasium.registry[environment].vector_entry_point = _same_step
