@@ -137,8 +137,7 @@ def test_inserted_blocks_are_copied(lab, races):
     results = []
     for spoil in (False, True):
         learner, actor = learner_and_actor(lab.spec("ppo"))
-        races = copy.deepcopy(races)
-        block = races.drive(actor)
+        block = copy.deepcopy(races).drive(actor)
         learner.insert(block, 0, 0)
         if spoil:
             for name in block.spec.layout():

@@ -261,12 +261,12 @@ def worth(here: Scene, race: list[Place], gamma: float, cut_worth: float) -> flo
 def test_grpo(lab, decisions: str, max_kl: float) -> None:
     """Equation 3 with the outcome's advantages, section 4.1.2; the divergence from the reference is exact."""
     own = {"clip": 0.1, "cut_worth": -0.7, "epochs": 3, "encoder_epochs": 1, "max_kl": max_kl}
-    here = scene(lab, "grpo", decisions, 2, group_size=2, steps_per_update=16, batch_size=12, **own)
+    here = scene(lab, "grpo", decisions, 4, group_size=4, steps_per_update=16, batch_size=12, **own)
     learner, actions = here.learner, here.actions
     twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
     decided = values_of(twin, here)
     metrics = learner.update()
-    groups = [races for races in races_of(here).values() if len(races) == 2]
+    groups = [races for races in races_of(here).values() if len(races) == 4]
     races = [race for group in groups for race in group]
     mean_length = np.mean([len(race) for race in races])
     advantage: dict[Place, float] = {}

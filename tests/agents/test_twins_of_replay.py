@@ -116,7 +116,7 @@ class NaivePql(Twin):
             outputs = self.policy(*after)
             slow = self.rate(self.slow_critics, self.slow_network.state(*after), torch.tanh(outputs[:, :2]))
         state = self.network.state(*before)
-        taken = torch.from_numpy(action - np.array([0.0, 1.0])) if action.ndim > 1 else state
+        taken = torch.from_numpy((action - np.array([0.0, 1.5])) / np.array([1.0, 1.5])) if action.ndim > 1 else state
         found = self.rate(self.critics, state if self.num_critic_updates else state.detach(), taken)
         terms = []
         for row, (paid, factor) in enumerate(worth):

@@ -40,7 +40,7 @@ COMMON: dict[str, Any] = {
     "racer_tau": 0.25,
     "max_kl": 10.0,
 }
-NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))
+NUMBERS = Intervals((-1.0, 0.0), (1.0, 3.0))
 DECISIONS = {"choices": Choices(3), "chunks": Choices(3, 2), "numbers": NUMBERS}
 Place = tuple[int, int, int]
 

@@ -20,8 +20,8 @@ from rulka.tracks.generate import generate_track
 
 TABLE = action_table(5)
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
-PACE = 0.5
-"""So slow that cars at full gas are soon told to brake, which those at full pace are not."""
+PACE = 0.2
+"""So slow that a car at full gas is soon told to brake, as one at full pace is not before it leaves the road."""
 
 
 def drives_forward() -> ClonePolicy:
