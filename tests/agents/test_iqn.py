@@ -73,7 +73,7 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     """With a floor of 1 only the clone's likeliest action is left, and its value is what a target bootstraps from."""
     always = {"interpolation": "linear", "points": [[0, 1.0]]}
     learner = make_learner(lab.spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
-    learner.load_network(with_clone(learner.network, [0.2, 0.5, 0.3]))
+    learner.load_network(with_clone(learner.network, [0.2, 0.3, 0.5]))
     assert float(learner.network.guide.floor) == 1.0, "from the first decision on"
     actor = make_actor(lab.spec("iqn"), 1)
     while learner.update() is None:
@@ -81,11 +81,13 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     assert float(learner.network.guide.floor) == 1.0
     batch = learner._latest.batch
     torch.testing.assert_close(
-        batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.n_step_return), -1)
+        batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.n_step_return), -1)
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():
-        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 1]
+        free = learner.network.advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=1)
+        assert (free != 2).any(), "or limits would not matter"
+        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 2]
     torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * following)
 
 

@@ -204,7 +204,7 @@ def test_iqn(lab, decisions: str, embedding_at: str, changes: dict[str, Any]) ->
     own = {"n_steps": 3, "mini_race_ms": 50.0 * HORIZON, "kappa": 0.05, "target_tau": 0.3}
     own |= {"prioritised": {"alpha": 0.6, "beta": 0.5, "epsilon": 0.002, "min_actions_left": 8}}
     own |= {"demonstration_share": 0.25, "gradient_steps_per_update": 3, "start_steps": 64, "batch_size": 32}
-    own |= {"weight_decay": 0.1, "max_grad_norm": 3.0, "max_grad_value": 0.2}
+    own |= {"weight_decay": 0.1, "max_grad_norm": 3.0, "max_grad_value": 0.05}
     own |= {"num_quantiles": NUM_QUANTILES}
     here = scene(lab, "iqn", decisions, extras={"embedding_at": embedding_at}, **own, **changes)
     learner, gamma = here.learner, 0.9
@@ -353,7 +353,7 @@ class NaiveIqn(Twin):
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), 3.0)
-        nn.utils.clip_grad_value_(self.network.parameters(), 0.2)
+        nn.utils.clip_grad_value_(self.network.parameters(), 0.05)
         self.optimizer.step()
         with torch.no_grad():
             for slow, online in zip(self.target.parameters(), self.network.parameters(), strict=True):
