@@ -7,6 +7,7 @@ are driven through the interface that the runtime uses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ class Step(NamedTuple):
     """What one decision leads to; `end` is "terminated", "truncated" or nothing."""
 
     reward: float
-    state: int
+    state: float
     end: str = ""
 
 
@@ -125,12 +126,23 @@ Probe = Callable[[int, Any], Step]
 
 
 class Races:
-    """Races of many cars in a probe world, with gymnasium's next-step autoreset; the state is float 1."""
+    """Races of many cars in a probe world, with gymnasium's next-step autoreset; the state is float 1.
 
-    def __init__(self, probe: Probe, num_cars: int = 16, starts: tuple[int, ...] = (0,), num_steps: int = 16) -> None:
-        self.probe, self.starts = probe, starts
+    Images and potentials are zeros, or `noise` if that is given.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        num_cars: int = 16,
+        starts: tuple[float, ...] | np.ndarray = (0,),
+        num_steps: int = 16,
+        noise: np.random.Generator | None = None,
+    ) -> None:
+        self.probe, self.starts, self.noise = probe, starts, noise
         self.spec = BlockSpec(num_steps, num_cars, SIZE, SIZE, NUM_FLOATS)
         self.rng = np.random.default_rng(0)
+        self.last: ExperienceBlock | None = None
         self.state = self.rng.choice(starts, num_cars)
         self.is_over = np.zeros(num_cars, np.bool_)
         self.dealt: EqualStarts | None = None
@@ -142,6 +154,12 @@ class Races:
 
     def drive(self, actor: Actor, *, explore: bool = True) -> ExperienceBlock:
         block = new_block(self.spec)
+        if self.noise is not None:
+            block.image[...] = self.noise.integers(0, 256, block.image.shape)
+            block.potential[...] = self.noise.standard_normal(block.potential.shape)
+        if self.last is not None:
+            block.image[0], block.potential[0] = self.last.image[-1], self.last.potential[-1]
+        self.last = block
         for t in range(self.spec.num_steps):
             block.floats[t, :, 1] = self.state
             decision = actor.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]), explore=explore)
@@ -169,6 +187,23 @@ class Races:
         self.state[car] = step.state
         block.reward[t, car] = step.reward
         block.terminated[t, car], block.truncated[t, car] = step.end == "terminated", step.end == "truncated"
+
+
+def random_races(spec: AgentSpec, seed: int, **shape: int) -> Races:
+    """Returns races in which nothing follows from anything: rewards, states, ends, images and potentials are noise.
+
+    No two observations have the same state, but those that races of a group begin with.
+    """
+    rng = np.random.default_rng(seed)
+
+    def probe(_state: float, _action: object) -> Step:
+        end = rng.choice(["terminated", "truncated", ""], p=[0.15, 0.1, 0.75])
+        return Step(float(rng.standard_normal()), float(rng.standard_normal()), str(end))
+
+    races = Races(probe, starts=rng.standard_normal(20_000), noise=np.random.default_rng(100 + seed), **shape)
+    continuous, decision_shape = not isinstance(spec.actions, Choices), spec.actions.decision_shape
+    races.spec, races.rng = replace(races.spec, decision_shape=decision_shape, continuous=continuous), rng
+    return races
 
 
 class Trained(NamedTuple):
@@ -317,5 +352,6 @@ def step() -> type[Step]:
 
 @pytest.fixture
 def races(lab: Lab, step: type[Step]) -> Races:
-    """Races of three decisions, each paid by the number of its action."""
-    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
+    """Races of three decisions, each paid by the number of its action; images and potentials are noise."""
+    probe = lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else "")  # noqa: E731
+    return lab.races(probe, noise=np.random.default_rng(1))

@@ -1,9 +1,8 @@
-"""Decisions of several actions: values, targets, exploring and learning, against sums over all chunks."""
+"""Decisions of several actions: values, the best of them and exploring, against sums over all chunks."""
 
 from __future__ import annotations
 
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn import Networks, chunk_values, target_quantiles
-from rulka.buffers.replay import Batch
+from rulka.agents.iqn import chunk_values
 from tests.agents.conftest import views
 
 K, A, ALL = 2, 3, list(product(range(3), repeat=2))
@@ -35,56 +33,6 @@ def test_values_are_those_of_all_chunks() -> None:
     for number, chunk in enumerate(ALL):
         torch.testing.assert_close(values.of(torch.tensor([chunk] * 4)), everything[:, :, number])
     torch.testing.assert_close(values.best(), everything.amax(dim=2))
-
-
-class Outputs:
-    """Stands for a network that answers from tables."""
-
-    guide = None
-
-    def __init__(self, value: torch.Tensor, mean: torch.Tensor) -> None:
-        self._value, self._mean = value, mean
-
-    def __call__(self, *_args: object, **_named: object) -> SimpleNamespace:
-        return SimpleNamespace(value=self._value)
-
-    def advantages(self, *_args: object, **_named: object) -> torch.Tensor:
-        return self._mean
-
-
-def some_batch(count: int) -> Batch:
-    image, floats, action = torch.zeros(count, 1, 34, 34), torch.zeros(count, 4), torch.randint(0, A, (count, K))
-    reward, discount = torch.randn(count), torch.rand(count)
-    return Batch(image, floats, action, reward, discount, image, floats, torch.ones(count), torch.zeros(count, 0))
-
-
-MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.3, "floor": -1.0}
-
-
-@pytest.mark.parametrize("rule", ["double", "own best", "munchausen"])
-def test_targets_are_those_over_all_chunks(lab, rule: str) -> None:
-    """A policy or a choice over A ** K chunks, written out."""
-    torch.manual_seed(1)
-    changes = {"use_double_dqn": rule == "double", "munchausen": MUNCHAUSEN if rule == "munchausen" else None}
-    params, batch = spec(lab, **changes).settings, some_batch(6)
-    value, mean = torch.randn(6, 8, K * A), torch.randn(6, K * A)
-    online, target = Outputs(value, mean), Outputs(value, mean)
-    found = target_quantiles(Networks(online, target), batch, torch.rand(6, 8), fixed_fractions(8), params)  # type: ignore[arg-type]
-    everything, preferred = naive(value), naive(mean[:, None])[:, 0]
-    reward = batch.n_step_return.clone()
-    if rule == "double":
-        following = everything.gather(2, preferred.argmax(dim=1)[:, None, None].expand(-1, 8, 1))[..., 0]
-    elif rule == "own best":
-        following = everything.amax(dim=2)
-    else:
-        log_policy = torch.log_softmax(everything.mean(dim=1) / 0.3, dim=1)
-        following = (log_policy.exp()[:, None] * (everything - 0.3 * log_policy[:, None])).sum(dim=2)
-        number = torch.tensor([ALL.index(tuple(chunk)) for chunk in batch.action.tolist()])
-        taken = torch.log_softmax(preferred / 0.3, dim=1).gather(1, number[:, None])[:, 0]
-        reward += 0.9 * (0.3 * taken).clamp(-1.0, 0.0)
-    torch.testing.assert_close(
-        found, reward[:, None] + batch.bootstrap_discount[:, None] * following, atol=1e-5, rtol=1e-5
-    )
 
 
 def test_the_greedy_block_is_the_best_of_all(lab) -> None:

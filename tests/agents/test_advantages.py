@@ -1,5 +1,5 @@
-"""Advantages against slow twins, the value that agrees with its own lambda-returns, and V-trace: its formula, what it
-converges to, and how fast.
+"""Advantages by hand, the value that agrees with its own lambda-returns; V-trace by hand, what it converges to and how
+fast. `test_twins.py` has all of them on random races.
 """
 
 from __future__ import annotations
@@ -27,29 +27,6 @@ def test_gae_by_hand():
     result = estimate_advantages(column(1, 3), column(1, 2, 4), endings(2), 0.5, 0.5)
     torch.testing.assert_close(result.advantage, column(1.75, 3))
     torch.testing.assert_close(result.returns, column(2.75, 5))
-
-
-@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
-def test_equals_the_sum_over_the_future(gae_lambda: float):
-    """A slow twin: sum of (gamma lambda)^k times the errors until the race ends or the rows do."""
-    generator = torch.Generator().manual_seed(3)
-    num_steps, num_cars, gamma = 20, 3, 0.9
-    reward = torch.randn(num_steps, num_cars, generator=generator)
-    value = torch.randn(num_steps + 1, num_cars, generator=generator)
-    ends = random_ends(num_steps, num_cars)
-    result = estimate_advantages(reward, value, ends, gamma, gae_lambda)
-    for car in range(num_cars):
-        for start in range(num_steps):
-            total, factor = 0.0, 1.0
-            for step in range(start, num_steps):
-                if ends.is_reset[step, car]:
-                    break
-                follows = 0.0 if ends.terminated[step, car] else float(value[step + 1, car])
-                total += factor * (float(reward[step, car]) + gamma * follows - float(value[step, car]))
-                factor *= gamma * gae_lambda
-                if ends.terminated[step, car]:
-                    break
-            assert float(result.advantage[start, car]) == pytest.approx(total, abs=1e-4)
 
 
 def chain(states: list[list[int]], **ends: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, Endings]:
@@ -172,43 +149,6 @@ def test_a_ratio_beyond_all_numbers_is_cut():
     torch.testing.assert_close(weights.rho, column(1, 0))
     result = trace_values(column(0, 0), column(0, 0, 0), weights, endings(2), 0.9)
     assert torch.isfinite(result.target).all()
-
-
-def random_case(num_steps: int = 30, num_cars: int = 5) -> tuple[Tensor, Tensor, Tensor, Endings]:
-    """Returns rewards, values, logarithms of weights and how decisions ended, resets behind every end."""
-    generator = torch.Generator().manual_seed(3)
-    reward, log_ratio, value = torch.randn(3, num_steps + 1, num_cars, generator=generator).double()
-    return reward[:-1], value, 0.7 * log_ratio[:-1], random_ends(num_steps, num_cars)
-
-
-@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5), (1e9, 1e9)])
-def test_the_recursion_is_the_sum_over_the_future(rho_bar: float, c_bar: float):
-    """V1 = V2: v_s = V(x_s) + sum over t of gamma^(t-s) (c_s ... c_(t-1)) delta_t, to the end of race or rows."""
-    reward, value, log_ratio, ends = random_case()
-    gamma = 0.9
-    result = trace_values(reward, value, truncated_weights(log_ratio, rho_bar, c_bar), ends, gamma)
-    for start, car in product(*map(range, reward.shape)):
-        target, carried, step = float(value[start, car]), 1.0, start
-        while step < len(reward) and not ends.is_reset[step, car]:
-            ratio = float(log_ratio[step, car].exp())
-            follows = 0.0 if ends.terminated[step, car] else float(value[step + 1, car])
-            target += (
-                carried * min(rho_bar, ratio) * (float(reward[step, car]) + gamma * follows - float(value[step, car]))
-            )
-            carried *= gamma * min(c_bar, ratio)
-            step += 1
-        assert float(result.target[start, car]) == pytest.approx(target, abs=1e-9)
-
-
-def test_advantages_take_the_better_estimate_of_what_follows():
-    """rho_s (r_s + gamma v_(s+1) - V(x_s)), where v_(s+1) is 0 behind an end and the value behind a cut."""
-    reward, value, log_ratio, ends = random_case()
-    weights = truncated_weights(log_ratio, 1.2, 1.0)
-    result = trace_values(reward, value, weights, ends, 0.9)
-    # A reset row's target is its value, which is that of the last observation of the race before it.
-    follows = torch.cat([result.target[1:], value[-1:]])
-    expected = weights.rho * (reward + 0.9 * torch.where(ends.terminated, 0.0, follows) - value[:-1])
-    torch.testing.assert_close(result.advantage, torch.where(ends.is_reset, 0.0, expected))
 
 
 class World:

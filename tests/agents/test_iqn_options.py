@@ -66,6 +66,7 @@ def test_the_average_races_where_it_is_asked_to(lab, races):
 def test_demonstrated_actions_become_worth_more_by_the_margin(lab, races):
     """In a state that only demonstrations visit, where another action is thought better at first."""
     margin = {"demonstration_margin": {"margin": 0.5, "weight": 0.3}}
+    races.noise = None  # what is shown differs by its state alone
     spec = lab.spec("iqn", {"embedding_at": "hidden"}, learning_rate=0.003, batch_size=32, **margin)
     learner = filled(spec, races)
 
@@ -102,14 +103,6 @@ def test_target_waits_for_its_period(lab, races):
         expected = weights(learner.network) if number % 3 == 0 else before
         assert all(torch.equal(expected[name], tensor) for name, tensor in learner.target.state_dict().items())
         before = weights(learner.target)
-
-
-def test_value_clip_bounds_each_number(lab, races):
-    """With a wide norm the value clip alone decides: no entry of the gradient is larger."""
-    learner = filled(lab.spec("iqn", max_grad_norm=1e9, max_grad_value=1e-3, gradient_steps_per_update=1), races)
-    learner.update()
-    sizes = [float(p.grad.abs().max()) for p in learner.network.parameters() if p.grad is not None]
-    assert max(sizes) == pytest.approx(1e-3)
 
 
 def test_a_mini_race_lasts_as_long_as_the_parameter_says(lab, races):

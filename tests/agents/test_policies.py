@@ -1,24 +1,16 @@
-"""Learners of a policy: what an update changes and when it ends; PPO's decisions, IMPALA's corrections."""
+"""Learners of a policy: what an update changes and when it ends, what they wait for and refuse."""
 
 from __future__ import annotations
 
 import copy
-import math
 
 import numpy as np
 import pytest
 import torch
 from torch.distributions import Categorical, kl_divergence
 
-from models.actor_critic import PolicyAndValue
-from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.impala import corrected, log_prob_in_loss
-from rulka.agents.params import EpsilonParams, NoCorrectionParams, OneStepParams, VtraceParams
-from rulka.agents.ppo import rollout_with_gae
 from rulka.agents.spec import AgentError
-from rulka.agents.waiting import keep_block
-from rulka.buffers.experience import BlockSpec, new_block
 from tests.agents.conftest import changed, learner_and_actor, update, weights
 
 POLICY = {"float_head", "trunk", "policy_head"}
@@ -57,14 +49,6 @@ def test_an_update_ends_when_the_policy_has_moved_far_enough(lab, races, algorit
     assert metrics["approx_kl"] == pytest.approx(np.e - 2.0, abs=1e-3)
     assert metrics["update_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["gradient_steps"] >= 3, "the whole epoch"
-
-
-def test_an_update_moves_the_average_by_its_share(lab, races):
-    learner, actor = learner_and_actor(lab.spec("ppo", racer_tau=0.25))
-    before = weights(learner)
-    update(learner, actor, races)
-    for name, tensor in weights(learner.racer).items():
-        torch.testing.assert_close(tensor, before[name] + 0.25 * (weights(learner)[name] - before[name]))
 
 
 def policy_of(network) -> Categorical:
@@ -153,8 +137,7 @@ def test_inserted_blocks_are_copied(lab, races):
     results = []
     for spoil in (False, True):
         learner, actor = learner_and_actor(lab.spec("ppo"))
-        races = copy.deepcopy(races)
-        block = races.drive(actor)
+        block = copy.deepcopy(races).drive(actor)
         learner.insert(block, 0, 0)
         if spoil:
             for name in block.spec.layout():
@@ -180,101 +163,6 @@ def test_exploring_follows_the_policy_and_its_seed(lab):
     np.testing.assert_array_equal(first.action, same.action)
     assert (first.action != other.action).any()
     assert (actors[0].act(image, floats, explore=False).action == 1).all()
-
-
-def test_block_evaluation_by_hand():
-    """gamma 0.5, lambda 1, one car: decision 0 is cut, 1 is its reset, 2 goes on past the block.
-
-    Decision 0: 1 + 0.5 * V(last observation, seen by the reset row: 6) - 2 = 2. Decision 2: 1 + 0.5 * 8 - 3 = 2.
-    """
-    block = new_block(BlockSpec(3, 1, 34, 34, 4))
-    block.reward[...] = 1
-    block.truncated[0], block.is_reset[1] = True, True
-    block.action[:, 0] = [4, 5, 6]
-    decided = PolicyAndValue(torch.zeros(4, 1, 2), torch.tensor([[2.0], [6.0], [3.0], [8.0]]))
-    rollout = rollout_with_gae(keep_block(block), decided, discount=0.5, gae_lambda=1.0)
-    assert rollout.advantage.tolist() == [2, 2]
-    assert rollout.returns.tolist() == [4, 5]
-    assert rollout.value.tolist() == [2, 3]
-    assert rollout.action.tolist() == [4, 6]
-    assert rollout.image.shape == (2, 1, 34, 34)
-    assert rollout.outputs.shape == (2, 2)
-
-
-def test_shaped_rewards_by_hand():
-    """1 + 0.5 * 4 - 2 = 1; at the end 1 - 4 = -3; after a cut 1 + 0.5 * 6 - 0 = 4."""
-    block = new_block(BlockSpec(3, 1, 2, 2, 4))
-    block.reward[...] = 1
-    block.potential[:, 0] = [2, 4, 0, 6]
-    block.terminated[1], block.truncated[2] = True, True
-    assert keep_block(block).shaped_reward(0.5)[:, 0].tolist() == [1, -3, 4]
-
-
-NONE = NoCorrectionParams(kind="none")
-EPSILON = EpsilonParams(kind="epsilon", epsilon=0.01)
-ONE_STEP = OneStepParams(kind="one_step", rho_bar=1.5)
-VTRACE = VtraceParams(kind="vtrace", rho_bar=1.5, c_bar=1.0)
-CORRECTIONS = pytest.mark.parametrize("correction", [NONE, EPSILON, ONE_STEP, VTRACE], ids=lambda each: each.kind)
-
-
-def test_corrections_by_hand():
-    """gamma 0.5, weights pi/mu 3 and 0.5, values 1, 2, then 4, rewards 1 and 3: surprises 1 and 3.
-
-    Uncorrected, v_1 = 2 + 3 and v_0 = 1 + 1 + 0.5 * 3; advantages 2.5 and 3. One step multiplies these by 1.5 and 0.5.
-    V-trace: v_1 = 2 + 0.5 * 3, v_0 = 1 + 1.5 * 1 + 0.5 * 1 * 1.5; advantages 1.5 * (1 + 0.5 * 3.5 - 1) and 0.5 * 3.
-    """
-    none = torch.zeros(2, 1, dtype=torch.bool)
-    given = (torch.tensor([[3.0], [0.5]]).log(), torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [2.0], [4.0]]))
-    found = {
-        each.kind: [column[:, 0].tolist() for column in corrected(each, *given, Endings(none, none), 0.5)]
-        for each in (NONE, EPSILON, ONE_STEP, VTRACE)
-    }
-    assert found["none"] == found["epsilon"] == [[3.5, 5.0], [2.5, 3.0]]
-    assert found["one_step"] == [[3.5, 5.0], pytest.approx([3.75, 1.5])]
-    assert found["vtrace"] == [pytest.approx([3.25, 3.5]), pytest.approx([2.625, 1.5])]
-
-
-@CORRECTIONS
-def test_epsilon_alone_bounds_the_gradient_of_unlikely_actions(correction):
-    """d log(p + 0.01) / d log p = p / (p + 0.01): 1/2 at 0.01, next to nothing at 1e-6; 1 for all others."""
-    log_prob = torch.tensor([math.log(0.01), math.log(1e-6)], requires_grad=True)
-    loss = log_prob_in_loss(correction, log_prob)
-    loss.sum().backward()
-    is_floored = correction is EPSILON
-    assert loss.tolist() == pytest.approx([math.log(0.02), math.log(0.010001)] if is_floored else log_prob.tolist())
-    assert log_prob.grad is not None
-    assert log_prob.grad.tolist() == pytest.approx([0.5, 1e-4] if is_floored else [1.0, 1.0], rel=1e-3)
-
-
-def test_the_first_step_by_hand(lab, step):
-    """One decision of a race each, paid 1, value 0 at first: the gradient of the paper's three terms.
-
-    The advantage is 1 for every action, so the gradient at the output layer is that of -mean log pi(a), and for the
-    value (0 - 1) times its weight, in units of the root mean square target, which is 1.
-    """
-    races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
-    spec = lab.spec("impala", batch_size=256, entropy_weight=lab.constant(0.1), max_grad_norm=lab.constant(1e9))
-    learner, actor = learner_and_actor(spec)
-    with torch.no_grad():
-        for tensor in (learner.network.value_head.weight, learner.network.value_head.bias):
-            tensor.zero_()
-        learner.network.policy_head.weight.zero_()
-        learner.network.policy_head.bias.copy_(torch.tensor([0.2, 0.5, 0.3]).log())
-    actor.load_network(learner.network.state_dict())
-    block = races.drive(actor)
-    learner.insert(block, 0, 0)
-    metrics = learner.update()
-    is_kept = ~block.is_reset
-    share = torch.bincount(torch.from_numpy(block.action[is_kept].astype("int64")), minlength=3) / is_kept.sum()
-    policy = torch.tensor([0.2, 0.5, 0.3])
-    entropy = -(policy * policy.log()).sum()
-    expected = (policy - share) + 0.1 * policy * (policy.log() + entropy)
-    torch.testing.assert_close(learner.network.policy_head.bias.grad, expected, rtol=1e-4, atol=1e-6)
-    assert learner.network.value_head.bias.grad.item() == pytest.approx(-0.5)
-    assert metrics["policy_loss"] == pytest.approx(-float((share * policy.log()).sum()), rel=1e-5)
-    assert (metrics["value_loss"], metrics["entropy"]) == (pytest.approx(0.5), pytest.approx(float(entropy)))
-    assert (metrics["overlap"], metrics["approx_kl"]) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))
-    assert metrics["num_decisions"] == metrics["num_samples"] == is_kept.sum()
 
 
 def test_an_update_goes_once_through_all_rows_in_whole_rows(lab, races, monkeypatch):

@@ -25,12 +25,13 @@ from tests.waiting import PATIENCE_S
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
 CHANGES: dict[str, dict[str, Any]] = {
-    # Two epochs of whole batches, as their order is the ranks' own; the second is left out when max_kl says so.
+    # Three epochs of whole batches, as their order is the ranks' own. In the fifth update both have moved farther than
+    # max_kl together, and the first rank by itself has not: the third epoch is left out.
     "ppo": {
         "steps_per_update": 512,
         "batch_size": 512,
-        "epochs": 2,
-        "max_kl": 0.002,
+        "epochs": 3,
+        "max_kl": {"interpolation": "staircase", "points": [[0, 2.496e-6], [3000, 1.0]]},
         "value_warmup_steps": 512,
         "learning_rate": FALLING,
     },

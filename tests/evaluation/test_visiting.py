@@ -20,6 +20,8 @@ from rulka.tracks.generate import generate_track
 
 TABLE = action_table(5)
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
+PACE = 0.2
+"""So slow that a car at full gas is soon told to brake, as one at full pace is not before it leaves the road."""
 
 
 def drives_forward() -> ClonePolicy:
@@ -38,7 +40,7 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
         params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     )
     with torch.no_grad():
-        visited = visit(drives_forward(), EvaluationRaces(track, settings, range(3)), 0.9, "first")
+        visited = visit(drives_forward(), EvaluationRaces(track, settings, range(3)), PACE, "first")
     assert visited.driven.finish_rate == 0.0, "nobody steers"
     assert [race.race_id for race in visited.races] == ["first-0", "first-1", "first-2"]
     for race in visited.races:
@@ -53,7 +55,7 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
     # The naive twin: the same races once more, asking at every decision.
     simulator = Simulator(track, 3, settings.simulator, TABLE)
     simulator.reset(np.ones(3, bool), *starts(EvaluationRaces(track, settings, range(3))))
-    skills = Skills(np.full(3, 0.9), np.full(3, LOOK_AHEAD_S), np.zeros(3), np.zeros(3))
+    skills = Skills(np.full(3, PACE), np.full(3, LOOK_AHEAD_S), np.zeros(3), np.zeros(3))
     adviser = PurePursuitDriver(track, settings.simulator.physics, skills, 0)
     for step in range(min(len(race.image) for race in visited.races)):
         advice = adviser.advice(simulator)

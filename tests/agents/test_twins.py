@@ -1,0 +1,355 @@
+"""One whole update of each learner of a policy against a naive twin, see `tests.agents.twins`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rulka.buffers.experience import PreferencePairs
+from tests.agents.twins import (
+    CARS,
+    Place,
+    Scene,
+    Stream,
+    T,
+    Twin,
+    assert_updated,
+    divergence,
+    entropy,
+    record,
+    scene,
+    steps_of,
+)
+
+# PPO, Schulman et al. 2017, arXiv:1707.06347 --------------------------------------------------------------------------
+
+
+def values_of(twin: Twin, scene: Scene) -> list[tuple[Tensor, Tensor]]:
+    """Returns outputs [S + 1, N, P] and values [S + 1, N] of all observations of each collector."""
+    found = []
+    for stream in scene.streams:
+        image, floats = torch.from_numpy(stream.image).flatten(0, 1), torch.from_numpy(stream.floats).flatten(0, 1)
+        with torch.no_grad():
+            columns = twin.outputs(twin.network, image, floats)
+        found.append(tuple(column.unflatten(0, stream.floats.shape[:2]) for column in columns))
+    return found
+
+
+def error_of(stream: Stream, value: Tensor, step: int, car: int, gamma: float) -> float:
+    """delta_t = r_t + gamma V(s_(t+1)) - V(s_t)."""
+    follows = 0.0 if stream.terminated[step, car] else float(value[step + 1, car])
+    return stream.shaped(step, car, gamma) + gamma * follows - float(value[step, car])
+
+
+def behind(stream: Stream, step: int, car: int) -> Iterator[int]:
+    """Yields this step and those behind it, to the end of the race or of the block."""
+    while True:
+        yield step
+        if stream.has_ended(step, car) or (step + 1) % T == 0:
+            return
+        step += 1
+
+
+@pytest.mark.parametrize(
+    ("decisions", "value_clip", "max_kl"),
+    [("choices", 0.05, 10.0), ("choices", None, 0.01), ("chunks", 0.05, 10.0), ("numbers", 0.05, 10.0)],
+)
+def test_ppo(lab, decisions: str, value_clip: float | None, max_kl: float) -> None:
+    """Equations 7, 9 and 11; Schulman et al. 2015, arXiv:1506.02438, equation 16."""
+    own = {"gae_lambda": 0.8, "clip": 0.1, "value_weight": 0.7, "epochs": 3, "encoder_epochs": 1}
+    here = scene(lab, "ppo", decisions, value_clip=value_clip, max_kl=max_kl, **own)
+    learner, gamma, actions = here.learner, 0.9, here.actions
+    twin, steps = Twin(learner, 0.3, 0.001), record(learner)
+    decided = values_of(twin, here)
+    metrics = learner.update()
+    assert metrics["versions_behind"] == 0.5
+    advantage: dict[Place, float] = {}
+    for number, step, car in here.places():
+        stream, value = here.streams[number], decided[number][1]
+        errors = [error_of(stream, value, later, car, gamma) for later in behind(stream, step, car)]
+        advantage[number, step, car] = sum(error * (gamma * 0.8) ** power for power, error in enumerate(errors))
+    old = {place: decided[place[0]][1][place[1:]] for place in advantage}
+    returns = {place: advantage[place] + float(old[place]) for place in advantage}
+    scale = math.sqrt(np.mean([each**2 for each in returns.values()]))
+    mean, deviation = np.mean([*advantage.values()]), np.std([*advantage.values()], ddof=1)
+    parts, num_steps = steps_of(here, steps, here.places()), 0
+    for places, epoch in parts:
+        outputs, value = twin.outputs(twin.network, *here.seen(places))
+        with torch.no_grad():
+            first = twin.outputs(twin.first, *here.seen(places))[0]
+        terms, moved = [], []
+        for row, place in enumerate(places):
+            ratio = here.ratio(place, outputs[row])
+            standard = (advantage[place] - mean) / deviation
+            surrogate = torch.minimum(ratio * standard, ratio.clamp(0.9, 1.1) * standard)
+            error = (value[row] - returns[place]) ** 2
+            if value_clip is not None:
+                limit = value_clip * scale
+                held = old[place] + (value[row] - old[place]).clamp(-limit, limit)
+                error = torch.maximum(error, (held - returns[place]) ** 2)
+            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row])))
+            terms.append(
+                -surrogate
+                + 0.7 * 0.5 * error / scale**2
+                - 0.3 * entropy(actions, outputs[row])
+                + 0.4 * divergence(actions, first[row], outputs[row])
+            )
+        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
+        num_steps += 1
+        if np.mean(moved) > max_kl:
+            break
+    assert num_steps == len(parts) == metrics["gradient_steps"]
+    assert_updated(learner, twin)
+
+
+# IMPALA, Espeholt et al. 2018, arXiv:1802.01561 -----------------------------------------------------------------------
+
+VTRACE = {"kind": "vtrace", "rho_bar": 1.1, "c_bar": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("decisions", "correction"),
+    [
+        ("choices", VTRACE),
+        ("chunks", VTRACE),
+        ("numbers", VTRACE),
+        ("choices", {"kind": "one_step", "rho_bar": 1.1}),
+        ("choices", {"kind": "epsilon", "epsilon": 0.3}),
+        ("choices", {"kind": "none"}),
+    ],
+)
+def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
+    """Section 4: equation 1, and the three terms of 4.2; the corrections of section 5.2.2."""
+    here = scene(lab, "impala", decisions, correction=correction, value_weight=0.7)
+    learner, actions, gamma, kind = here.learner, here.actions, 0.9, correction["kind"]
+    twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
+    metrics = learner.update()
+    assert metrics["versions_behind"] == 0.5
+    parts = steps_of(here, recorded, here.places())
+    assert [epoch for _, epoch in parts] == [0] * 3
+    for places, _ in parts:
+        after = [(number, step + 1, car) for number, step, car in places]
+        outputs, value = twin.outputs(twin.network, *here.seen(places))
+        follows = twin.outputs(twin.network, *here.seen(after))[1].detach()
+        with torch.no_grad():
+            first = twin.outputs(twin.first, *here.seen(places))[0]
+        row = {place: index for index, place in enumerate(places)}
+        ratio = {place: float(here.ratio(place, outputs[row[place]])) for place in places}
+        rho, c = (dict.fromkeys(places, 1.0) for _ in range(2))
+        if kind == "vtrace":
+            rho = {place: min(1.1, each) for place, each in ratio.items()}
+            c = {place: min(0.9, each) for place, each in ratio.items()}
+        target: dict[Place, float] = {}
+        surprise: dict[Place, float] = {}
+        for place in places:
+            number, step, car = place
+            stream = here.streams[number]
+            next_value = 0.0 if stream.terminated[step, car] else float(follows[row[place]])
+            surprise[place] = stream.shaped(step, car, gamma) + gamma * next_value - float(value[row[place]])
+        for number, step, car in places:
+            target[number, step, car] = float(value[row[number, step, car]])
+            traced = [(number, later, car) for later in behind(here.streams[number], step, car)]
+            for count, place in enumerate(traced):
+                carried = gamma**count * math.prod(c[earlier] for earlier in traced[:count])
+                target[number, step, car] += carried * rho[place] * surprise[place]
+        scale = math.sqrt(np.mean([each**2 for each in target.values()]))
+        terms = []
+        for place, index in row.items():
+            number, step, car = place
+            stream = here.streams[number]
+            *_, last = behind(stream, step, car)
+            beyond = float(follows[index]) if last == step else target[number, step + 1, car]
+            beyond = 0.0 if stream.terminated[step, car] else beyond
+            advantage = stream.shaped(step, car, gamma) + gamma * beyond - float(value[index])
+            advantage *= min(1.1, ratio[place]) if kind in {"vtrace", "one_step"} else 1.0
+            followed = here.log_prob(place, outputs[index])
+            followed = (followed.exp() + 0.3).log() if kind == "epsilon" else followed
+            terms.append(
+                -advantage / scale * followed
+                + 0.7 * 0.5 * ((value[index] - target[place]) / scale) ** 2
+                - 0.3 * entropy(actions, outputs[index])
+                + 0.4 * divergence(actions, first[index], outputs[index])
+            )
+        twin.step(torch.stack(terms).mean(), twin.learning())
+    assert_updated(learner, twin)
+
+
+# A value that is solved for, Boyan 1999, section 3 --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("algorithm", "gae_lambda"), [("ppo", 0.8), ("impala", 1.0)])
+def test_the_first_value(lab, algorithm: str, gae_lambda: float) -> None:
+    """LSTD(lambda): A = sum of z_t (phi_t - gamma phi_(t+1))', b = sum of z_t r_t, with traces z_t of the features.
+
+    Features are centred, and weights pulled toward 0 by a thousandth of their mean variance.
+    """
+    own = {"gae_lambda": gae_lambda} if algorithm == "ppo" else {}
+    here = scene(lab, algorithm, "choices", value_warmup_steps=4 * T * CARS, **own)
+    learner, gamma = here.learner, 0.9
+    learner.version = 0
+    network = copy.deepcopy(learner.network)
+    learner.update()
+    hidden = []
+    for stream in here.streams:
+        image, floats = torch.from_numpy(stream.image).flatten(0, 1), torch.from_numpy(stream.floats).flatten(0, 1)
+        with torch.no_grad():
+            rows = network.hidden(network.encode(image), floats).double().numpy()
+        hidden.append(rows.reshape(*stream.floats.shape[:2], -1))
+    places = here.places()
+    mean = np.mean([hidden[number][step, car] for number, step, car in places], axis=0)
+    width = len(mean)
+    matrix, paid, variance = np.zeros((width + 1, width + 1)), np.zeros(width + 1), np.zeros(width)
+
+    def feature(number: int, step: int, car: int) -> NDArray:
+        return np.append(hidden[number][step, car] - mean, 1.0)
+
+    for number, stream in enumerate(here.streams):
+        for car in range(CARS):
+            trace = np.zeros(width + 1)
+            for step in range(2 * T):
+                if step % T == 0 or stream.is_reset[step, car]:
+                    trace[:] = 0.0
+                if stream.is_reset[step, car]:
+                    continue
+                now = feature(number, step, car)
+                trace = gamma * gae_lambda * trace + now
+                following = 0.0 if stream.terminated[step, car] else feature(number, step + 1, car)
+                matrix += np.outer(trace, now - gamma * following)
+                paid += trace * stream.shaped(step, car, gamma)
+                variance += now[:-1] ** 2
+    matrix[range(width), range(width)] += 1e-3 * variance.mean()
+    solved = np.linalg.lstsq(matrix, paid, rcond=None)[0]
+    for (number, step, car), value in zip(places, learner.network(*here.seen(places)).value.tolist(), strict=True):
+        assert value == pytest.approx(float(feature(number, step, car) @ solved), abs=1e-4)
+
+
+# GRPO, Shao et al. 2024, arXiv:2402.03300 -----------------------------------------------------------------------------
+
+
+def races_of(here: Scene) -> dict[float, list[list[Place]]]:
+    """Returns the decisions of all races that are over, by the state that those of a group began in."""
+    groups: dict[float, list[list[Place]]] = {}
+    for number, stream in enumerate(here.streams):
+        for car in range(CARS):
+            race: list[Place] = []
+            for step in range(2 * T):
+                if not stream.is_reset[step, car]:
+                    race.append((number, step, car))
+                if stream.has_ended(step, car):
+                    groups.setdefault(float(here.at("floats", race[0])[1]), []).append(race)
+                    race = []
+    return groups
+
+
+def worth(here: Scene, race: list[Place], gamma: float, cut_worth: float) -> float:
+    """What a race was paid, without shaping."""
+    total = sum(gamma**count * float(here.at("reward", place)) for count, place in enumerate(race))
+    return total + (gamma ** len(race) * cut_worth if here.at("truncated", race[-1]) else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "max_kl"), [("choices", 10.0), ("choices", 0.01), ("chunks", 10.0), ("numbers", 10.0)]
+)
+def test_grpo(lab, decisions: str, max_kl: float) -> None:
+    """Equation 3 with the outcome's advantages, section 4.1.2; the divergence from the reference is exact."""
+    own = {"clip": 0.1, "cut_worth": -0.7, "epochs": 3, "encoder_epochs": 1, "max_kl": max_kl}
+    here = scene(lab, "grpo", decisions, 4, group_size=4, steps_per_update=16, batch_size=12, **own)
+    learner, actions = here.learner, here.actions
+    twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
+    decided = values_of(twin, here)
+    metrics = learner.update()
+    groups = [races for races in races_of(here).values() if len(races) == 4]
+    races = [race for group in groups for race in group]
+    mean_length = np.mean([len(race) for race in races])
+    advantage: dict[Place, float] = {}
+    weight: dict[Place, float] = {}
+    for group in groups:
+        paid = [worth(here, race, 0.9, -0.7) for race in group]
+        for race, each in zip(group, paid, strict=True):
+            advantage |= dict.fromkeys(race, (each - np.mean(paid)) / np.std(paid, ddof=1))
+            weight |= dict.fromkeys(race, mean_length / len(race))
+    parts, num_steps = steps_of(here, recorded, [*advantage]), 0
+    for places, epoch in parts:
+        outputs = twin.outputs(twin.network, *here.seen(places))[0]
+        with torch.no_grad():
+            first = twin.outputs(twin.first, *here.seen(places))[0]
+        terms, moved = [], []
+        for row, place in enumerate(places):
+            ratio = here.ratio(place, outputs[row])
+            gain = torch.minimum(ratio * advantage[place], ratio.clamp(0.9, 1.1) * advantage[place])
+            bonus = 0.3 * entropy(actions, outputs[row]) - 0.4 * divergence(actions, outputs[row], first[row])
+            terms.append(-weight[place] * (gain + bonus))
+            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row])))
+        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
+        num_steps += 1
+        if np.mean(moved) > max_kl:
+            break
+    assert num_steps == len(parts) == metrics["gradient_steps"]
+    assert len({len(race) for race in races}) > 1
+    assert_updated(learner, twin)
+
+
+# DPO, Rafailov et al. 2023, arXiv:2305.18290 --------------------------------------------------------------------------
+
+ONLINE = {"kind": "online", "group_size": 2, "gamma": 0.9, "cut_worth": -0.7, "min_gap": 0.5}
+GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
+
+
+@pytest.mark.parametrize(
+    ("decisions", "pairs"),
+    [("choices", ONLINE), ("chunks", ONLINE), ("numbers", ONLINE), ("choices", GIVEN), ("chunks", GIVEN)],
+)
+def test_dpo(lab, decisions: str, pairs: dict[str, Any]) -> None:
+    """Equation 7, with log-probabilities of whole races; the reference is the policy that learning began with."""
+    own = {"pairs": pairs, "beta": 0.3, "pairs_per_step": 2, "epochs": 3, "encoder_epochs": 1}
+    here = scene(lab, "dpo", decisions, pairs.get("group_size", 1), steps_per_update=16, batch_size=3, **own)
+    learner = here.learner
+    groups = [group for group in races_of(here).values() if len(group) == 2]
+    wanted = []
+    for group in groups:
+        paid = [worth(here, race, 0.9, -0.7) for race in group]
+        if abs(paid[0] - paid[1]) > 0.5:
+            wanted.append((group[int(np.argmax(paid))], group[int(np.argmin(paid))]))
+    if pairs is GIVEN:  # any two races that began differently
+        single = [race for group in races_of(here).values() for race in group][:12]
+        wanted = [*zip(single[::2], single[1::2], strict=True)]
+        stretches = [race for pair in wanted for race in pair]
+        places = [place for race in stretches for place in race]
+        action = np.stack([np.atleast_1d(here.at("action", place)) for place in places]).astype(np.int64)
+        columns = [column.numpy() for column in here.seen(places)]
+        lengths = np.array([len(race) for race in stretches])
+        learner.insert_pairs(PreferencePairs(*columns, action, lengths, np.arange(len(stretches)).reshape(-1, 2)))
+    else:
+        assert 2 < len(wanted) < len(groups)
+    assert any(len(better) != len(worse) for better, worse in wanted)
+    twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
+    metrics = learner.update()
+    assert metrics["num_pairs"] == (4 if pairs is GIVEN else len(wanted))
+    used = 0
+    for states in recorded:
+        terms = []
+        for better, worse in wanted:
+            if float(here.at("floats", better[0])[1]) not in states:
+                continue
+            margin = torch.zeros((), dtype=torch.float64)
+            for sign, race in ((1.0, better), (-1.0, worse)):
+                outputs = twin.outputs(twin.network, *here.seen(race))[0]
+                with torch.no_grad():
+                    reference = twin.outputs(twin.first, *here.seen(race))[0]
+                for row, place in enumerate(race):
+                    ratio = here.log_prob(place, outputs[row]) - here.log_prob(place, reference[row])
+                    margin = margin + sign * 0.3 * ratio
+            terms.append(-(1 / (1 + (-margin).exp())).log())
+        assert 1 <= len(terms) <= 3
+        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=used >= 2 * metrics["num_pairs"]))
+        used += len(terms)
+    assert used == 3 * metrics["num_pairs"]
+    assert_updated(learner, twin)
