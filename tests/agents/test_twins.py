@@ -95,7 +95,7 @@ def test_ppo(lab, decisions: str, value_clip: float | None, max_kl: float) -> No
                 limit = value_clip * scale
                 held = old[place] + (value[row] - old[place]).clamp(-limit, limit)
                 error = torch.maximum(error, (held - returns[place]) ** 2)
-            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row])))
+            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row].detach())))
             terms.append(
                 -surrogate
                 + 0.7 * 0.5 * error / scale**2
@@ -138,11 +138,11 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
     for places, _ in parts:
         after = [(number, step + 1, car) for number, step, car in places]
         outputs, value = twin.outputs(twin.network, *here.seen(places))
-        follows = twin.outputs(twin.network, *here.seen(after))[1].detach()
+        known, follows = value.detach(), twin.outputs(twin.network, *here.seen(after))[1].detach()
         with torch.no_grad():
             first = twin.outputs(twin.first, *here.seen(places))[0]
         row = {place: index for index, place in enumerate(places)}
-        ratio = {place: float(here.ratio(place, outputs[row[place]])) for place in places}
+        ratio = {place: float(here.ratio(place, outputs[row[place]].detach())) for place in places}
         rho, c = (dict.fromkeys(places, 1.0) for _ in range(2))
         if kind == "vtrace":
             rho = {place: min(1.1, each) for place, each in ratio.items()}
@@ -153,9 +153,9 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
             number, step, car = place
             stream = here.streams[number]
             next_value = 0.0 if stream.terminated[step, car] else float(follows[row[place]])
-            surprise[place] = stream.shaped(step, car, gamma) + gamma * next_value - float(value[row[place]])
+            surprise[place] = stream.shaped(step, car, gamma) + gamma * next_value - float(known[row[place]])
         for number, step, car in places:
-            target[number, step, car] = float(value[row[number, step, car]])
+            target[number, step, car] = float(known[row[number, step, car]])
             traced = [(number, later, car) for later in behind(here.streams[number], step, car)]
             for count, place in enumerate(traced):
                 carried = gamma**count * math.prod(c[earlier] for earlier in traced[:count])
@@ -168,7 +168,7 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
             *_, last = behind(stream, step, car)
             beyond = float(follows[index]) if last == step else target[number, step + 1, car]
             beyond = 0.0 if stream.terminated[step, car] else beyond
-            advantage = stream.shaped(step, car, gamma) + gamma * beyond - float(value[index])
+            advantage = stream.shaped(step, car, gamma) + gamma * beyond - float(known[index])
             advantage *= min(1.1, ratio[place]) if kind in {"vtrace", "one_step"} else 1.0
             followed = here.log_prob(place, outputs[index])
             followed = (followed.exp() + 0.3).log() if kind == "epsilon" else followed
@@ -261,7 +261,7 @@ def worth(here: Scene, race: list[Place], gamma: float, cut_worth: float) -> flo
 def test_grpo(lab, decisions: str, max_kl: float) -> None:
     """Equation 3 with the outcome's advantages, section 4.1.2; the divergence from the reference is exact."""
     own = {"clip": 0.1, "cut_worth": -0.7, "epochs": 3, "encoder_epochs": 1, "max_kl": max_kl}
-    here = scene(lab, "grpo", decisions, 4, group_size=4, steps_per_update=16, batch_size=12, **own)
+    here = scene(lab, "grpo", decisions, 4, group_size=4, steps_per_update=24, batch_size=24, **own)
     learner, actions = here.learner, here.actions
     twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
     decided = values_of(twin, here)
@@ -287,7 +287,7 @@ def test_grpo(lab, decisions: str, max_kl: float) -> None:
             gain = torch.minimum(ratio * advantage[place], ratio.clamp(0.9, 1.1) * advantage[place])
             bonus = 0.3 * entropy(actions, outputs[row]) - 0.4 * divergence(actions, outputs[row], first[row])
             terms.append(-weight[place] * (gain + bonus))
-            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row])))
+            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row].detach())))
         twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
         num_steps += 1
         if np.mean(moved) > max_kl:
