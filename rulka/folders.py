@@ -54,6 +54,6 @@ LAPS = "laps"
 """A race dataset: the best race of each contestant on each track, and the reference laps."""
 
 
-def shown(path: str | Path) -> str:
-    """Returns a path as text that every file and terminal takes: bytes of a name that are no UTF-8 are escaped."""
+def utf8_path(path: str | Path) -> str:
+    """Returns a path as text that UTF-8 files take, too: bytes of a name that are none are escaped."""
     return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace")

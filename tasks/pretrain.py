@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import check_not_cached, output_folder, require, run_stage
+from rulka.terminal import tell
 
 NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512
@@ -120,7 +120,7 @@ def _train(
         loss, blind = history.best.train_loss, objective.blind_loss(min(pretrain.batch_size, len(train)))
         if loss > NEARLY_BLIND * blind:
             said = f"the loss, {loss:.3f}, is no better than {blind:.3f}, as if no frames were told apart"
-            sys.stderr.write(f"pretrain: {said}; frames that differ more, or more epochs, may help\n")
+            tell(f"pretrain: {said}; frames that differ more, or more epochs, may help")
     return history
 
 

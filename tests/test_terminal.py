@@ -40,7 +40,7 @@ def test_every_way_to_a_terminal_escapes(
         with pytest.raises(SystemExit):
             main()
     said, errors = capsys.readouterr()
-    assert r"\u001b[2J\udcff.Gbx" in said
+    assert r"\u001b[2J\xff.Gbx" in said
     say_json({"player": HOSTILE})
     as_json = capsys.readouterr().out
     assert json.loads(as_json) == {"player": HOSTILE}

@@ -13,7 +13,7 @@ from rulka.datasets.from_recordings import find_recordings, map_name, race_of_gh
 from rulka.datasets.races import Race
 from rulka.datasets.split import place, split_races
 from rulka.errors import UserError
-from rulka.folders import shown
+from rulka.folders import utf8_path
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
 from rulka.tracks.from_paths import path_from_rows, track_from_paths
@@ -84,7 +84,7 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
     by_map: dict[str, dict[str, Drive]] = {}
     for path in files:
         with suppress(UserError):
-            drive = _read(path, shown(path.relative_to(folder)))
+            drive = _read(path, utf8_path(path.relative_to(folder)))
             by_map.setdefault(drive.race.map_uid, {}).setdefault(drive.race.race_id, drive)
         on_file()
     drives: list[Drive] = []

@@ -25,7 +25,7 @@ from rulka.datasets.selection import (
     too_slow,
 )
 from rulka.errors import UserError
-from rulka.folders import shown
+from rulka.folders import utf8_path
 from rulka.graph import read_lock
 from rulka.observation import CAR
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
@@ -117,14 +117,14 @@ def find_recordings(folder: Path) -> list[Path]:
         for inside, folders, names in os.walk(folder, onerror=_raise):
             for path in sorted(Path(inside, name) for name in (*folders, *names)):
                 if path.is_symlink() and (path.is_dir() or not (path.exists() or path.name.lower().endswith(SUFFIX))):
-                    message = f"{shown(path)} is a link to {'a folder' if path.is_dir() else 'nothing'}"
+                    message = f"{utf8_path(path)} is a link to {'a folder' if path.is_dir() else 'nothing'}"
                     hint = "DVC looks into no linked folder below another: put the files there, or remove the link."
                     raise UnreadableFolderError(message, hint=hint)
             found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
         # No pipe or the like. Of a link that leads nowhere the reader says what is wrong.
         return sorted(path for path in found if path.is_file() or not path.exists())
     except OSError as error:
-        message = f"{shown(error.filename)} cannot be read: {error.strerror}"
+        message = f"{utf8_path(error.filename)} cannot be read: {error.strerror}"
         raise UnreadableFolderError(message, hint="Allow reading it, or move it elsewhere.") from error
 
 
@@ -151,7 +151,7 @@ def read_race_dataset(
     usable: dict[str, _Usable] = {}
     quarantine: list[QuarantinedFile] = []
     for path in files:
-        name = shown(path.relative_to(folder))
+        name = utf8_path(path.relative_to(folder))
         for found in _read_races(path, name, select):
             if isinstance(found, QuarantinedFile):
                 quarantine.append(found)

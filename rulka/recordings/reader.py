@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rulka.folders import shown
+from rulka.folders import utf8_path
 from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, read_container
 from rulka.recordings.errors import (
@@ -92,12 +92,12 @@ def _read_bytes(path: Path) -> bytes:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
-                message = f"{shown(path)} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
+                message = f"{utf8_path(path)} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
                 raise UnreadableFileError(message)
             # One byte more than there should be: a buffer of the limit would take longer than all the reading.
             return file.read(size + 1) or b""
     except OSError as error:
-        message = f"{shown(path)} cannot be read: {error.strerror or error}"
+        message = f"{utf8_path(path)} cannot be read: {error.strerror or error}"
         is_there = not isinstance(error, FileNotFoundError) or path.is_symlink()
         hint = "Allow reading it, or take it away." if is_there else "Look at its name and folder."
         raise UnreadableFileError(message, hint=hint) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rulka.folders import shown
+from rulka.folders import utf8_path
 from rulka.recordings.alignment import device_of, measure_lag
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo
@@ -27,7 +27,7 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
         or the class of the error and its message, and `hint` what to do about it; what the header says is given all the
         same. Text is empty and everything else None where the file does not say.
     """
-    file = shown(Path(path).name)
+    file = utf8_path(Path(path).name)
     summary = _facts(Ghost(), file, "unknown") | {"ghosts": []}
     try:
         header = read_header(path)

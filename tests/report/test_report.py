@@ -166,7 +166,10 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert known["Training"].endswith("in 2.0 minutes, in float32, seed 1.")
     assert known["Also trained"].startswith("PPO, one process")
     assert known["Pretraining"] == "Level 0: simclr on frames, 1 epoch."
-    assert "of the best 3 those are taken that do best in 9 further races" in known["Choice of weights"]
+    assert (
+        "of the best 3 and the initial weights those are taken that do best in 9 further races"
+        in known["Choice of weights"]
+    )
     for text in ("25% of the training races start anywhere", "50% of every batch", "first 1,000 decisions"):
         assert text in known["Help on the way"]
     assert known["Software"] == "torch 2.9; agent made at commit cccccccccc, with changes that were not committed."
