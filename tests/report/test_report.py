@@ -168,9 +168,6 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert known["Pretraining"] == "Level 0: simclr on frames, 1 epoch."
     selection = "of the best 3 and the initial weights those are taken that do best in 9 further races"
     assert selection in known["Choice of weights"]
-        "of the best 3 and the initial weights those are taken that do best in 9 further races"
-        in known["Choice of weights"]
-    )
     for text in ("25% of the training races start anywhere", "50% of every batch", "first 1,000 decisions"):
         assert text in known["Help on the way"]
     assert known["Software"] == "torch 2.9; agent made at commit cccccccccc, with changes that were not committed."
