@@ -142,7 +142,7 @@ class Heartbeat:
 class Failed:
     """From any process, just before it ends: what went wrong, as a traceback or, of a `UserError`, in its words."""
 
-    traceback: str
+    problem: str
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Worker:
         connection: to it.
         heard_s: when it last said something, on the monotonic clock.
         activity: what it last said it was doing.
-        traceback: the traceback it sent before ending, or an empty text.
+        problem: what it said had gone wrong before it ended, or an empty text.
         budget: how often it may still be started again.
         num_starts: how often it was started.
         is_connected: its end of the pipe is open.
@@ -64,7 +64,7 @@ class Worker:
     connection: Connection
     heard_s: float
     activity: str = "starting"
-    traceback: str = ""
+    problem: str = ""
     budget: RestartBudget = field(default_factory=RestartBudget)
     num_starts: int = 1
     is_connected: bool = True
@@ -157,14 +157,14 @@ class Supervisor:
         reason = self._reap(worker, silent_s)
         if not worker.budget.take():
             name = f"{self._title} {worker.index}"
-            message = f"{name} crashed {worker.budget.span}; the last time it {reason}\n{worker.traceback}"
+            message = f"{name} crashed {worker.budget.span}; the last time it {reason}\n{worker.problem}"
             raise WorkerCrashError(message)
-        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.traceback)
+        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.problem)
         self._on_restart(worker.index)
         worker.process, worker.connection = self._launch(worker.index, worker.num_starts)
         worker.num_starts += 1
         worker.is_connected = True
-        worker.heard_s, worker.activity, worker.traceback = time.monotonic(), "starting", ""
+        worker.heard_s, worker.activity, worker.problem = time.monotonic(), "starting", ""
         self.num_restarts += 1
 
     def _reap(self, worker: Worker, silent_s: float | None) -> str:
@@ -190,7 +190,7 @@ def _said(worker: Worker) -> Iterator[Facts]:
             if isinstance(message, Heartbeat):
                 worker.activity = message.activity
             elif isinstance(message, Failed):
-                worker.traceback = message.traceback
+                worker.problem = message.problem
             else:
                 yield message
     except (EOFError, OSError):  # closed, perhaps in the middle of a message
