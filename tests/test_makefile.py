@@ -43,7 +43,8 @@ def project(tmp_path: Path) -> Path:
 def make(project: Path, *arguments: str) -> tuple[int, str, set[str]]:
     """Returns exit code, output, and the files that are left."""
     # What another `make` was told, which may have started the tests, is not for this one.
-    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS", "SURE"}}
+    of_another = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "SURE"}
+    environment = {name: value for name, value in os.environ.items() if name not in of_another}
     answer = subprocess.run(
         ["make", *arguments], cwd=project, env=environment, capture_output=True, text=True, check=False
     )
