@@ -209,22 +209,17 @@ class RayCluster:
         """Returns how many CPUs of all nodes nobody has taken."""
         return int(self._ray.available_resources().get("CPU", 0.0))
 
-    def start(self, node: Node | None, num_cpus: int, kind: type) -> Any:
-        """Starts an actor; returns at once.
+    def start(self, kind: type) -> Any:
+        """Starts an actor of a class, which takes one CPU; returns at once.
 
-        Args:
-            node: where, and nowhere else; None lets Ray spread them, and wait for a node that has room.
-            num_cpus: that it takes.
-            kind: class of the actor.
+        Ray spreads them over the nodes, and waits for one that has room.
         """
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         actor = self._ray.remote(
-            num_cpus=num_cpus,
+            num_cpus=1,
             max_restarts=0,
             max_task_retries=0,
             concurrency_groups={BESIDE: 1},
-            scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.key, soft=False),
+            scheduling_strategy="SPREAD",
         )(kind).remote()
         self._actors.append(actor)
         return actor

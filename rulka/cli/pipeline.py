@@ -108,7 +108,7 @@ def experiment(
     report(table.rows, lambda: table.text, as_json)
 
 
-def population(file: Path, /, page: Path | None = None, cluster: bool = False, as_json: AsJson = False) -> None:
+def population(file: Path, /, page: Path | None = None, as_json: AsJson = False) -> None:
     """Train a population: runs that learn side by side, copy the best of each other and search their parameters.
 
     Any number of processes may be started on the same file, here or on machines that share the folder. After Ctrl-C or
@@ -119,14 +119,13 @@ def population(file: Path, /, page: Path | None = None, cluster: bool = False, a
     Args:
         file: of the population, from populations/.
         page: Markdown file to write, with the lineage and the schedule that was found.
-        cluster: let processes on the nodes of the Ray cluster that RULKA_CLUSTER names help; they share this folder.
         as_json: print the members, the best first, as a list of JSON objects, and all other lines on standard error.
     """
     from rulka.study.population_page import format_standings
     from rulka.study.population_run import run_population
 
     with lines_aside(as_json):
-        ended = run_population(file, page, say, on_cluster=cluster)
+        ended = run_population(file, page, say)
     report([each.to_json() for each in ended], lambda: format_standings(ended), as_json)
 
 

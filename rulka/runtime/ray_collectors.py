@@ -302,7 +302,7 @@ class RayCollectors(PermittedCollectors):
     def _launch(self, remote: Remote) -> None:
         remote.state, remote.name, remote.version = "placing", f"collector {remote.index}", None
         remote.num_starts += 1
-        remote.actor = self._cluster.start(None, 1, RemoteCollector)
+        remote.actor = self._cluster.start(RemoteCollector)
         self._call(remote, "code")
 
     def _call(self, remote: Remote, method: str, *arguments: Any) -> None:
