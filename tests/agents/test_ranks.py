@@ -110,7 +110,7 @@ def test_two_learners_equal_one_with_the_union_of_their_batches(
 ) -> None:
     """In float32 all weights are the same in the end, relative 1e-5; those of the ranks, to the last bit.
 
-    In a hundred updates a ReLU's input comes within rounding of zero now and then, and counts in one of them alone: 1e-4.
+    In a hundred updates a ReLU's input comes within rounding of zero now and then, and counts in one alone: 1e-4.
     """
     spec = lab.spec(algorithm, **CHANGES[algorithm])
     share = replace(spec, settings=spec.settings.share_of_learner(2))
