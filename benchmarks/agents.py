@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.shown import Rates, Variants, best_rates, show
+from benchmarks.shown import Rates, Variants, best_rates, peak_bytes, show
 from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
@@ -46,7 +46,7 @@ from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.datasets.frames import FrameDataset
 from rulka.datasets.races import load_races
-from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
+from rulka.device import CPU, DEVICE_VARIABLE, choose_device, wait_for
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import NUM_FLOATS, reference_normalisation

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from benchmarks.agents import agent_spec
-from benchmarks.shown import show
+from benchmarks.shown import peak_bytes, show
 from rulka.actions import action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
@@ -39,7 +39,7 @@ from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
+from rulka.device import CPU, DEVICE_VARIABLE, choose_device, weights_on_host
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings

@@ -214,13 +214,9 @@ class RayCluster:
 
         Ray spreads them over the nodes, and waits for one that has room.
         """
-        actor = self._ray.remote(
-            num_cpus=1,
-            max_restarts=0,
-            max_task_retries=0,
-            concurrency_groups={BESIDE: 1},
-            scheduling_strategy="SPREAD",
-        )(kind).remote()
+        # Whoever started it watches it, so Ray restarts none.
+        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
+        actor = self._ray.remote(**options, concurrency_groups={BESIDE: 1})(kind).remote()
         self._actors.append(actor)
         return actor
 

@@ -210,11 +210,6 @@ def free_bytes(device: torch.device) -> int:
     return free
 
 
-def peak_bytes(device: torch.device) -> int | None:
-    """Returns the most memory that tensors of this process have taken on a GPU at once; None where nobody counts."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-
-
 def device_of(network: nn.Module) -> torch.device:
     """Returns where the weights of a network are."""
     return next(network.parameters()).device

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dvc.cli import main as dvc_here
 
 from rulka import doctor
 from rulka.doctor import CHECKS, Finding, State, cluster, examine, parameters
@@ -133,24 +132,11 @@ class TestDvc:
     def _project(self, tmp_path: Path) -> None:
         make_project(tmp_path)
 
-    def found(self) -> dict[str, Finding]:
-        return {each.name: each for each in doctor.dvc()}
-
     def test_a_lock_file_that_cannot_be_read_is_wrong(self) -> None:
+        assert doctor.dvc().state is State.OK
         Path("dvc.lock").write_text("<<<<<<< ours\n")
-        assert self.found()["dvc"].state is State.WRONG
-        assert "dvc.lock" in self.found()["dvc"].text
-
-    @pytest.mark.slow
-    def test_everything_has_run_and_something_has_changed(self) -> None:
-        assert self.found()["dvc"].text == "out of date: races, capture, evaluate"
-        subprocess.run([*doctor.DVC, "repro", "--quiet"], check=True)
-        assert self.found()["dvc"] == Finding("dvc", State.OK, "nothing has changed since the stages ran")
-        Path("data/frames/x").write_text("other")
-        assert self.found()["dvc"].text == "out of date: capture, evaluate"
-        assert self.found()["dvc remote"].state is State.NOTE
-        assert dvc_here(["remote", "add", "far", "s3://bucket/rulka"]) == 0
-        assert self.found()["dvc remote"] == Finding("dvc remote", State.OK, "far s3://bucket/rulka")
+        assert doctor.dvc().state is State.WRONG
+        assert "dvc.lock" in doctor.dvc().text
 
 
 class TestHolder:

@@ -61,6 +61,7 @@ def test_a_repository_that_git_refuses_is_no_missing_one(
     """As in a container, whose user is not who owns the folder."""
     assert current_commit() is not None
     monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LC_ALL", "C")  # the doctor hands on what git says, in the user's language
     assert (current_commit(), is_dirty()) == (None, None)
     assert all("the commit is not noted" in record.message for record in caplog.records)
     assert said in caplog.text

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Generic, TypeVar
-from urllib.parse import unquote
-from urllib.request import getproxies, proxy_bypass
 
-import urllib3
+import requests
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
-from urllib3.util import parse_url
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
+from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from rulka.errors import UserError
 
@@ -40,7 +40,7 @@ class BadAnswerError(ExchangeError):
 
 USER_AGENT = "rulka (github.com/ArtyomZemlyak/rulka)"
 TIMEOUT_S = 60.0
-PATIENCE = urllib3.Retry(4, backoff_factor=1, status_forcelist=(429, 500, 502, 503, 504), retry_after_max=300)
+PATIENCE = Retry(4, backoff_factor=1, status_forcelist=(429, 500, 502, 503, 504), retry_after_max=300)
 """Four more tries: at once, after 2, 4 and 8 s, or when the site says, but after five minutes at the latest."""
 MAX_BYTES = 1 << 26
 """A larger file is not taken; a recording of an hour has some two million bytes, a map with pictures ten."""
@@ -134,22 +134,6 @@ class MapQuery:
         return {name: str(value) for name, value in asked.items() if value not in ("", None)}
 
 
-def _connections(url: str) -> urllib3.PoolManager:
-    """Returns connections to a site, by the proxy of the environment where it names one; urllib3 alone asks none."""
-    site, proxies, headers = parse_url(url), getproxies(), {"User-Agent": USER_AGENT}
-    proxy = proxies.get(site.scheme or "", proxies.get("all"))
-    if proxy is None or proxy_bypass(site.host or ""):
-        return urllib3.PoolManager(headers=headers, timeout=TIMEOUT_S)
-    try:
-        login = urllib3.make_headers(proxy_basic_auth=unquote(parse_url(proxy).auth or ""))
-        return urllib3.ProxyManager(proxy, headers=headers, proxy_headers=login, timeout=TIMEOUT_S)
-    except urllib3.exceptions.HTTPError as error:
-        message = f"the proxy for {url} cannot be used: {error}"
-        raise UnavailableError(
-            message, hint="Correct http_proxy or https_proxy, or name the site in no_proxy."
-        ) from error
-
-
 class Site:
     """An exchange, asked at most so many times a second.
 
@@ -171,7 +155,9 @@ class Site:
             )
             raise UserError(message, hint="One a second is what the site is asked by default.")
         self.url, self._between_s, self._next_s = url.rstrip("/"), 1 / requests_per_s, time.monotonic()
-        self._pool = _connections(self.url)
+        self._session = requests.Session()
+        self._session.headers["User-Agent"] = USER_AGENT
+        self._session.mount(self.url, HTTPAdapter(max_retries=PATIENCE))
 
     def maps(self, query: MapQuery) -> Iterator[MapEntry]:
         """Yields the maps that fit a query, in the order of the site, page by page as they are needed.
@@ -238,28 +224,25 @@ class Site:
         """Asks when it is time to, and again where the answer breaks off."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         self._next_s = time.monotonic() + self._between_s
-        retries, url = PATIENCE, self.url + path
+        url, tries = self.url + path, PATIENCE
         try:
             while True:
-                answer = self._pool.request("GET", url, fields=parameters, retries=retries, preload_content=False)
-                try:
-                    data = answer.read(MAX_BYTES + 1)
-                    break
-                except (urllib3.exceptions.ProtocolError, urllib3.exceptions.ReadTimeoutError) as error:
-                    retries = retries.increment("GET", url, error=error)
-                    retries.sleep()
-                finally:
-                    answer.close()
-        except urllib3.exceptions.HTTPError as error:
+                with self._session.get(url, params=parameters, timeout=TIMEOUT_S, stream=True) as answer:
+                    try:
+                        data = answer.raw.read(MAX_BYTES + 1, decode_content=True)
+                        break
+                    except (ProtocolError, ReadTimeoutError) as error:
+                        tries = tries.increment("GET", url, error=error)
+                tries.sleep()
+        except (requests.RequestException, HTTPError) as error:
             message = f"{url} gives no answer: {error}"
-            raise UnavailableError(
-                message, hint="Run the same command again later; it goes on where it stopped."
-            ) from error
-        if answer.status in _GONE:
-            message = f"{url} is not there (status {answer.status})"
+            hint = "Run the same command again later; it goes on where it stopped. Proxies are those of http_proxy,"
+            raise UnavailableError(message, hint=f"{hint} https_proxy and no_proxy.") from error
+        if answer.status_code in _GONE:
+            message = f"{url} is not there (status {answer.status_code})"
             raise NotThereError(message)
-        if answer.status != 200 or len(data) > MAX_BYTES:
-            problem = f"status {answer.status}" if answer.status != 200 else f"more than {MAX_BYTES} bytes"
+        if answer.status_code != 200 or len(data) > MAX_BYTES:
+            problem = f"status {answer.status_code}" if answer.status_code != 200 else f"more than {MAX_BYTES} bytes"
             message = f"{url} answered with {problem}"
             raise BadAnswerError(message)
         return data
