@@ -157,7 +157,7 @@ def run_peer(num_updates: int) -> Result:
         def _on_step(self) -> bool:
             return True
 
-    envs, clock = TimedEnvs([lambda: gymnasium.make("rulka/Race-v0") for _ in range(CARS)]), Clock()
+    envs, clock = TimedEnvs([lambda: gymnasium.make("rulka/Race-v0", start_anywhere=0.5) for _ in range(CARS)]), Clock()
     model = PPO(
         "MultiInputPolicy",
         envs,

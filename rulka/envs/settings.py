@@ -1,7 +1,7 @@
 """What users may tell the environments: keywords, which become the one `RaceSettings`, and the options of `reset`.
 
-A keyword left out is taken from the reference parameters that come with the package (`reference_params`), so that
-`gymnasium.make("rulka/Race-v0")` works anywhere.
+A keyword left out, or a field of one, is taken from the reference parameters that come with the package
+(`reference_params`), so that `gymnasium.make("rulka/Race-v0")` works anywhere: a race from the start line, timed there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rulka.errors import UserError
 from rulka.observation import num_floats
@@ -59,20 +59,25 @@ def read_settings(
     if settings is not None and not isinstance(settings, RaceSettings):
         message = f"settings is a RaceSettings, got {settings!r:.80}"
         raise SettingsError(message)
-    given = {name: _plain(name, value) for name, value in keywords.items() if value is not None}
+    given = {name: value for name, value in keywords.items() if value is not None}
     if settings is not None and not given:
         return settings
     try:
-        return RaceSettings.model_validate(dict(settings or _reference_settings()) | given)
+        return RaceSettings.model_validate(_changed(settings or _reference_settings(), given))
     except ValidationError as error:
         raise SettingsError("; ".join(problems_of(error, RaceSettings))) from error
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Returns the value of a keyword, a plain number in the place of NumPy's."""
-    if name == "randomisation" and isinstance(value, Mapping):
-        return dict(value)
-    return value.item() if isinstance(value, np.generic) else value
+def _changed(section: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a section with changes, which may leave out fields of its sections."""
+    fields = dict(section)
+    for name, value in changes.items():
+        inner = fields.get(name)
+        if isinstance(inner, BaseModel) and isinstance(value, Mapping):
+            fields[name] = _changed(inner, value)
+        else:
+            fields[name] = value.item() if isinstance(value, np.generic) else value
+    return fields
 
 
 def _reference_settings() -> RaceSettings:
@@ -82,7 +87,7 @@ def _reference_settings() -> RaceSettings:
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
     start = {"start_lateral_m": params.evaluate.start_lateral_m, "start_heading_deg": params.evaluate.start_heading_deg}
-    return settings.model_copy(update=start | {"randomisation": ALIKE})
+    return settings.at_line().model_copy(update=start | {"randomisation": ALIKE})
 
 
 def read_track(track: Track | Path | str | None) -> Track:

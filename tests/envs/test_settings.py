@@ -40,9 +40,25 @@ def test_what_is_left_out_comes_from_the_reference() -> None:
     assert ALIKE.is_off
     end = reference.race_end.model_copy(update={"max_race_s": 7.0})
     assert {name: getattr(settings, name) for name in type(end).model_fields} == end.model_dump()
-    assert settings.start_anywhere == reference.train.start_anywhere
+    assert reference.train.start_anywhere > 0.0
+    assert (settings.start_anywhere, settings.start_from_earlier) == (0.0, 0.0), "a race is timed from the start line"
     assert settings.rewards == reference.rewards
     assert settings.table.ticks_per_action == reference.actions.ticks_per_action
+
+
+def test_a_section_may_be_given_in_part() -> None:
+    reference: Params = reference_params()
+    given = {
+        "rewards": {"per_metre": 1.0},
+        "observation": {"height": 84, "width": 84},
+        "simulator": {"camera": {"back_m": 5.0}},
+    }
+    settings = read_settings(None, given)
+    assert settings.rewards == reference.rewards.model_copy(update={"per_metre": 1.0})
+    assert settings.observation == reference.observation.model_copy(update={"height": 84, "width": 84})
+    assert settings.simulator.camera == reference.simulator.camera.model_copy(update={"back_m": 5.0})
+    further = read_settings(settings, {"rewards": {"per_second": 0.5}})
+    assert further.rewards == settings.rewards.model_copy(update={"per_second": 0.5})
 
 
 def test_a_track_may_be_a_file(straight, tmp_path) -> None:
