@@ -138,6 +138,11 @@ class TestDvc:
         assert doctor.dvc().state is State.WRONG
         assert "dvc.lock" in doctor.dvc().text
 
+    def test_a_running_dvc_is_no_broken_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        said = "ERROR: 'data/races' is busy, it is being blocked by: (PID 8196): dvc repro"
+        monkeypatch.setattr(doctor, "_call", lambda *_: said)
+        assert doctor.dvc() == Finding("dvc", State.NOTE, f"not looked at, as DVC runs: {said}")
+
 
 class TestHolder:
     def test_who_listens_is_named_and_who_cannot_be_seen_is_no_free_port(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def format_metrics(metrics: Json) -> str:
     lines += [(name, *_cells(entry)) for name, entry in rows]
     if "reference" not in metrics:
         return _table([line[:-1] for line in lines])
-    return f"{_table(lines)}\nmedals  {format_medals(metrics['reference']['medals'])}"
+    return f"{_table(lines)}\nmedals by the reference lap  {format_medals(metrics['reference']['medals'])}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

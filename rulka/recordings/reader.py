@@ -105,7 +105,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _wrong_kind(container: Container, wanted: str) -> WrongKindError:
     kind = parse_header(container).kind
-    shown = kind if kind != "unknown" else f"a file of class 0x{container.class_id:08X}"
+    shown = f"a {kind}" if kind != "unknown" else f"a file of class 0x{container.class_id:08X}"
     message = f"{wanted} was expected, this is {shown}"
     return WrongKindError(message)
 

@@ -43,7 +43,7 @@ def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRac
     assert metrics["random"]["times_reference"] is None
     text = format_metrics(metrics)
     assert "1.250" in text
-    assert "medals  author 4.00 s, gold 5.00 s, silver 5.00 s, bronze 7.00 s" in text
+    assert "medals by the reference lap  author 4.00 s, gold 5.00 s, silver 5.00 s, bronze 7.00 s" in text
     # On another track than that of the demonstrations there are none, which is no 0 of 0.
     whole = make_evaluation(track, make_race)
     assert "demonstrations" in format_metrics(metrics_of(whole, 1, "ppo"))

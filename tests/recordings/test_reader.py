@@ -137,10 +137,10 @@ def test_a_shared_node_is_read_once(forge) -> None:
 def test_wrong_kinds_and_missing_files(forge, tmp_path: Path) -> None:
     path = tmp_path / "a.Challenge.Gbx"
     path.write_bytes(forge.map_file())
-    with pytest.raises(WrongKindError, match="this is map"):
+    with pytest.raises(WrongKindError, match="this is a map"):
         read_recording(path)
     path.write_bytes(forge.recording_file())
-    with pytest.raises(WrongKindError, match="this is recording"):
+    with pytest.raises(WrongKindError, match="this is a recording"):
         read_map(path)
     for unreadable in (tmp_path / "none.Gbx", tmp_path):
         with pytest.raises(UnreadableFileError):
