@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.shown import Rates, Variants, best_rates, peak_bytes, show
+from benchmarks.shown import Rates, Variants, best_rates, show
 from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
@@ -183,6 +183,11 @@ def fresh_rates(params: Params, device: torch.device) -> dict[str, Rates]:
         )
     peak = peak_bytes(device)
     return rates if peak is None else rates | {"peak memory": {"GB": peak / 1e9}}
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Returns the most memory that tensors of this process have taken on a GPU at once; None where nobody counts."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 # A trained agent ------------------------------------------------------------------------------------------------------

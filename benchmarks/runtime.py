@@ -30,8 +30,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from benchmarks.agents import agent_spec
-from benchmarks.shown import peak_bytes, show
+from benchmarks.agents import agent_spec, peak_bytes
+from benchmarks.shown import show
 from rulka.actions import action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner

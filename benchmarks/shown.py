@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 Variants = dict[str, Callable[[], int]]
 """What to measure by name; each call returns how many samples or decisions it made."""
 Rates = dict[str, float]
@@ -56,8 +54,3 @@ def _lines(found: Mapping[str, Any], inside: str) -> Iterator[str]:
             is_number = isinstance(value, int | float)
             text = format(value, ",.4g" if abs(value) < SMALL else ",.0f") if is_number else str(value)
             yield f"{f'{inside}{name}':50s} {text:>12s}"
-
-
-def peak_bytes(device: torch.device) -> int | None:
-    """Returns the most memory that tensors of this process have taken on a GPU at once; None where nobody counts."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

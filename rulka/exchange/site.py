@@ -157,7 +157,10 @@ class Site:
         self.url, self._between_s, self._next_s = url.rstrip("/"), 1 / requests_per_s, time.monotonic()
         self._session = requests.Session()
         self._session.headers["User-Agent"] = USER_AGENT
-        self._session.mount(self.url, HTTPAdapter(max_retries=PATIENCE))
+        self._session.max_redirects = int(PATIENCE.total or 0)
+        self._adapter = HTTPAdapter(max_retries=PATIENCE)
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, self._adapter)
 
     def maps(self, query: MapQuery) -> Iterator[MapEntry]:
         """Yields the maps that fit a query, in the order of the site, page by page as they are needed.
@@ -227,6 +230,7 @@ class Site:
         url, tries = self.url + path, PATIENCE
         try:
             while True:
+                self._adapter.max_retries = tries
                 with self._session.get(url, params=parameters, timeout=TIMEOUT_S, stream=True) as answer:
                     try:
                         data = answer.raw.read(MAX_BYTES + 1, decode_content=True)
@@ -236,8 +240,8 @@ class Site:
                 tries.sleep()
         except (requests.RequestException, HTTPError) as error:
             message = f"{url} gives no answer: {error}"
-            hint = "Run the same command again later; it goes on where it stopped. Proxies are those of http_proxy,"
-            raise UnavailableError(message, hint=f"{hint} https_proxy and no_proxy.") from error
+            hint = "The same command goes on later where it stopped; http_proxy and no_proxy hold for it."
+            raise UnavailableError(message, hint=hint) from error
         if answer.status_code in _GONE:
             message = f"{url} is not there (status {answer.status_code})"
             raise NotThereError(message)
