@@ -12,7 +12,8 @@ from typing import Any
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.errors import UserError
-from rulka.graph import read_graph, read_lock
+from rulka.folders import RECORDINGS
+from rulka.graph import check_names, read_graph, read_lock
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
@@ -47,7 +48,9 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
     Raises:
         CommandError: if the stage fails or takes too long.
         DvcError: if DVC did not say what it did.
+        UserError: if a recording has a name that DVC cannot read.
     """
+    check_names(RECORDINGS)
     is_frozen = _is_frozen(read_graph()[stage])
     # Of a frozen stage, `--force` runs nothing, and has DVC record its old output as made from the inputs of today.
     command = [*DVC, "repro", "--single-item", *(["--force"] if force and not is_frozen else []), stage]

@@ -17,7 +17,9 @@ from pydantic import Field
 from rulka.section import Section, key
 
 Ticks = Annotated[int, Field(ge=1, le=100)]
-"""10 ms each: a decision lasts a second at most."""
+"""10 ms each: an action lasts a second at most."""
+Times = Annotated[int, Field(ge=1, le=100)]
+"""How many actions a decision has, or how many times it is taken."""
 
 
 class ActionParams(Section):
@@ -116,11 +118,11 @@ class ActionTable:
         repeats: how many times a decision is taken in a row, before the next one is asked for; positive.
     """
 
-    controls: tuple[Controls, ...]
-    ticks_per_action: int
-    actions_per_decision: int = 1
+    controls: Annotated[tuple[Controls, ...], Field(min_length=1)]
+    ticks_per_action: Ticks
+    actions_per_decision: Times = 1
     is_analog: bool = False
-    repeats: int = 1
+    repeats: Times = 1
 
     @property
     def num_actions(self) -> int:

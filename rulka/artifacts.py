@@ -34,6 +34,8 @@ from rulka.observation_params import FramesAs, ObservationParams, Part
 from rulka.stage import output_folder
 from rulka.stored import checked, plain_json
 
+LARGEST_WEIGHT = 1e6
+"""No training leaves one as large; products of such overflow."""
 SCHEMA_VERSION = 4
 """Version of the folder format; another one is refused."""
 RACES = "races"
@@ -313,7 +315,9 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
     if meta["meta_sha256"] != _meta_hash(meta):
         message = f"{path.as_posix()} was changed or damaged after it was written: its checksum does not match"
         raise ArtifactError(message, hint=hint)
-    checked(meta, _Meta, path.as_posix(), ArtifactError, hint)
+    actions = actions_to_json(checked(meta, _Meta, path.as_posix(), ArtifactError, hint).actions)
+    if meta["actions"] != actions:  # something is left out
+        _refuse(folder, "actions", meta["actions"], actions, hint)
     return meta
 
 
@@ -362,8 +366,11 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
     for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            message = f"{path.as_posix()} cannot be used: {name} holds a value that is not finite"
+        if not tensor.is_floating_point() and tensor.ndim:  # one number counts batches
+            message = f"{path.as_posix()} cannot be used: {name} is of {tensor.dtype}, and no weight"
+            raise ArtifactError(message, hint=hint)
+        if tensor.is_floating_point() and not (tensor.abs() <= LARGEST_WEIGHT).all():
+            message = f"{path.as_posix()} cannot be used: {name} holds a value that is not finite, or above 1e6"
             raise ArtifactError(message, hint=hint)
     return tensors
 

@@ -19,10 +19,11 @@ import psutil
 from rulka.cluster import chosen_address, find_cluster
 from rulka.disk import unwritable_paths
 from rulka.errors import UserError
+from rulka.folders import DATA
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
-from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph, sections_of_stage
+from rulka.graph import GRAPH_FILE, PARAMS_FILE, check_names, read_graph, sections_of_stage
 from rulka.params import read_params, read_sections
 from rulka.ports import LOOPBACK, holder, no_proxy_for_loopback
 
@@ -250,6 +251,7 @@ def git() -> Finding:
 def dvc() -> Finding:
     """Checks that DVC and its files can be used."""
     read_graph()
+    check_names(DATA)
     answer = _call(*DVC, "status")
     if isinstance(answer, str) and "being blocked by" in answer:
         return Finding("dvc", State.NOTE, f"not looked at, as DVC runs: {answer}")

@@ -55,5 +55,5 @@ LAPS = "laps"
 
 
 def utf8_path(path: str | Path) -> str:
-    """Returns a path as text that UTF-8 files take, too: bytes of a name that are none are escaped."""
-    return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace")
+    """Returns a path as one line that UTF-8 files take, too: bytes that are none, and ends of lines, are escaped."""
+    return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace").replace("\n", r"\n")

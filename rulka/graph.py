@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 from pathspec import GitIgnoreSpec
 
 from rulka.errors import UserError
+from rulka.folders import utf8_path
 
 GRAPH_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
@@ -96,6 +98,26 @@ def read_lock() -> dict[str, Any]:
         message = f"{LOCK_FILE} is damaged: {error}"
         hint = "Take it back from git, or remove it: DVC then runs every stage again."
         raise LockFileError(message, hint=hint) from error
+
+
+def bring_back(folder: Path) -> str:
+    """Returns how to bring back a folder that DVC tracks by a file beside it; empty where it tracks none."""
+    tracked = f"{folder.as_posix()}.dvc"
+    if not Path(tracked).exists():
+        return ""
+    return f"`dvc pull {tracked}` brings them, or `dvc checkout {tracked}` where DVC's cache has them"
+
+
+def check_names(folder: Path) -> None:
+    """Makes sure that DVC can read a folder.
+
+    Raises:
+        UserError: if the name of something in it is not UTF-8, of which DVC says neither what nor where it is.
+    """
+    for path in folder.rglob("*"):
+        if str(path).encode(errors="ignore") != os.fsencode(path):
+            message = f"the name of {utf8_path(path)} is not UTF-8, and DVC takes no other"
+            raise UserError(message, hint="Rename it.")
 
 
 def is_cached(out: Path) -> bool:

@@ -115,8 +115,8 @@ def _git(*arguments: str) -> str | None:
         return None
     except (OSError, subprocess.SubprocessError) as error:
         problem = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
-    # A repository of another user, or a wrong GIT_DIR, says something else.
-    if problem and "not a git repository (or any" not in problem:
+    # A repository of another user, or a wrong GIT_DIR, says something else; one that is damaged says the same.
+    if problem and ("not a git repository (or any" not in problem or Path(".git").exists()):
         _LOGGER.warning("the commit is not noted: `git %s` says %s", arguments[0], problem)
     return None
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -77,15 +77,24 @@ def require(path: Path, stage: str) -> Path:
     raise StageInputError(message, hint=hint)
 
 
-def check_not_cached(out: Path, stage: str) -> None:
-    """Makes sure that a long stage does not make anew what is gone and DVC's cache holds.
+def check_not_cached(out: Path, stage: str, files: Iterable[str]) -> None:
+    """Makes sure that a long stage does not make anew what is gone, or some of it, and DVC's cache holds.
+
+    Args:
+        out: the stage's output.
+        stage: its name.
+        files: without which the output is not whole; an empty folder is one that somebody has emptied.
 
     Raises:
         StageInputError: if it would.
     """
-    if not out.exists() and is_cached(out):
-        message = f"{out.as_posix()} is not there, and DVC's cache holds the one of before, which took long to make"
-        hint = f"`dvc checkout {stage}` brings it back in seconds. `mkdir {out.as_posix()}` lets it make another."
+    gone = [name for name in files if not (out / name).exists()]
+    is_emptied = out.is_dir() and not any(out.iterdir())
+    if gone and not is_emptied and is_cached(out):
+        which = out / gone[0] if out.exists() else out
+        message = f"{which.as_posix()} is not there, and DVC's cache holds the one of before, which took long to make"
+        again = f"`rm -rf {out.as_posix()} && mkdir {out.as_posix()}`"
+        hint = f"`dvc checkout --force {stage}` brings it back in seconds. {again} lets it make another."
         raise StageInputError(message, hint=hint)
 
 

@@ -31,7 +31,7 @@ from models.actor_critic import CloningHeads
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
+from rulka.artifacts import OWN_FILES, Artifact, load_artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract, frames_of
 from rulka.datasets.races import load_races
 from rulka.datasets.split import SPLITS, Split
@@ -258,7 +258,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     use_cores()
     raise_malloc_thresholds()
-    check_not_cached(POLICY, "clone")
+    check_not_cached(POLICY, "clone", OWN_FILES)
     clone(read_params(), folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS))
 
 

@@ -23,7 +23,7 @@ from matplotlib.image import imsave
 
 from rulka.actions import action_table
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
+from rulka.artifacts import OWN_FILES, Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.card import contact_sheet
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.datasets.split import SPLITS
@@ -199,7 +199,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     use_cores()
     raise_malloc_thresholds()
-    check_not_cached(ENCODER, "pretrain")
+    check_not_cached(ENCODER, "pretrain", OWN_FILES)
     pretrain(read_params(), frames_dir=FRAMES, out_dir=ENCODER, runs_dir=PRETRAIN_RUNS)
 
 

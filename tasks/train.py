@@ -21,6 +21,7 @@ import torch
 
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.agents.precision import raise_malloc_thresholds
+from rulka.artifacts import OWN_FILES
 from rulka.device import use_device
 from rulka.errors import UserError
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
@@ -72,7 +73,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
     _check_compared(params)
-    check_not_cached(AGENT, "train")
+    check_not_cached(AGENT, "train", OWN_FILES)
     train(
         params,
         folders=Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT),

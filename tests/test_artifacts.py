@@ -17,6 +17,7 @@ from rulka.artifacts import (
     WEIGHTS_FILE,
     Artifact,
     ArtifactError,
+    actions_to_json,
     float_layout_hash,
     load_artifact,
     read_meta,
@@ -48,6 +49,14 @@ def make_artifact() -> Artifact:
         normalisation=reference_normalisation(),
         provenance={"commit": None, "created": "2026-11-21T00:00:00+00:00"},
     )
+
+
+WRONG_ACTIONS = [
+    *(("ticks_per_action", wrong) for wrong in (0, -1, 101, 10**9)),
+    *(("repeats", wrong) for wrong in (0, 10**6)),
+    ("actions_per_decision", 0),
+    ("controls", []),
+]
 
 
 @pytest.fixture
@@ -130,6 +139,7 @@ def test_another_kind_version_or_layout_is_refused(folder: Path) -> None:
         ({"observation": None}, "observation"),
         ({"observation": {"frames": 1}}, "observation.schema_version is missing"),
         ({"actions": {}}, "actions"),
+        *(({"actions": actions_to_json(ACTIONS) | {name: wrong}}, f"actions.*{name}") for name, wrong in WRONG_ACTIONS),
         ({"normalisation": {"mean": [0.0], "std": [float("nan")]}}, "normalisation"),
         ({"normalisation": {"mean": [0.0, 0.0], "std": [1.0]}}, "normalisation"),
         ({"normalisation": {"mean": 3}}, "normalisation.mean"),
@@ -153,6 +163,15 @@ def test_actions_that_are_no_cars_are_named(folder: Path) -> None:
         load_artifact(folder, "encoder")
 
 
+def test_an_action_table_is_whole(folder: Path) -> None:
+    """What has a default value is missing all the same."""
+    actions = actions_to_json(ACTIONS)
+    for name in actions:
+        edit_meta(folder, actions={key: value for key, value in actions.items() if key != name})
+        with pytest.raises(ArtifactError, match=r"actions"):
+            load_artifact(folder, "encoder")
+
+
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b"null", b"{}"])
 def test_what_is_no_metadata_is_named(folder: Path, content: bytes) -> None:
     (folder / META_FILE).write_bytes(content)
@@ -160,12 +179,14 @@ def test_what_is_no_metadata_is_named(folder: Path, content: bytes) -> None:
         read_meta(folder)
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_named(tmp_path: Path, wrong: float) -> None:
-    artifact = make_artifact()
-    artifact.tensors["encoder.half"][3] = wrong
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -3e38, "integers"])
+def test_weights_that_nothing_finite_comes_of_are_named(tmp_path: Path, wrong: float | str) -> None:
+    artifact, half = make_artifact(), torch.zeros(5, dtype=torch.bfloat16)
+    artifact.tensors["encoder.half"] = (
+        half.long() if isinstance(wrong, str) else half.index_fill(0, torch.tensor(3), wrong)
+    )
     save_artifact(tmp_path / "encoder", artifact)
-    with pytest.raises(ArtifactError, match=r"weights.safetensors cannot be used: encoder.half holds a value"):
+    with pytest.raises(ArtifactError, match=r"weights.safetensors cannot be used: encoder.half (holds a value|is of)"):
         load_artifact(tmp_path / "encoder", "encoder")
 
 

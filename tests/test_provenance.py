@@ -69,6 +69,14 @@ def test_a_repository_that_git_refuses_is_no_missing_one(
     assert (finding.state, said in finding.text) == (State.UNKNOWN, True)
 
 
+@pytest.mark.parametrize("head", ["", "ref: "])
+def test_a_damaged_repository_is_no_missing_one(repository: Path, caplog: pytest.LogCaptureFixture, head: str) -> None:
+    (repository / ".git" / "HEAD").write_text(head)
+    assert (current_commit(), is_dirty()) == (None, None)
+    assert all("the commit is not noted" in record.message for record in caplog.records)
+    assert caplog.records
+
+
 def test_a_repository_without_a_commit_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

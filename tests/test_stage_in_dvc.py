@@ -47,7 +47,7 @@ def hold(place):
             time.sleep(0.05)
 
 def main():
-    check_not_cached(Path("data/out"), "toy")
+    check_not_cached(Path("data/out"), "toy", ["value"])
     value = read_sections(Path("params.yaml"))["toy"]["value"]
     hold("started")
     if value == "wrong":
@@ -172,8 +172,11 @@ def test_a_wrong_parameter_costs_no_output(project: Project) -> None:
     shutil.rmtree(project.folder / "data" / "out")
     _, said = project.dvc("repro")
     assert "error: data/out is not there, and DVC's cache holds the one of before, which took long to make\n" in said
-    assert "`dvc checkout toy` brings it back in seconds. `mkdir data/out` lets it make another.\n" in said
-    project.command("checkout", "toy")
+    assert "`dvc checkout --force toy` brings it back in seconds. `rm -rf data/out && mkdir data/out` lets it" in said
+    project.write("data/out/other", "some of it")
+    _, said = project.dvc("repro")
+    assert "error: data/out/value is not there, and DVC's cache holds the one of before" in said
+    project.command("checkout", "--force", "toy")
     assert project.output == "1 given"
     project.write("params.yaml", PARAMS.format(1))
     assert project.is_recorded

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field
 
+from rulka.actions import Times
 from rulka.agents.network_params import CloneShape, NetworkParams
 from rulka.schedule import Schedule
 from rulka.section import (
@@ -126,7 +127,7 @@ class TransferParams(Section):
 
 
 ActionRepeat = Annotated[
-    Count, Field(description="times each decision is taken in a row; gamma and n_steps count it once")
+    Times, Field(description="times each decision is taken in a row; gamma and n_steps count it once")
 ]
 
 

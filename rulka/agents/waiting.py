@@ -209,14 +209,14 @@ class _Stream:
     """State of a collector's cars.
 
     Attributes:
-        last_floats: [N, F] what they saw last.
+        number: of the block that came last.
         under_way: the group and the place in it of the race that each car is in; None between races, and where nobody
             saw it begin.
         newest: the newest group of races of each group of cars.
         num_broken: how often races of each group of cars did not become a whole group.
     """
 
-    last_floats: Tensor
+    number: int
     under_way: list[tuple[int, int] | None]
     newest: list[int | None]
     num_broken: list[int]
@@ -262,7 +262,6 @@ class WaitingRaces(WaitingBlocks):
         for car, place in enumerate(stream.under_way):
             if place is not None and goes_on_at[car] < block.spec.num_steps:
                 self._race(place).pieces.append((number, car, goes_on_at[car], block.spec.num_steps))
-        stream.last_floats = torch.tensor(block.floats[-1])
         self._let_go()
 
     def groups(self) -> list[list[Race]]:
@@ -332,14 +331,15 @@ class WaitingRaces(WaitingBlocks):
     def _stream(self, block: ExperienceBlock, collector: int) -> _Stream:
         """Returns the state of the cars; of a collector that begins anew, with races that begin with the block."""
         stream = self._streams.get(collector)
-        if stream is not None and np.array_equal(stream.last_floats, block.floats[0]):
+        if stream is not None and int(block.number) == stream.number + 1:
+            stream.number += 1
             return stream
         for number, group in list(self._groups.items()):
             if group.source[0] == collector and number not in self._whole:
                 del self._groups[number]  # broken off: nobody drives these races to their ends
         num_cars = block.spec.num_cars
         count = num_cars // self._size
-        stream = _Stream(torch.tensor(block.floats[0]), [None] * num_cars, [None] * count, [0] * count)
+        stream = _Stream(int(block.number), [None] * num_cars, [None] * count, [0] * count)
         self._streams[collector] = stream
         for first in range(0, num_cars, self._size):
             seen = block.floats[0, first : first + self._size]

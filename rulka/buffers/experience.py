@@ -7,7 +7,8 @@ decisions, S stretches, P pairs, K actions of a decision.
 
 A race that ends at decision t (`terminated` or `truncated`) leaves its true last observation at index t + 1; the
 environment is reset by decision t + 1, whose row has `is_reset` set and is no transition (gymnasium's "next step"
-autoreset). Observation 0 of a block repeats observation T of the block before it by the same collector.
+autoreset). Observation 0 of a block repeats observation T of the block before it by the same collector, if its number
+is the next one.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class BlockSpec:
             "is_reset": (steps, np.bool_),
             "is_greedy": (steps, np.bool_),
             "log_prob": (steps, np.float32),
+            "number": ((), np.int64),
         }
 
     @property
@@ -86,6 +88,7 @@ class ExperienceBlock:
         is_reset: [T, N] an autoreset step: the action was ignored, so this is not a transition.
         is_greedy: [T, N] the behaviour policy would have chosen this action without exploring; of a chunk, all of them.
         log_prob: [T, N] log-probability of the action under the policy that acted; 0 where it has none.
+        number: one more than that of the block that this one continues.
     """
 
     spec: BlockSpec
@@ -99,6 +102,7 @@ class ExperienceBlock:
     is_reset: NDArray[np.bool_]
     is_greedy: NDArray[np.bool_]
     log_prob: NDArray[np.float32]
+    number: NDArray[np.int64]
 
     @property
     def num_transitions(self) -> int:

@@ -492,11 +492,13 @@ def demonstration_ring(blocks: Sequence[ExperienceBlock], device: torch.device =
 
 
 def _pieces(block: ExperienceBlock, car: int, spec: BlockSpec) -> Iterator[ExperienceBlock]:
-    for start in range(0, block.spec.num_steps, PIECE_STEPS):
+    for number, start in enumerate(range(0, block.spec.num_steps, PIECE_STEPS)):
         piece = new_block(spec)
         length = min(PIECE_STEPS, block.spec.num_steps - start)
         for name, (shape, _) in spec.layout().items():
-            extra = shape[0] - PIECE_STEPS  # observations have one row more
-            getattr(piece, name)[: length + extra, 0] = getattr(block, name)[start : start + length + extra, car]
+            if shape:
+                extra = shape[0] - PIECE_STEPS  # observations have one row more
+                getattr(piece, name)[: length + extra, 0] = getattr(block, name)[start : start + length + extra, car]
         piece.is_reset[length:] = True
+        piece.number[...] = number
         yield piece

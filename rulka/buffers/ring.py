@@ -118,7 +118,7 @@ class BlockRing:
             shape = num_slots, spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width
             self.seen["image"] = torch.empty(shape, dtype=torch.uint8, device=device)
         self._newest: dict[int, int] = {}
-        self._last: dict[int, tuple[NDArray, ...]] = {}  # image and floats that a stream's newest block ended with
+        self._numbers: dict[int, int] = {}  # of the block that a stream brought last
         self._derive: dict[str, Derive] = {}
 
     @property
@@ -145,8 +145,7 @@ class BlockRing:
 
         Args:
             block: of this ring's shape.
-            stream: who made it. A block continues the last one of its stream if it starts with the observation that
-                ended the other, image and floats; a restarted collector does not, and so begins anew.
+            stream: who made it. A block continues the last one of its stream if its number is the next one.
             is_held_out: [T, N] decisions of races that are never learned from, see `RaceSplit`; None
                 holds out none.
 
@@ -161,10 +160,10 @@ class BlockRing:
             raise ValueError(message)
         slot = self.num_inserted % self.num_slots
         self._newest = {name: newest for name, newest in self._newest.items() if newest != slot}
-        before, seen = self._newest.get(stream), (block.image, block.floats)
-        if before is not None and all(map(np.array_equal, self._last[stream], (each[0] for each in seen))):
+        before, number = self._newest.get(stream), int(block.number)
+        if before is not None and number == self._numbers[stream] + 1:
             self.arrays.next_slot[before] = slot
-        self._last[stream] = tuple(each[-1].copy() for each in seen)
+        self._numbers[stream] = number
         for name in _DECIDED:
             getattr(self.arrays, name)[slot] = getattr(block, name)
         self._see("floats", slot, torch.from_numpy(block.floats))
@@ -200,8 +199,7 @@ class BlockRing:
         """Returns the position and the links of the ring: all but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
         kept = {name: _name_of(self.seen[name].dtype) for name in self._kept_alone()}
-        last = {stream: [torch.from_numpy(each) for each in seen] for stream, seen in self._last.items()}
-        state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "last": last}
+        state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
         return state | {"next_slot": links, "kept": kept}
 
     def numbers(self) -> range:
@@ -243,7 +241,7 @@ class BlockRing:
                 self._see(name, slot, torch.from_numpy(arrays[name]).view(_DTYPES[dtype]))
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
-        self._last = {int(stream): tuple(each.numpy() for each in seen) for stream, seen in state["last"].items()}
+        self._numbers = {int(stream): int(number) for stream, number in state["numbers"].items()}
         if self.with_images:
             self._derive_all()
 

@@ -26,7 +26,7 @@ from rulka.datasets.selection import (
 )
 from rulka.errors import UserError
 from rulka.folders import utf8_path
-from rulka.graph import read_lock
+from rulka.graph import bring_back, read_lock
 from rulka.observation import CAR
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
@@ -110,10 +110,11 @@ def find_recordings(folder: Path) -> list[Path]:
         UnreadableFolderError: if something is no folder, or one at any depth may not be read or is a link, or a link
             leads nowhere: what is in it would be missing without a word.
     """
-    if not folder.exists():
+    if not folder.exists() and not folder.is_symlink():
         return []
     found: list[Path] = []
     try:
+        folder.stat()  # a link that leads nowhere is no folder that does not exist
         for inside, folders, names in os.walk(folder, onerror=_raise):
             for path in sorted(Path(inside, name) for name in (*folders, *names)):
                 if path.is_symlink() and (path.is_dir() or not (path.exists() or path.name.lower().endswith(SUFFIX))):
@@ -385,12 +386,10 @@ def refuse_missing(folder: Path) -> None:
         MissingRecordingsError: if DVC tracks recordings there, or the last run of the stage `races` read some.
         LockFileError: if what DVC remembers of that run is damaged.
     """
-    tracked = folder.with_name(folder.name + ".dvc")
     instead = "or set races.source in params.yaml to driver to race with the built-in driver instead."
-    if tracked.exists():
-        message = f"there are no recordings in {folder.as_posix()}, though {tracked.as_posix()} says that there are"
-        in_cache = f"or `dvc checkout {tracked.as_posix()}` where DVC's cache has them"
-        raise MissingRecordingsError(message, hint=f"Run `dvc pull {tracked.as_posix()}`, {in_cache}, {instead}")
+    if brought := bring_back(folder):
+        message = f"there are no recordings in {folder.as_posix()}, though {folder.as_posix()}.dvc says that there are"
+        raise MissingRecordingsError(message, hint=f"{brought}, {instead}")
     if _num_bytes_before(folder):
         message = f"there are no recordings in {folder.as_posix()}, though the last run of the stage {STAGE} used some"
         hint = f"They are no part of the repository: copy them there again, {instead}"

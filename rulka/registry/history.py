@@ -12,6 +12,7 @@ from pydantic import FiniteFloat
 
 from rulka.errors import UserError
 from rulka.folders import NIGHTS
+from rulka.graph import bring_back
 from rulka.outputs import new_file
 from rulka.stored import checked
 
@@ -74,10 +75,13 @@ def read_history() -> list[NightRow]:
     """Returns all rows of the history, the oldest first; none where there is no history yet.
 
     Raises:
-        HistoryError: if it is damaged.
+        HistoryError: if it is damaged, or DVC tracks one that is not there.
     """
     file = NIGHTS / HISTORY_FILE
     if not file.exists():
+        if brought := bring_back(NIGHTS):
+            message = f"{file} is missing, though {NIGHTS}.dvc says that there were nights"
+            raise HistoryError(message, hint=f"{brought}. Remove {NIGHTS}.dvc to begin anew.")
         return []
     try:
         table = csv.DictReader(StringIO(file.read_text(encoding="utf-8")))

@@ -24,6 +24,7 @@ from rulka.artifacts import META_FILE, ArtifactError, load_artifact, read_meta
 from rulka.disk import check_can_hold
 from rulka.errors import UserError
 from rulka.folders import AGENT, COMPARED, KEPT_AGENTS
+from rulka.graph import bring_back
 from rulka.outputs import new_file
 from rulka.stage import output_folder
 from rulka.stored import checked
@@ -195,10 +196,13 @@ def promotions() -> list[Promotion]:
     """Returns all promotions, the newest last.
 
     Raises:
-        UserError: if the list of them is damaged.
+        UserError: if the list of them is damaged, or DVC tracks one that is not there.
     """
     file = KEPT_AGENTS / PROMOTIONS_FILE
     if not file.exists():
+        if brought := bring_back(KEPT_AGENTS):
+            message = f"{file} is missing, though {KEPT_AGENTS}.dvc says that agents were promoted"
+            raise UserError(message, hint=f"{brought}. Remove {KEPT_AGENTS}.dvc to begin anew.")
         return []
     hint = "Remove the line that is no promotion; the last one counts."
     lines = enumerate(file.read_bytes().splitlines(), 1)

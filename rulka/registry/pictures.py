@@ -16,7 +16,6 @@ from rulka.params import Params
 from rulka.progress import Progress
 from rulka.registry.pairs import Comparison, Racer, TrackPairs
 from rulka.report.theme import BLUE, EDGE, MUTED, WIDTH_IN, to_png
-from rulka.statistics import paired_interval
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, frame_times_ms, race_frames, write_mp4
 
@@ -39,9 +38,7 @@ def leads_png(comparison: Comparison) -> bytes:
 
 
 def _leads(comparison: Comparison) -> Figure:
-    rows = [
-        (pairs.track.name, pairs.leads, paired_interval(pairs.leads, comparison.seed)) for pairs in comparison.tracks
-    ]
+    rows = [(pairs.track.name, pairs.leads, pairs.interval(comparison.seed)) for pairs in comparison.tracks]
     if len(rows) > 1:
         rows.append(("all tracks", np.empty(0), comparison.interval))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, AROUND_IN + ROW_IN * len(rows)), layout="constrained")

@@ -125,6 +125,8 @@ class Collector:
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
         self._cars = np.full((spec.num_cars, 4), np.nan, np.float32)
+        # Of the next block. The collector that comes after this one has another seed, and continues none of its blocks.
+        self._number = np.array(seed << 31)
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
     def fill(self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing) -> BlockFilled:
@@ -139,6 +141,8 @@ class Collector:
             How it went; whoever calls this fills in the slot, and what time it took beside.
         """
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
+        block.number[...] = self._number
+        self._number += 1
         races: list[RaceEnd] = []
         acting_s = simulating_s = 0.0
         self._policy.set_moment(moment)
@@ -181,6 +185,7 @@ class Collector:
             "potential": self._potential,
             "total_reward": self._total_reward,
             "cars": self._cars,
+            "number": self._number,
         }
 
     def close(self) -> None:

@@ -130,8 +130,8 @@ class SharedBlocks:
     def poison(self, slot: int) -> None:
         """Marks a slot as unwritten, all but its images, which are too large for it."""
         block = self._blocks[slot]
-        for name in (*_NUMBERS, *_TRUTHS, "action"):
-            getattr(block, name).view(np.uint8).fill(POISON)
+        for name in (*_NUMBERS, *_TRUTHS, "action", "number"):
+            getattr(block, name).reshape(-1).view(np.uint8).fill(POISON)
 
 
 def check_written(block: ExperienceBlock) -> None:
@@ -146,6 +146,8 @@ def check_written(block: ExperienceBlock) -> None:
     for name in _TRUTHS:
         if (getattr(block, name).view(np.uint8) > 1).any():
             _refuse(block, name, int((getattr(block, name).view(np.uint8) > 1).sum()))
+    if block.number < 0:
+        _refuse(block, "number", 1)
     if not block.spec.continuous and (block.action == POISON).any():
         _refuse(block, "action", int((block.action == POISON).sum()))
 

@@ -159,6 +159,7 @@ class Races:
             block.potential[...] = self.noise.standard_normal(block.potential.shape)
         if self.last is not None:
             block.image[0], block.potential[0] = self.last.image[-1], self.last.potential[-1]
+            block.number[...] = self.last.number + 1
         self.last = block
         for t in range(self.spec.num_steps):
             block.floats[t, :, 1] = self.state

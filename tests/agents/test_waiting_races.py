@@ -31,9 +31,12 @@ class Cars:
         self.is_over = np.zeros(num_cars, np.bool_)
         self._begin(np.ones(num_cars, np.bool_))
         self.driven: dict[tuple[int, int], list[float]] = {}
+        self.number = 1000 * seed
 
     def block(self, end: str = "terminated") -> ExperienceBlock:
         block = new_block(BlockSpec(NUM_STEPS, self.num_cars, 2, 2, 2))
+        block.number[...] = self.number
+        self.number += 1
         for t in range(NUM_STEPS):
             self._look(block, t)
             block.is_reset[t] = self.is_over

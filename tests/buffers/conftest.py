@@ -34,6 +34,7 @@ def make_stream() -> Callable[..., list[ExperienceBlock]]:
         was_over = np.zeros(spec.num_cars, np.bool_)
         for number in range(num_blocks):
             block = new_block(spec)
+            block.number[...] = 1000 * stream + number
             decision = number * spec.num_steps + np.arange(spec.num_steps + 1)[:, None]
             block.floats[..., 1] = 1000 * stream + decision + np.arange(spec.num_cars) / 100
             block.image[:, :, 0, 0, 0] = decision % 256

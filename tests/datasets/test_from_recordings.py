@@ -26,6 +26,7 @@ from rulka.datasets.from_recordings import (
 from rulka.datasets.params import SelectParams
 from rulka.datasets.races import RaceDataset
 from rulka.datasets.selection import summary_of
+from rulka.folders import utf8_path
 from rulka.observation import CAR
 from rulka.recordings.errors import TruncatedError
 from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
@@ -342,6 +343,7 @@ def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
 
 
 def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceDataset]) -> None:
+    assert utf8_path("two\nlines.Gbx") == r"two\nlines.Gbx"
     bad = os.fsdecode(b"caf\xe9/\xff.Gbx")
     dataset = read({bad: make_recording(make_ghost()), "cut" + bad: TruncatedError("it ends early")})
     assert dataset.races[0].file == r"caf\xe9/\xff.Gbx"
@@ -397,6 +399,10 @@ def test_recordings_are_found_at_any_depth_and_sorted(tmp_path: Path, monkeypatc
     whole = tmp_path.with_name("linked")
     whole.symlink_to(tmp_path)
     assert len(find_recordings(whole)) == 4, "the folder itself may be a link"
+    lost = tmp_path.with_name("lost")
+    lost.symlink_to(tmp_path / "not_mounted")
+    with pytest.raises(UnreadableFolderError, match="lost cannot be read: No such file"):
+        find_recordings(lost)
     with pytest.raises(UnreadableFolderError, match="Gbx cannot be read: Not a directory"):
         find_recordings(tmp_path / "b.Replay.Gbx")
     scandir = os.scandir

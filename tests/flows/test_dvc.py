@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,7 +9,11 @@ import pytest
 from flows import dvc as module
 from flows.dvc import Outcome, changed_stages, reproduce_stage
 from flows.process import CommandError
-from rulka.graph import LockFileError, read_lock
+from rulka import doctor
+from rulka.doctor import State, findings_of
+from rulka.errors import UserError
+from rulka.folders import DATA
+from rulka.graph import LockFileError, check_names, read_lock
 from tests.flows.conftest import DVC, change_command, dvc
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -49,6 +54,18 @@ def test_a_failed_stage_is_an_error(toy_project: Path) -> None:
     with pytest.raises(CommandError, match="failed with exit code") as failure:
         reproduce("races")
     assert "no luck" in failure.value.lines
+
+
+def test_a_name_that_dvc_cannot_read_is_named(toy_project: Path) -> None:
+    """DVC says what it cannot decode, but not where that is."""
+    Path("data/recordings").mkdir(parents=True, exist_ok=True)
+    Path("data/recordings/caf\u00e9.Gbx").touch()
+    check_names(DATA)
+    Path(os.fsdecode(b"data/recordings/\xff.Gbx")).touch()
+    for ask in (lambda: reproduce("races"), lambda: check_names(DATA)):
+        with pytest.raises(UserError, match=r"the name of data/recordings/\\xff.Gbx is not UTF-8"):
+            ask()
+    assert findings_of("dvc", doctor.dvc)[0].state is State.WRONG
 
 
 def test_stages_with_changes_are_named_and_so_is_a_damaged_lock_file(toy_project: Path) -> None:

@@ -96,6 +96,7 @@ class World:
         self._reward = rng.normal(0, 1, (NUM_STATES, 12)).astype(np.float32)
         self._state = np.zeros(spec.num_cars, np.int64)
         self._is_over = np.zeros(spec.num_cars, np.bool_)
+        self._number = 0
         self._time = np.zeros(spec.num_cars, np.int64)
         self._starts = EqualStarts(spec.num_cars, races_per_start, 1)
         self._begin(np.ones(spec.num_cars, np.bool_))
@@ -116,6 +117,7 @@ class World:
         from rulka.buffers.experience import new_block
 
         block = new_block(self._spec)
+        block.number[...] = self._number = self._number + 1
         for t in range(self._spec.num_steps):
             self._show(block, t)
             decision = actor.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]), explore=True)

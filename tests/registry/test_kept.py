@@ -6,6 +6,7 @@ import pytest
 from rulka.actions import FORWARD
 from rulka.artifacts import ArtifactError
 from rulka.errors import UserError
+from rulka.registry.history import read_history
 from rulka.registry.kept import (
     Promotion,
     UnknownAgentError,
@@ -17,6 +18,7 @@ from rulka.registry.kept import (
     promoted_name,
     promotions,
 )
+from rulka.registry.promotion import promote
 from tests.tasks.test_evaluate import save_driver
 
 AGENT = Path("data/agent")
@@ -93,3 +95,17 @@ class TestKeeping:
         Path("data/agents/promotions.jsonl").write_text("{")
         with pytest.raises(UserError, match=r"promotions.jsonl, line 1, is damaged"):
             promoted_name()
+
+    def test_who_was_promoted_is_not_forgotten_where_dvc_knows_more(self) -> None:
+        """As in a fresh clone: whoever comes first would be promoted without a race, and the others replaced."""
+        place = promoted(AGENT)
+        Path("data/agents.dvc").write_text("outs:\n- path: agents\n")
+        Path("data/nights.dvc").write_text("outs:\n- path: nights\n")
+        shutil.rmtree(place.parent)
+        for ask in (promoted_name, known_agents, lambda: promote(Path("slow"), pytest.fail)):
+            with pytest.raises(UserError, match=r"promotions.jsonl is missing, though data/agents.dvc says") as refused:
+                ask()
+            assert "`dvc checkout data/agents.dvc`" in refused.value.hint
+        with pytest.raises(UserError, match=r"history.csv is missing, though data/nights.dvc says"):
+            read_history()
+        assert not place.parent.exists()

@@ -56,6 +56,14 @@ def test_blocks_follow_each_other() -> None:
     collector.fill(second, Moment(BLOCK_STEPS))
     for name, value in zip(("image", "floats", "potential"), kept, strict=True):
         np.testing.assert_array_equal(getattr(second, name)[0], value)
+    assert second.number == first.number + 1
+    anew = Collector(0, cars, LocalActor(FakeActor(1)), 6, SPEC)
+    anew.load_state_dict(state := collector.state_dict() or {})
+    assert int(state["arrays"]["number"]) == second.number + 1
+    anew.fill(first, Moment(0))
+    assert first.number == second.number + 1, "a resumed collector goes on"
+    Collector(0, cars, LocalActor(FakeActor(1)), 7, SPEC).fill(first, Moment(0))
+    assert abs(int(first.number - second.number)) > 10**9, "one that begins anew does not"
     check_intact(second, version=0)
     assert (second.log_prob == BLOCK_STEPS * MOMENT).all(), "the actor was told how many env steps were taken"
 

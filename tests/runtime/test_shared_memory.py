@@ -72,18 +72,19 @@ NUMBERS = BlockSpec(1, num_cars=2, height=3, width=5, num_floats=6, decision_sha
         *((SPEC, name, 8) for name in ("reward", "action", "is_reset", "log_prob")),
         (SPEC, "potential", 10),
         (SPEC, "floats", 60),
+        (SPEC, "number", 1),
         (NUMBERS, "action", 4),  # what says of an index that nobody wrote it is a number like any other
     ],
 )
 def test_every_missing_part_is_noticed(spec: BlockSpec, name: str, size: int) -> None:
     block = SharedBlocks(spec, 1)[0]
     for part in spec.layout():
-        assert (getattr(block, part).view(np.uint8) == POISON).all()
+        assert (getattr(block, part).reshape(-1).view(np.uint8) == POISON).all()
         getattr(block, part)[...] = 0
     if spec.continuous:
         block.action[...] = POISON
     check_written(block)
-    getattr(block, name).reshape(-1).view(np.uint8)[: getattr(block, name).itemsize] = POISON  # its first
+    getattr(block, name).reshape(-1).view(np.uint8)[: getattr(block, name).itemsize] = POISON  # its first number
     with pytest.raises(IncompleteBlockError, match=rf"1 of {size} numbers of '{name}'"):
         check_written(block)
 
