@@ -366,11 +366,9 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() and tensor.ndim:  # one number counts batches
-            message = f"{path.as_posix()} cannot be used: {name} is of {tensor.dtype}, and no weight"
-            raise ArtifactError(message, hint=hint)
-        if tensor.is_floating_point() and not (tensor.abs() <= LARGEST_WEIGHT).all():
-            message = f"{path.as_posix()} cannot be used: {name} holds a value that is not finite, or above 1e6"
+        is_weight = tensor.is_floating_point() and bool((tensor.abs() <= LARGEST_WEIGHT).all())
+        if tensor.ndim and not is_weight:  # a single number counts batches
+            message = f"{path.as_posix()} cannot be used: {name} holds integers, infinite or huge values"
             raise ArtifactError(message, hint=hint)
     return tensors
 

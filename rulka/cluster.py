@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from rulka.env_file import ENV_FILE, read_env_file
+from dotenv import dotenv_values
+
 from rulka.errors import UserError
 from rulka.ports import ANSWER_TIMEOUT_S, HIGHEST_PORT, LOOPBACK, LOWEST_PORT
 
@@ -58,7 +59,7 @@ def check_package() -> None:
         raise ClusterError(message, hint="pip install 'rulka[ray]'")
 
 
-def chosen_address(file: Path = ENV_FILE) -> str | None:
+def chosen_address(file: Path = Path(".env")) -> str | None:
     """Returns where the cluster's head is, as `host:port`; None where nothing says so.
 
     Args:
@@ -67,7 +68,7 @@ def chosen_address(file: Path = ENV_FILE) -> str | None:
     Raises:
         ClusterError: if what says so is no such address.
     """
-    address = os.environ.get(CLUSTER_VARIABLE) or read_env_file(file, CLUSTER_VARIABLE).get(CLUSTER_VARIABLE)
+    address = os.environ.get(CLUSTER_VARIABLE) or dotenv_values(file).get(CLUSTER_VARIABLE)
     if address:
         split_address(address)
     return address or None

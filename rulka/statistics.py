@@ -5,9 +5,8 @@ on each of T tasks (tracks). With one task, what is stratified by task is the pl
 
 Sources: Wilson 1927 for the interval of a rate; Learned-Miller and Thomas 2019, arXiv:1905.06208, for the mean of what
 has bounds; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the
-probability of improvement and their bootstrap intervals, as the package `rliable` computes them; Hartigan 1969, "Using
-subsample values as typical values", for the mean of few pairs; Mann and Whitney 1947 for the comparison of two samples
-of times.
+probability of improvement and their bootstrap intervals, as the package `rliable` computes them; Mann and Whitney 1947
+for the comparison of two samples of times.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ Scores = NDArray[np.float64]
 Statistic = Callable[..., NDArray[np.float64]]
 """Maps score matrices [..., R, T] to numbers [...]."""
 NUM_RESAMPLES = 2000
-FEWEST_PAIRS = 10
-"""Of fewer, an interval of 95 % says next to nothing: of five no range is one."""
 
 
 class Interval(NamedTuple):
@@ -33,18 +30,6 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-
-
-class RankSum(NamedTuple):
-    """How two samples of races compare.
-
-    Attributes:
-        share_faster: chance that a race of the first is faster than one of the second, ties counted half; in [0, 1].
-        p_value: two-sided, normal approximation with tie and continuity correction.
-    """
-
-    share_faster: float
-    p_value: float
 
 
 def wilson_interval(num_successes: int, num_trials: int) -> Interval:
@@ -105,26 +90,6 @@ def bootstrap_interval(
     return Interval(float(low), float(high))
 
 
-def paired_interval(leads: NDArray[np.float64], seed: int = 0) -> Interval:
-    """Returns the 95 % interval of the mean of leads [N], one for each pair; of too few that of all numbers.
-
-    Between equals a lead is as likely as its opposite. The means of all subsets of leads that are symmetric about one
-    number are then typical values of it: it lies in each gap between two neighbours equally often. So this errs in one
-    of forty on each side for any number of pairs, where a bootstrap of few is too narrow. Leads may be distributed
-    differently, as those of several tracks; where they are symmetric about different numbers, it errs less often.
-
-    Args:
-        leads: independent of each other.
-        seed: makes the choice of `NUM_RESAMPLES` random subsets repeatable.
-    """
-    if len(leads) < FEWEST_PAIRS:
-        return Interval(-math.inf, math.inf)
-    chosen = np.random.default_rng(seed).integers(2, size=(NUM_RESAMPLES, len(leads)), dtype=np.bool_)
-    chosen = chosen[chosen.any(axis=1)]
-    low, high = np.percentile(np.broadcast_to(leads, chosen.shape).mean(axis=1, where=chosen), [2.5, 97.5])
-    return Interval(float(low), float(high))
-
-
 def bounded_interval(values: NDArray[np.float64], low: float, high: float, seed: int = 0) -> Interval:
     """Returns the 95 % interval of the mean of values [N] of which nothing is known but their bounds.
 
@@ -163,8 +128,10 @@ def stratified_interval(scores: Scores) -> Interval:
     return Interval(float(scores.mean()) - half_width, float(scores.mean()) + half_width)
 
 
-def rank_sum(first_s: Sequence[float | None], second_s: Sequence[float | None]) -> RankSum | None:
-    """Compares two samples of race times by rank; None when one is empty or all races are equal.
+def rank_sum_p(first_s: Sequence[float | None], second_s: Sequence[float | None]) -> float | None:
+    """Returns the two-sided p-value of two samples of race times; None when one is empty or all races are equal.
+
+    It is the normal approximation, with corrections for ties and continuity.
 
     Args:
         first_s: [n] times in seconds, None for a race that did not finish: slower than any that did.
@@ -174,5 +141,4 @@ def rank_sum(first_s: Sequence[float | None], second_s: Sequence[float | None]) 
     if not len(first) or not len(second) or len(np.unique(np.concatenate([first, second]))) == 1:
         return None
     # Always the approximation: the exact distribution, which scipy takes for small samples, knows no ties.
-    found = stats.mannwhitneyu(first, second, alternative="two-sided", method="asymptotic")
-    return RankSum(1.0 - float(found.statistic) / (len(first) * len(second)), float(found.pvalue))
+    return float(stats.mannwhitneyu(first, second, alternative="two-sided", method="asymptotic").pvalue)

@@ -186,7 +186,7 @@ def test_weights_that_nothing_finite_comes_of_are_named(tmp_path: Path, wrong: f
         half.long() if isinstance(wrong, str) else half.index_fill(0, torch.tensor(3), wrong)
     )
     save_artifact(tmp_path / "encoder", artifact)
-    with pytest.raises(ArtifactError, match=r"weights.safetensors cannot be used: encoder.half (holds a value|is of)"):
+    with pytest.raises(ArtifactError, match=r"weights.safetensors cannot be used: encoder.half holds integers,"):
         load_artifact(tmp_path / "encoder", "encoder")
 
 

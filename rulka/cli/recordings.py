@@ -168,8 +168,9 @@ def _line(summary: dict[str, Any]) -> str:
     race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
     counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
     problem = ". ".join(text for text in (summary["error"], summary["hint"]) if text)
+    on = f" on {summary['map_uid']}" if summary["map_uid"] else ""
     # What is wrong comes last: it is as long as it likes, and columns begin alike.
-    return f"{summary['kind'] or '?':10}{race}  {counts}  {summary['file']}" + (f": {problem}" if problem else "")
+    return f"{summary['kind'] or '?':10}{race}  {counts}  {summary['file']}{on}" + (f": {problem}" if problem else "")
 
 
 def _lines(summary: dict[str, Any]) -> str:

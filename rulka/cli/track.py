@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulka.cli.options import AsJson, OneTrack, TrackName, lines_aside, report, say, say_json
-from rulka.errors import UserError
+from rulka.cli.options import AsJson, OneTrack, lines_aside, report, say, say_json
 from rulka.folders import TRACKS
 from rulka.outputs import check_file, new_file
 
@@ -69,13 +68,12 @@ def _draw(out: Path | None, draw: Callable[[], Figure]) -> None:
 
 
 def reference(
-    track: TrackName = None,
+    track: OneTrack,
     /,
     seed: int = 1,
     searches: int = 1,
     budget: int | None = None,
     out: Path | None = None,
-    campaign: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Search a lap near the fastest possible and write it as an input script.
@@ -83,29 +81,21 @@ def reference(
     Example: `rulka track reference copper-oval --searches 3 --out lap.txt`
 
     Args:
-        track: campaign slug or file of the track.
+        track: a slug of the campaign, a track file, or the uid of a track in data/races.
         seed: of the first search.
         searches: how many, each with the next seed. The fastest lap is taken, and the times of all
             are kept with it.
         budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
             whatever it costs.
         out: file to write; <uid>.reference.txt here when left out.
-        campaign: all tracks of the campaign that have no valid lap yet, into the package.
-        as_json: print a list of JSON objects, one for each track.
+        as_json: print one JSON object.
     """
     from rulka.params import read_params
-    from rulka.reference.command import Searches, find_for_campaign, find_for_track
+    from rulka.reference.command import Searches, find_lap
 
-    if (track is None) != campaign or (campaign and out is not None):
-        message = "`rulka track reference` needs a track or --campaign, not both; --out goes with a track"
-        raise UserError(message)
     if out is not None:
         check_file(out)
-    how = Searches(seed, searches, budget)
     with lines_aside(as_json):
-        if track is None:
-            laps = find_for_campaign(read_params(), how, say)
-        else:
-            laps = [find_for_track(track, read_params(), how, out, say)]
+        found = find_lap(track, read_params(), Searches(seed, searches, budget), out, say)
     if as_json:
-        say_json([lap.to_json() for lap in laps])
+        say_json(found)

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self
 
+from dotenv import dotenv_values
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from rulka.env_file import ENV_FILE, read_env_file
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT, LOOPBACK
@@ -91,7 +91,7 @@ class GameSettingsError(UserError):
     """A setting of the game is unknown, out of range or contradicts another; the message names it."""
 
 
-def read_game_settings(environment: Mapping[str, str] | None = None, file: Path = ENV_FILE) -> GameSettings:
+def read_game_settings(environment: Mapping[str, str] | None = None, file: Path = Path(".env")) -> GameSettings:
     """Reads the settings.
 
     Args:
@@ -100,9 +100,8 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
 
     Raises:
         GameSettingsError: naming the setting and what it may be.
-        EnvFileError: at a line of the file that cannot be read.
     """
-    values = read_env_file(file, PREFIX) | dict(os.environ if environment is None else environment)
+    values = {**dotenv_values(file), **(os.environ if environment is None else environment)}
     given = {
         name.removeprefix(PREFIX).lower(): value for name, value in values.items() if value and name.startswith(PREFIX)
     }

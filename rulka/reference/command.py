@@ -12,10 +12,9 @@ from rulka.errors import UserError
 from rulka.folders import TRACKS
 from rulka.outputs import new_file
 from rulka.params import Params
-from rulka.reference.lap import LAPS_DIR, SEARCH, Reference, ReferenceLapError, load_reference, store_reference
+from rulka.reference.lap import SEARCH, Reference, store_reference
 from rulka.reference.medals import medals_of
 from rulka.reference.search import default_budget, search_with_progress
-from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track
 
@@ -24,26 +23,6 @@ Say = Callable[[str], None]
 
 class NoReferenceError(UserError):
     """A search that did not reach the finish."""
-
-
-class FoundLap(NamedTuple):
-    """A reference lap, and where it lies.
-
-    Attributes:
-        track: that it was driven on.
-        reference: the lap.
-        file: of the lap.
-    """
-
-    track: Track
-    reference: Reference
-    file: Path
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as plain JSON: medals as times, in milliseconds; all but the single decisions."""
-        lap = self.reference
-        facts = {"uid": self.track.uid, "track": self.track.name, "file": self.file.as_posix(), "driver": lap.driver}
-        return facts | {**medals_of(lap.time_ms)._asdict(), "searched_ms": list(lap.searched_ms)}
 
 
 class Searches(NamedTuple):
@@ -60,37 +39,18 @@ class Searches(NamedTuple):
     budget: int | None = None
 
 
-def find_for_track(name: str, params: Params, searches: Searches, out: Path | None, say: Say) -> FoundLap:
-    """Finds the reference lap of one track and writes it to `out`, `<uid>.reference.txt` when None.
+def find_lap(name: str, params: Params, searches: Searches, out: Path | None, say: Say) -> dict[str, Any]:
+    """Finds the reference lap of a track and writes it to `out`, `<uid>.reference.txt` when None.
+
+    Returns:
+        Plain JSON: whose lap it is, where it lies, the medals as times in milliseconds, and what each search found.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
+        UserError: if there is no such track, or such searches cannot be.
     """
-    track = find_track(name, TRACKS)
-    return _find(track, params, searches, out or Path(f"{track.uid}.reference.txt"), say)
-
-
-def find_for_campaign(params: Params, searches: Searches, say: Say) -> list[FoundLap]:
-    """Finds the laps of the campaign's tracks, and writes each as soon as it is found; valid ones stay as they are.
-
-    Raises:
-        NoReferenceError: if no lap reaches the finish.
-    """
-    table, laps = action_table(params.actions.ticks_per_action), []
-    for entry in CAMPAIGN:
-        path, track = LAPS_DIR / f"{entry.slug}.txt", campaign_track(entry.slug)
-        try:
-            lap = FoundLap(track, load_reference(path, track, params.simulator, table), path)
-            say(describe(track, lap.reference))
-        except ReferenceLapError as error:  # missing, stale or damaged
-            say(str(error))
-            lap = _find(track, params, searches, path, say)
-        laps.append(lap)
-    return laps
-
-
-def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say) -> FoundLap:
-    table = action_table(params.actions.ticks_per_action)
+    track, table = find_track(name, TRACKS), action_table(params.actions.ticks_per_action)
+    path = out or Path(f"{track.uid}.reference.txt")
     budget = default_budget(track) if searches.budget is None else searches.budget
     wrong = {
         f"the budget must be at least one decision, got {budget}": budget < 1,
@@ -113,7 +73,8 @@ def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say
         store_reference(reference, table, beside)
     say(describe(track, reference))
     say(f"written to {path}")
-    return FoundLap(track, reference, path)
+    facts = {"uid": track.uid, "track": track.name, "file": path.as_posix(), "driver": reference.driver}
+    return facts | {**medals_of(reference.time_ms)._asdict(), "searched_ms": list(reference.searched_ms)}
 
 
 def describe(track: Track, reference: Reference) -> str:

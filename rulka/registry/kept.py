@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from rulka.errors import UserError
 from rulka.folders import AGENT, COMPARED, KEPT_AGENTS
 from rulka.graph import bring_back
 from rulka.outputs import new_file
+from rulka.params.problems import did_you_mean
 from rulka.stage import output_folder
 from rulka.stored import checked
 
@@ -178,9 +178,7 @@ def find_agent(name: str) -> Path:
         load_artifact(folder, DRIVING_KINDS)
         return folder
     names = [LATEST, PROMOTED, *known]
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    message = f"there is no agent {name!r}{meant}"
+    message = f"there is no agent {name!r}{did_you_mean(name, names)}"
     raise UnknownAgentError(
         message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents list`."
     )
@@ -234,7 +232,7 @@ def keep_promoted(folder: Path, promotion: Promotion) -> Path:
     return place
 
 
-HEAD = ("agent", "algorithm", "tracks", "finished", "mean time", "record", "data", "parameters", "")
+HEAD = ("agent", "tracks", "finished", "mean time", "record", "SHA-256 of data", "of parameters", "")
 
 
 def format_agents(entries: list[AgentEntry]) -> str:
@@ -246,11 +244,10 @@ def format_agents(entries: list[AgentEntry]) -> str:
 
 
 def _row(entry: AgentEntry) -> tuple[str, ...]:
-    marks = {PROMOTED: entry.is_promoted, LATEST: entry.is_latest, "cannot be used": bool(entry.problem)}
     data = (entry.data_sha256 or {}).values()
+    marks = {PROMOTED: entry.is_promoted, LATEST: entry.is_latest, "cannot be used": bool(entry.problem)}
     return (
         entry.name,
-        entry.algorithm or "-",
         ", ".join(entry.tracks) or "-",
         "-" if entry.finish_rate is None else f"{100 * entry.finish_rate:.0f} %",
         format_seconds(entry.mean_time_s),

@@ -155,15 +155,12 @@ class Comparison:
 
 def _races_of(racer: Racer, track: Track, races: Sequence[RaceResult]) -> dict[str, Any]:
     times_s = finish_times_s(list(races))
-    pace = pace_of(races)
     return {
         "trained_on": track.uid in racer.trained_on,
         "races": len(races),
         "finished": len(times_s),
         "best_time_s": min(times_s, default=None),
         "median_time_s": float(np.median(times_s)) if times_s else None,
-        "mean_progress_m": round(float(np.mean([result.progress_m for result in races])), 2),
-        "pace_mps": [round(float(value), 4) for value in pace],
     }
 
 

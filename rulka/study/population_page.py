@@ -18,7 +18,6 @@ from rulka.report.theme import BLUE, MUTED, ORANGE, WIDTH_IN
 from rulka.schedule import Moment
 from rulka.study.page import head_of, inline, table, write_page
 from rulka.study.population import PopulationFolder
-from rulka.study.selection import gap
 from rulka.study.turn import Result
 
 NUM_POINTS = 200
@@ -136,8 +135,7 @@ def _copies(turns: Sequence[Sequence[Result]]) -> str:
             ours, theirs = before[order.member].scores, before[order.parent]
             ahead = "it had diverged"
             if ours is not None and theirs.scores is not None:
-                low, high = gap(np.array(theirs.scores), np.array(ours))
-                ahead = f"{np.mean(theirs.scores) - np.mean(ours):.2f} ({low:.2f} to {high:.2f})"
+                ahead = f"{np.mean(theirs.scores) - np.mean(ours):.2f}"
             row = {"turn": order.turn - 1, "member": order.member, "parent": order.parent, "ahead": ahead}
             changed = {name: f"{theirs.order.values[name]:.3g} to {value:.3g}" for name, value in order.values.items()}
             rows.append(row | changed)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rulka.section import Positive, Section, Share, Weight
-from rulka.statistics import Interval, paired_interval
+from rulka.statistics import stratified_interval
 
 Scores = NDArray[np.float64]
 """[R] what each greedy race of a member is worth, more is better; race k of all members begins alike. None stands for
@@ -132,14 +132,9 @@ def parents(scores: Sequence[Scores | None], share: float, seed: int, turn: int)
         parent = best[_rng(seed, _EXPLOIT, turn, member).integers(len(best))]
         ours, theirs = scores[member], scores[parent]
         assert theirs is not None
-        if ours is None or gap(theirs, ours).low > 0.0:
+        if ours is None or stratified_interval((theirs - ours)[:, None]).low > 0.0:
             found[member] = parent
     return found
-
-
-def gap(ahead: Scores, behind: Scores) -> Interval:
-    """Returns the 95 % interval of the mean difference of two members' scores, race by race."""
-    return paired_interval(ahead - behind)
 
 
 def _rng(seed: int, purpose: int, turn: int, member: int) -> np.random.Generator:

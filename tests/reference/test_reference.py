@@ -10,7 +10,7 @@ from rulka.actions import action_table
 from rulka.errors import UserError
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
-from rulka.reference.command import Searches, find_for_track
+from rulka.reference.command import Searches, find_lap
 from rulka.reference.lap import (
     LAPS_DIR,
     Reference,
@@ -132,12 +132,12 @@ def test_numbers_out_of_range_are_named(tmp_path: Path):
         (Searches(num_laps=0), "at least one search"),
     ):
         with pytest.raises(UserError, match=message):
-            find_for_track("copper-oval", PARAMS, searches, tmp_path / "a.txt", print)
+            find_lap("copper-oval", PARAMS, searches, tmp_path / "a.txt", print)
 
 
 def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apart(tmp_path: Path, capsys):
     track, said = campaign_track("copper-oval"), []
-    find_for_track("copper-oval", PARAMS, Searches(seed=1, num_laps=3, budget=1), tmp_path / "a.txt", said.append)
+    find_lap("copper-oval", PARAMS, Searches(seed=1, num_laps=3, budget=1), tmp_path / "a.txt", said.append)
     shown = capsys.readouterr().out
     assert "the first lap alone takes 50,372 decisions" in shown
     assert "50,372/50,372 decisions" in shown
@@ -149,7 +149,7 @@ def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apar
     assert f"{times_ms[0] / 1000:.3f} to {times_ms[2] / 1000:.3f} s in 3 searches" in said[0]
 
 
-@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka track reference --campaign` finds them")
+@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka track reference SLUG` finds one")
 @pytest.mark.parametrize("slug", SLUGS)
 def test_shipped_laps(slug: str):
     track = campaign_track(slug)

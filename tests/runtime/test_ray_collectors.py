@@ -431,6 +431,7 @@ def test_weights_that_come_damaged_are_never_driven_with(begin: Begin, caplog: p
 
     run.cluster.put = spoil  # type: ignore[method-assign]
     run.until(lambda: "came wrong: its checksum is another one" in caplog.text)
+    run._publish()  # both may wait for another version, and the learner for one of their blocks
     run.learn(NUM_BLOCKS)
     run.check()
     assert run.collectors.num_restarts > 0
