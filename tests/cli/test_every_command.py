@@ -151,7 +151,7 @@ ROWS = (
     Row("calibrate recordings --holdout 0.4 --out {place}/report --write --json", is_calibrated, "{place}/report"),
     Row(
         "track reference tiny --budget 1 --out {place}/lap.txt --json",
-        lambda text, path: [lap["file"] for lap in json.loads(text)] == [path.as_posix()],
+        lambda text, path: json.loads(text)["file"] == path.as_posix(),
         "{place}/lap.txt",
     ),
     Row(
