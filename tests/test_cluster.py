@@ -72,6 +72,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_and_named(
     assert "the cluster at node:1 does not answer yet" in caplog.text
 
 
+@pytest.mark.slow
 def test_without_a_cluster_nothing_imports_ray() -> None:
     """In a process of its own: the parts of a run are built, and its modules imported."""
     code = (

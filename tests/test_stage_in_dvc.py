@@ -202,6 +202,7 @@ def test_a_repository_without_a_commit_will_do(project: Project) -> None:
     assert project.output == "1 given"
 
 
+@pytest.mark.slow
 def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     assert project.output == "1 given"
@@ -245,6 +246,7 @@ def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> No
     assert project.is_recorded
 
 
+@pytest.mark.slow
 def test_a_stage_interrupted_when_its_output_is_finished_says_how_to_record_it(project: Project) -> None:
     project.write("params.yaml", PARAMS.format(2))
     process = project.held("finished")

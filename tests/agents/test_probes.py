@@ -56,7 +56,7 @@ def test_time_limits_have_a_future(lab, step, algorithm):
     assert trained.values(0) == pytest.approx([2.0], abs=0.2)
 
 
-@by_algorithm(ALGORITHM_NAMES, *ALGORITHM_NAMES)
+@by_algorithm(ALGORITHM_NAMES, "impala", "iqn", "grpo", "pql")
 def test_choice_of_action(lab, step, algorithm):
     """One action pays, not the one an untrained agent takes. Fails when the reward does not reach the action."""
     untrained = lab.train(lab.spec(algorithm), lab.races(lambda _state, _action: step(0.0, 0)), 0)
@@ -65,7 +65,7 @@ def test_choice_of_action(lab, step, algorithm):
     assert lab.train(lab.spec(algorithm), races, 10).actions(0) == [paid]
 
 
-@by_algorithm(ALGORITHM_NAMES, "ppo", "dpo")
+@by_algorithm(ALGORITHM_NAMES, "ppo")
 def test_action_depends_on_the_observation(lab, step, algorithm):
     """The action equal to the state pays. Fails when the policy ignores what it sees.
 
@@ -106,13 +106,8 @@ OPTIONS = {
 }
 
 
-FAST = "prioritised, n-step"
-
-
-@pytest.mark.parametrize(
-    ("extras", "changes"),
-    [pytest.param(*given, id=name, marks=[pytest.mark.slow] * (name != FAST)) for name, given in OPTIONS.items()],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("extras", "changes"), [pytest.param(*given, id=name) for name, given in OPTIONS.items()])
 def test_discount_and_choice_with_options(lab, step, extras, changes):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
     races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))

@@ -103,7 +103,7 @@ def in_processes(
 
 @pytest.mark.parametrize(
     ("algorithm", "num_updates"),
-    [("iqn", 30), ("ppo", 5), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
+    [("iqn", 10), ("ppo", 2), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
 )
 def test_two_learners_equal_one_with_the_union_of_their_batches(
     lab, step, tmp_path: Path, algorithm: str, num_updates: int
@@ -203,6 +203,7 @@ def test_a_rank_that_ends_is_noticed_by_the_other(tmp_path: Path) -> None:
     assert "timed out" not in told.lower()
 
 
+@pytest.mark.slow
 def test_after_a_meeting_in_vain_a_process_can_meet_new_ones(tmp_path: Path) -> None:
     """As when a learner dies before the meeting: the first one goes on in its process, all others are new."""
     for number in range(2):

@@ -34,8 +34,8 @@ def reproduced(stage: str) -> Outcome:
 @pytest.mark.parametrize(
     ("killed", "moment"),
     [
-        ("stage", "half-written"),
         ("DVC", "before DVC records it"),
+        pytest.param("stage", "half-written", marks=pytest.mark.slow),
         pytest.param("stage", "before it writes", marks=pytest.mark.slow),
         pytest.param("stage", "before DVC records it", marks=pytest.mark.slow),
         pytest.param("DVC", "before it writes", marks=pytest.mark.slow),
@@ -56,6 +56,7 @@ def test_a_stage_or_dvc_killed_at_any_moment_is_run_again(toy_project: Path, kil
     assert reproduced("capture") is Outcome.UNCHANGED
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_of_dvcs_cache_is_not_taken(toy_project: Path) -> None:
     """The output is lost, and what the cache has of it was overwritten: it is made again."""
     reproduced("races")

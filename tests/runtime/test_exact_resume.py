@@ -153,13 +153,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for name in ("ppo", "iqn")
     },
 }
-FAST_CASES = ("iqn", "ppo in int8")
-"""One that remembers, and one that learns from what is fresh."""
+FAST = "iqn"
+"""The one that has most to remember."""
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=[] if name in FAST_CASES else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("case", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CASES])
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path: Path, track: Path, case: str) -> None:
     """From its newest checkpoint, and from the one before where that is torn."""
     params = small_params(*CASES[case])
@@ -213,7 +211,7 @@ def test_only_what_is_new_is_written_and_only_what_is_needed_is_kept(tmp_path: P
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("damage", ["flipped", "missing"])
+@pytest.mark.parametrize("damage", ["flipped", pytest.param("missing", marks=pytest.mark.slow)])
 def test_damaged_experience_is_said_and_gathered_anew(
     tmp_path: Path, track: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:

@@ -206,6 +206,7 @@ def test_an_error_of_one_ends_the_run_with_its_words(tmp_path: Path, fault: str,
         train_run(fake_run(tmp_path, learners=2, learner={"fault": fault}))
 
 
+@pytest.mark.slow
 def test_weights_that_differ_are_noticed_and_not_saved(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, learners=2, checkpoint_s=1e-9, learner={"fault": "drift"})
     with pytest.raises(RanksDifferError, match="after update 4, learner 1 of 2 has other weights than learner 0"):

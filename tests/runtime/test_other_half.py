@@ -196,6 +196,7 @@ def test_what_is_shown_is_what_was_seen(tmp_path: Path, track: Path) -> None:
     assert not shown.reward.any()
 
 
+@pytest.mark.slow
 def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path, track: Path) -> None:
     spec = small_spec(tmp_path, track)
     cars = Cars(spec.block)

@@ -24,8 +24,6 @@ from rulka.runtime.stop import StopSignals
 from rulka.training.any_environment import train_in_environment
 from rulka.training.racing import AgentRun, Folders
 
-QUANTISED = ("bfloat16", "int8")
-
 
 def params_of(algorithm: str, precision: str | None, **train: Any) -> Params:
     return small_params(algorithm, {"network": {"embedding_at": "hidden"}}, acting_precision=precision, **train)
@@ -58,7 +56,7 @@ def log_prob(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray, ac
 @pytest.mark.parametrize(
     "algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "grpo"))]
 )
-@pytest.mark.parametrize("precision", QUANTISED)
+@pytest.mark.parametrize("precision", ["int8", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_what_is_stored_is_of_the_quantised_policy(tmp_path: Path, track: Path, algorithm: str, precision: str) -> None:
     """Of a version that is some updates old, too: the blocks' log-probabilities are those of whoever acted."""
     spec, versions = run_spec(params_of(algorithm, precision), track, tmp_path), {}

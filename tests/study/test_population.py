@@ -177,6 +177,7 @@ def test_a_replaced_member_goes_on_from_the_best_and_what_is_finished_is_not_don
         assert means.index(max(means)) == order.parent
 
 
+@pytest.mark.slow
 def test_two_processes_do_no_turn_twice_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """This one and another. None gets on before each has begun one of the first turns, as it does one at a time."""
     path = write(turns=2)
@@ -206,6 +207,7 @@ def test_two_processes_do_no_turn_twice_and_come_to_the_same(monkeypatch: pytest
     assert [row["member"] for row in json.loads(text)] == [each.member for each in alone]
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_is_replaced_and_all_of_them_are_an_end() -> None:
     with pytest.raises(UserError, match="all members have diverged in turn 2, none is left to go on from: no numbers"):
         run_population(write(gamma=0.8), None, lambda _: None)

@@ -146,6 +146,7 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
 
 
 @pytest.mark.usefixtures("project", "free")
+@pytest.mark.slow
 def test_what_came_before_counts_for_those_who_take_it_over() -> None:
     run_experiment(write(seeds=[1]), (), 2, None, lambda _: None)
     (done,) = EXPERIMENTS.glob("pretrain-*/done.json")
@@ -209,7 +210,8 @@ def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     run_experiment(path, (), 2, None, lambda _: None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(project: Path, number: signal.Signals) -> None:
     """The training waits for its second start; its folder, where it would have a checkpoint, is as it left it."""
     path = write(seeds=[1], variants={"plain": {"ppo": {"gamma": 0.6}}})

@@ -66,8 +66,6 @@ CHAINS: dict[str, Changes] = {
         "iqn": {"warmup_steps": 0, "guide_floor": 0.0},
     },
 }
-FAST = "a backbone"
-"""The stages of the plain chain have tests of their own."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Chain:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=() if name == FAST else pytest.mark.slow) for name in CHAINS],
+    params=[pytest.param(name, marks=pytest.mark.slow) for name in CHAINS],
 )
 def chain(
     small_params: Params,

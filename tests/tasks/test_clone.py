@@ -191,7 +191,8 @@ def test_the_epoch_that_races_best_is_kept(
 DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}
 
 
-@pytest.mark.parametrize("dagger", [pytest.param(None, marks=pytest.mark.slow), DAGGER])
+@pytest.mark.parametrize("dagger", [None, DAGGER])
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     dagger: dict[str, float] | None,
     driven: tuple[Path, Path],

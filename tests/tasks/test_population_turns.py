@@ -103,6 +103,7 @@ def test_a_copied_member_has_the_others_weights_its_own_settings_and_races_of_it
     assert turn(1, params_of(small_params, 2), folders, tmp_path / "b", begin) == goes_on
 
 
+@pytest.mark.slow
 def test_a_settings_change_reaches_the_optimizer_and_what_is_killed_while_it_takes_over_does_so_again(
     small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

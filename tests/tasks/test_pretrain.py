@@ -174,7 +174,8 @@ def test_training_that_diverges_keeps_what_was_good_and_says_so(
     assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
-@pytest.mark.parametrize("kind", [pytest.param("autoencoder", marks=pytest.mark.slow), "simclr"])
+@pytest.mark.parametrize("kind", ["autoencoder", "simclr"])
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_game_that_does_not_come_back_ends_the_run(
             run.loop.run()
 
 
+@pytest.mark.slow
 def test_the_stage_starts_its_games_and_ends_them(
     small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

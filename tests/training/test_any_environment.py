@@ -103,6 +103,7 @@ def test_a_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
     assert any(not torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
 
 
+@pytest.mark.slow
 def test_time_limits_have_a_future(tmp_path: Path) -> None:
     """Reward 2 and a cut after each decision: worth 2 / (1 - 0.5) = 4 each; as an end it would be 2."""
     changes = small_updates(gamma=0.5, learning_rate=0.003)
