@@ -122,13 +122,15 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     assert [line.split()[0] for line in lines] == ["file", "error", "hint"], "of a file that is not there no more"
     assert "nosuch.Gbx cannot be read" in lines[1]
     (tmp_path / "b.gbx").write_bytes(b"")
-    good = {"error": None, "hint": None, "kind": "map", "race_time_ms": None, "num_inputs": 0, "num_samples": 0}
-    bad = good | {"error": "DamagedError: it is damaged", "hint": "Save it again."}
+    good = {"error": None, "hint": None, "kind": "recording", "race_time_ms": None, "num_inputs": 0, "num_samples": 0}
+    good["map_uid"] = "Y8gPmLhG"
+    bad = good | {"error": "DamagedError: it is damaged", "hint": "Save it again.", "map_uid": ""}
     found = {"a.Replay.Gbx": good, "b.gbx": bad}
     monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
     assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
     fine, damaged = capsys.readouterr().out.splitlines()
     assert damaged.endswith("0 samples  b.gbx: DamagedError: it is damaged. Save it again.")
+    assert fine.endswith("0 samples  a.Replay.Gbx on Y8gPmLhG")
     assert fine.index("a.Replay.Gbx") == damaged.index("b.gbx"), "columns begin alike"
 
     def refused(folder: str) -> None:
