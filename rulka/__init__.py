@@ -1,9 +1,61 @@
 """Rulka: a pipeline that teaches a car to race, from human recordings to an evaluated driver.
 
-Importing it registers `rulka/Race-v0` and `rulka/Game-v0` with gymnasium and loads nothing heavier than that.
+Importing it registers `rulka/Race-v0` and `rulka/Game-v0` with gymnasium and loads nothing heavier than that. The names
+in `__all__` are what programs may use, see docs/library.md; each is loaded when it is first asked for.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gymnasium.envs.registration import register
+
+if TYPE_CHECKING:
+    from rulka.datasets.frames import FrameDataset
+    from rulka.datasets.races import RaceDataset
+    from rulka.errors import UserError
+    from rulka.library import (
+        Agent,
+        ImageEncoder,
+        ObservationError,
+        Score,
+        evaluate,
+        load_agent,
+        load_encoder,
+        load_frames,
+        load_races,
+        load_track,
+    )
+    from rulka.recordings.reader import read_recording
+    from rulka.tracks.track import Track
+
+__all__ = [
+    "Agent",
+    "FrameDataset",
+    "ImageEncoder",
+    "ObservationError",
+    "RaceDataset",
+    "Score",
+    "Track",
+    "UserError",
+    "evaluate",
+    "load_agent",
+    "load_encoder",
+    "load_frames",
+    "load_races",
+    "load_track",
+    "read_recording",
+]
+
+_HOMES = {
+    "FrameDataset": "rulka.datasets.frames",
+    "RaceDataset": "rulka.datasets.races",
+    "Track": "rulka.tracks.track",
+    "UserError": "rulka.errors",
+    "read_recording": "rulka.recordings.reader",
+}
+"""Where public names are from; all others are from `rulka.library`."""
 
 register(
     id="rulka/Race-v0",
@@ -11,3 +63,16 @@ register(
     vector_entry_point="rulka.envs.vector:RaceVectorEnv",
 )
 register(id="rulka/Game-v0", entry_point="rulka.envs.game:GameEnv")
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name."""
+    if name not in __all__:
+        message = f"module 'rulka' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(_HOMES.get(name, "rulka.library")), name)
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, too, before they are loaded."""
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from rulka.actions import ActionParams, ActionTable, Ticks, action_table
+from rulka.actions import ActionParams, ActionTable, Ticks, Times, action_table
 from rulka.observation_params import ObservationParams
 from rulka.race_params import (
     LineStartParams,
@@ -16,7 +16,7 @@ from rulka.race_params import (
     RewardParams,
     TrainingRaceParams,
 )
-from rulka.section import Count, Several
+from rulka.section import Several
 from rulka.simulator.params import SimulatorParams
 
 ALIKE = RandomisationParams()
@@ -34,9 +34,9 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     observation: ObservationParams | None = Field(None, description="what is seen; null where nobody looks")
     rewards: RewardParams | None = Field(None, description="weights of the reward; null where nobody is paid")
     ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
-    actions_per_decision: Count = Field(1, description="actions that share a decision's ticks, one after another")
+    actions_per_decision: Times = Field(1, description="actions that share a decision's ticks, one after another")
     continuous: bool = Field(False, description="actions are steer, gas and brake instead of an index")
-    action_repeat: Count = Field(1, description="times each decision is taken in a row before the next is asked for")
+    action_repeat: Times = Field(1, description="times each decision is taken in a row before the next is asked for")
     randomisation: RandomisationParams = Field(ALIKE, description="how races differ in friction, camera, light, noise")
     races_per_start: Several = Field(1, description="races of as many cars side by side that begin alike; 1 for none")
 

@@ -97,7 +97,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
         dataset.main_track, params.observation, params.actions, params.simulator, evaluate, race_end
     )
     further = [track for track in chosen_tracks(evaluate.tracks, races.track) if track.uid != races.track.uid]
-    entries = drivers(inputs.agent, inputs.policy, races, use_device())
+    entries = drivers(inputs.agent, inputs.policy, evaluate.guests, races, use_device())
     evaluation = race_all(
         entries,
         races,

@@ -41,6 +41,8 @@ def normalise_image(image: Tensor, dtype: torch.dtype) -> Tensor:
     Returns:
         [B, C, H, W] in `dtype`, equal to `(image - 128) / 128`.
     """
+    if torch.compiler.is_exporting():  # ONNX has no layouts, and no view of bytes as signed
+        return (image.to(dtype) - 128.0) / 128.0
     batch, channels, height, width = image.shape
     if channels == 1:  # one channel has the same memory in either layout; only the strides tell them apart
         image = image.reshape(batch, height, width, 1).permute(0, 3, 1, 2)

@@ -175,3 +175,9 @@ def choose_by_policy(network: ActorCritic | ClonePolicy, artifact: Artifact, _de
     """Returns a policy's greedy decisions."""
     distribution = distribution_of(artifact.actions.space)
     return lambda image, floats: distribution.greedy(policy_outputs(network, image, floats))
+
+
+def draw_by_policy(network: ActorCritic | ClonePolicy, artifact: Artifact, generator: torch.Generator) -> Choose:
+    """Returns decisions drawn from a policy."""
+    distribution = distribution_of(artifact.actions.space)
+    return lambda image, floats: distribution.sample(policy_outputs(network, image, floats), generator)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rulka.agents.acting import PolicyActor, choose_by_policy
+from rulka.agents.acting import PolicyActor, choose_by_policy, draw_by_policy
 from rulka.agents.impala import ImpalaLearner
 from rulka.agents.iqn_actor import IqnActor, choose_by_iqn
 from rulka.agents.learner import Learner
@@ -53,6 +53,7 @@ class AlgorithmEntry:
         make_learner: see `make_learner`.
         greedy_choice: returns what decides by a trained network on a device, of the network and the artifact that it
             was read from.
+        make_draw: the same of what draws decisions by a generator; None where the network says no probabilities.
         parts: how the names of the network's tensors begin, for each part that `transfer` knows.
         without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
             comes from.
@@ -70,6 +71,7 @@ class AlgorithmEntry:
     greedy_choice: Callable[[Any, Artifact, torch.device], Choose]
     parts: Mapping[str, tuple[str, ...]]
     without_source: tuple[str, ...]
+    make_draw: Callable[[Any, Artifact, torch.Generator], Choose] | None = None
     given_pairs: Callable[[Any], GivenPairsParams | None] = lambda _section: None
     needs_demonstrations: Callable[[Any], bool] = lambda _section: False
     clone_inside: str = ""
@@ -130,6 +132,7 @@ _of_policy = partial(
     greedy_choice=choose_by_policy,
     parts=ACTOR_CRITIC_PARTS,
     without_source=("value_head.",),
+    make_draw=draw_by_policy,
 )
 """An entry of what learns a policy."""
 

@@ -5,8 +5,9 @@ Dimensions: N cars, L frames seen at once, H x W pixels, F floats, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,19 +38,29 @@ class GreedyPolicy:
         label: that, for people.
         observation: what it sees.
         actions: what its actions mean.
+        network: by which it decides.
+        choose: what decides, of tensors.
+        make_draw: makes what draws decisions by a generator; None where its network says no probabilities.
     """
 
-    def __init__(self, algorithm: str, artifact: Artifact, choose: Choose, device: torch.device) -> None:
+    def __init__(self, algorithm: str, artifact: Artifact, choice: _Choice, device: torch.device) -> None:
         self.algorithm, self.label = algorithm, label_of(algorithm)
         self.observation = artifact.observation.params()
         self.actions = artifact.table
-        self._choose, self._device = choose, device
+        self.network, self.choose, self.make_draw = choice
+        self._device = device
 
-    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
-        """Maps images [N, L, H, W] and raw floats [N, F] to N decisions; see `rulka.evaluation.race.Policy`."""
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32], choose: Choose | None = None) -> NDArray:
+        """Maps images [N, L, H, W] and raw floats [N, F] to N decisions; see `rulka.evaluation.race.Policy`.
+
+        Args:
+            image: of N cars.
+            floats: of these.
+            choose: decides instead of `choose`.
+        """
         with torch.inference_mode():
             seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), self._device)
-            return self._choose(*seen).cpu().numpy()
+            return (choose or self.choose)(*seen).cpu().numpy()
 
 
 def load_policy(
@@ -88,11 +99,11 @@ def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> G
         message = f"{folder.as_posix()} cannot be used: its config names no known algorithm, but {algorithm!r}"
         raise ArtifactError(message)
     try:
-        choose = _choice(artifact, device)
+        choice = _choice(artifact, device)
     except (KeyError, ValueError, RuntimeError) as error:
         message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
         raise ArtifactError(message) from error
-    return GreedyPolicy(str(algorithm), artifact, choose, device)
+    return GreedyPolicy(str(algorithm), artifact, choice, device)
 
 
 def _as_decided(actions: ActionTable, own: ActionTable) -> ActionTable:
@@ -101,8 +112,11 @@ def _as_decided(actions: ActionTable, own: ActionTable) -> ActionTable:
     return actions if rest else replace(own, controls=actions.controls, ticks_per_action=ticks)
 
 
-def _choice(artifact: Artifact, device: torch.device) -> Choose:
-    """Builds the network of an artifact on a device and returns what decides by it."""
+_Choice = tuple[nn.Module, Choose, Callable[[torch.Generator], Choose] | None]
+
+
+def _choice(artifact: Artifact, device: torch.device) -> _Choice:
+    """Builds the network of an artifact on a device and returns it with what decides by it, greedily and by chance."""
     observation, space, encoder = artifact.observation.params(), artifact.actions.space, artifact.encoder
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":
@@ -111,10 +125,20 @@ def _choice(artifact: Artifact, device: torch.device) -> Choose:
         driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(AHEAD_HEADS)}
         _with_weights(policy, driving, device)
         distribution = distribution_of(space)
-        return lambda image, floats: distribution.greedy(policy.decide(policy.encode(image), floats))
+
+        def outputs(image: Tensor, floats: Tensor) -> Tensor:
+            return policy.decide(policy.encode(image), floats)
+
+        return (
+            policy,
+            lambda *seen: distribution.greedy(outputs(*seen)),
+            lambda generator: lambda *seen: distribution.sample(outputs(*seen), generator),
+        )
     entry = ALGORITHMS[artifact.config["algorithm"]]
     network = entry.build_network(observation, encoder, sizes, artifact.normalisation, space.num_outputs)
-    return entry.greedy_choice(_with_weights(network, artifact.tensors, device), artifact, device)
+    _with_weights(network, artifact.tensors, device)
+    draw = None if entry.make_draw is None else partial(entry.make_draw, network, artifact)
+    return network, entry.greedy_choice(network, artifact, device), draw
 
 
 def _with_weights(network: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, DeviceName, TrackNames, report
 from rulka.folders import AGENT, KEPT_AGENTS
-from rulka.outputs import check_folder, filled_folder
+from rulka.outputs import check_file, check_folder, filled_folder
 
 if TYPE_CHECKING:
     from rulka.artifacts import Artifact
@@ -56,7 +56,7 @@ def compare(first: str, second: str, /, how: HowToRace, out: Path | None = None,
     Example: `rulka agents compare promoted latest --tracks main campaign --out pair`
 
     Args:
-        first: name of an agent (`rulka agents list`), "latest", "promoted", or a folder.
+        first: name of an agent (`rulka agents list`), "latest", "promoted", a folder, or a function MODULE:FUNCTION.
         second: the same.
         how: pairs of races.
         out: folder to write leads.png and side_by_side.mp4 into.
@@ -99,21 +99,29 @@ def promote(name: str, /, how: HowToRace, as_json: AsJson = False) -> None:
     keep_by_dvc([KEPT_AGENTS], f"{promoted.name} is promoted")
 
 
-def export(folder: Path, /, agent: str = "latest", as_json: AsJson = False) -> None:
-    """Write an agent or a cloned policy in the layout of Hugging Face.
+def export(out: Path, /, agent: str = "latest", as_json: AsJson = False) -> None:
+    """Write an agent or a cloned policy as it acts: in the layout of Hugging Face, or as an ONNX file.
 
-    Example: `rulka agents export hub --agent promoted`
+    Example: `rulka agents export promoted.onnx --agent promoted`
 
     Args:
-        folder: to write config.json and model.safetensors into, empty or missing.
+        out: a folder, empty or missing, for config.json and model.safetensors; or a file that ends in .onnx.
         agent: name of an agent (`rulka agents list`), "latest", "promoted", or a folder of an agent or a cloned policy.
         as_json: print one JSON object.
     """
-    from rulka.agents.hugging_face import export_agent
     from rulka.registry.kept import find_agent
 
-    check_folder(folder)
-    _report(folder, export_agent(find_agent(agent), folder), as_json)
+    if out.suffix.lower() == ".onnx":
+        from rulka.agents.onnx_file import export_onnx
+
+        check_file(out)
+        written = export_onnx(find_agent(agent), out)
+    else:
+        from rulka.agents.hugging_face import export_agent
+
+        check_folder(out)
+        written = export_agent(find_agent(agent), out)
+    _report(out, written, as_json)
 
 
 def import_(folder: Path, /, agent: Path = AGENT, as_json: AsJson = False) -> None:
@@ -146,13 +154,10 @@ def _compared(first: str, second: str, how: HowToRace) -> Comparison:
     """Lets two agents race as the arguments of a command ask for."""
     from rulka.device import use_device
     from rulka.params import read_params
-    from rulka.registry.kept import find_agent, name_of
-    from rulka.registry.pairs import load_racer, race_pairs
+    from rulka.registry.pairs import race_pairs, racer_of
     from rulka.registry.tracks import tracks_to_race_on
 
-    params = read_params()
-    folders = [find_agent(name) for name in (first, second)]
+    params, networks = read_params(), use_device(how.device)
+    racers = [racer_of(name, params, networks) for name in (first, second)]
     where = tracks_to_race_on(how.tracks, params)
-    networks = use_device(how.device)
-    racers = [load_racer(name_of(folder), folder, params, networks) for folder in folders]
     return race_pairs(racers[0], racers[1], params, where, num_races=how.races, seed=how.seed, stream=sys.stderr)

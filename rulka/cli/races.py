@@ -25,7 +25,8 @@ def evaluate(
     Example: `rulka evaluate --agent promoted --track copper-oval --races 5`
 
     Args:
-        agent: name of an agent (`rulka agents list`), "latest", "promoted", or a folder of an agent or a cloned policy.
+        agent: name of an agent (`rulka agents list`), "latest", "promoted", a folder of an agent or a cloned policy, or
+            a function MODULE:FUNCTION, see docs/library.md.
         track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
         seed: of the first start, the next race takes the next; the one of params.yaml when left out.
@@ -33,12 +34,14 @@ def evaluate(
         as_json: print one JSON object.
     """
     from rulka.device import use_device
+    from rulka.evaluation.guests import is_guest
     from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
     from rulka.params import read_params
     from rulka.registry.kept import find_agent
 
     params, where = read_params(), use_device(device)
-    result = evaluate_agent(find_agent(agent), track=track, num_races=races, seed=seed, params=params, device=where)
+    driver = agent if is_guest(agent) else find_agent(agent)
+    result = evaluate_agent(driver, track=track, num_races=races, seed=seed, params=params, device=where)
     report(result, lambda: format_evaluation(result), as_json)
 
 
@@ -116,8 +119,9 @@ def watch(
 
 def _named_source(source: Path) -> Path:
     """Returns the folder of an agent that is called by its name; every other source as it is."""
+    from rulka.evaluation.guests import is_guest
     from rulka.registry.kept import UnknownAgentError, find_agent
 
     with suppress(UnknownAgentError):
-        return source if source.exists() else find_agent(source.as_posix())
+        return source if source.exists() or is_guest(source) else find_agent(source.as_posix())
     return source

@@ -253,11 +253,15 @@ class FrameDataset:
             same way. `race_index` points into `index.races`.
 
     Raises:
-        FrameDataError: if the dataset is missing, incomplete, damaged, or of another version.
+        FrameDataError: if the dataset is missing, incomplete, damaged, or of another version, or has no such split.
     """
 
     def __init__(self, folder: Path, split: Split, frames: int = 1, places: int = 1) -> None:
+        self._arguments = folder, split, frames, places
         self.index = read_index(folder)
+        if split not in self.index.shards:
+            message = f"there is no split {split!r}: {folder.as_posix()} has {', '.join(self.index.shards)}"
+            raise FrameDataError(message)
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
@@ -280,6 +284,21 @@ class FrameDataset:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __reduce__(self) -> tuple[type[FrameDataset], tuple[Any, ...]]:
+        """Lets another process, such as a worker of a `DataLoader`, open the files itself."""
+        return FrameDataset, self._arguments
+
+    def __getitem__(self, frame: int) -> dict[str, NDArray]:
+        """Returns `image` [L, H, W], `floats` [F] and `action` [] or [K] of the frame of a number.
+
+        Raises:
+            IndexError: if there is none; negative ones count from the end.
+        """
+        number = np.arange(len(self))[frame][None]
+        action = self.decided(number).action[0]
+        parts = {"image": self.seen(number)[0], "floats": self.floats_seen(number)[0]}
+        return parts | {"action": action[0] if self._places == 1 else action}
 
     def on_main_track(self) -> list[FrameRace]:
         """Returns the races of this split that were driven on the main track."""

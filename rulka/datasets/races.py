@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,9 @@ from rulka.datasets.checksums import checksums_of, find_damage, read_sealed, wri
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track, load_track
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SCHEMA_VERSION = 3
 META_FILE = "meta.json"
@@ -164,6 +167,11 @@ class RaceDataset:
     def tracks(self) -> dict[str, Track]:
         """All tracks by UID, the main one first."""
         return {track.uid: track for track in (self.main_track, *self.other_tracks)}
+
+    @property
+    def table(self) -> DataFrame:
+        """A row for each race: all that it says but its controls and states."""
+        return _race_table(self.races).to_pandas()
 
     def on_main_track(self) -> list[Race]:
         """Returns the races driven on the main track."""

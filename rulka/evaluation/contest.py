@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -11,6 +11,7 @@ import torch
 
 from rulka.agents.load import load_policy
 from rulka.artifacts import META_FILE, read_meta
+from rulka.evaluation.guests import find_guest, is_guest
 from rulka.evaluation.race import EvaluationRaces, Policy, RandomPolicy, race
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.folders import COMPARED
@@ -32,26 +33,40 @@ class Driver:
     policy: Policy
 
 
-def agent_driver(agent_dir: Path, races: EvaluationRaces, device: torch.device, key: str = "agent") -> Driver:
-    """Loads an agent, or any other artifact that can drive, onto a device.
+def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device, key: str = "agent") -> Driver:
+    """Loads an agent, or any other artifact that can drive, onto a device; or takes a function.
+
+    Args:
+        agent: folder of the artifact; or MODULE:FUNCTION, see `rulka.evaluation.guests`.
+        races: how they go.
+        device: where its network runs.
+        key: its name in `metrics.json`.
 
     Raises:
         ArtifactError: if it is damaged, or made for other observations or actions.
+        GuestError: if there is no such function.
     """
-    policy = load_policy(agent_dir, observation=races.settings.image, actions=races.settings.table, device=device)
+    if is_guest(agent):
+        guest = find_guest(str(agent))
+        return Driver(key, guest.label, guest)
+    policy = load_policy(Path(agent), observation=races.settings.image, actions=races.settings.table, device=device)
     return Driver(key, f"Agent ({policy.label})" if key == "agent" else policy.label, policy)
 
 
-def drivers(agent_dir: Path, policy_dir: Path, races: EvaluationRaces, device: torch.device) -> list[Driver]:
+def drivers(
+    agent_dir: Path, policy_dir: Path, guests: Sequence[str], races: EvaluationRaces, device: torch.device
+) -> list[Driver]:
     """Loads everybody who takes part in the stage onto a device: the agent first, random actions last.
 
     Raises:
         ArtifactError: if an artifact is damaged, or made for other observations or actions.
+        GuestError: if one of the guests is no function.
     """
     settings = races.settings
     found = [agent_driver(agent_dir, races, device)]
     for folder in sorted((agent_dir / COMPARED).glob(f"*/{META_FILE}")):
         found.append(agent_driver(folder.parent, races, device, key=folder.parent.name))
+    found += [agent_driver(name, races, device, key=name) for name in guests]
     cloned = load_policy(policy_dir, observation=settings.image, actions=settings.table, device=device)
     found.append(Driver("cloned", "Cloned policy", cloned))
     found.append(Driver("random", "Random actions", RandomPolicy(races.seeds, settings.table.num_actions)))
@@ -73,7 +88,7 @@ def race_all(
 ) -> Evaluation:
     """Lets everybody drive all races, and shows how far it is.
 
-    One thread computes, so that sums, and with them races, are the same on every run.
+    Each sees what it was made to see. One thread computes, so that sums, and with them races, are always the same.
 
     Args:
         entries: who takes part, the agent first.
@@ -89,8 +104,10 @@ def race_all(
     try:
         with Progress(label, len(entries) * len(races.seeds), "races", stream=stream) as bar:
             for entry in entries:
+                seen = getattr(entry.policy, "observation", races.settings.observation)
+                own = replace(races, settings=races.settings.model_copy(update={"observation": seen}))
                 results = race(
-                    entry.policy, races, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
+                    entry.policy, own, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
                 )
                 contestants.append(Contestant(entry.key, entry.label, results))
     finally:

@@ -18,7 +18,7 @@ from rulka.params import Params, with_given
 
 
 def evaluate_agent(
-    agent_dir: Path,
+    agent: Path | str,
     *,
     params: Params,
     track: str | None,
@@ -30,7 +30,7 @@ def evaluate_agent(
     """Lets an agent drive greedy races from fixed seeds.
 
     Args:
-        agent_dir: artifact of an agent or a cloned policy.
+        agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
         params: everything else about the races.
         track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
         num_races: races to drive; None takes `evaluate.num_races`.
@@ -47,7 +47,7 @@ def evaluate_agent(
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     where, demonstrations = track_and_demonstrations(track, races_dir)
     races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
-    driver = agent_driver(agent_dir, races, device)
+    driver = agent_driver(agent, races, device)
     # Standard output is for JSON.
     evaluation = race_all([driver], races, demonstrations, find_reference_race(races_dir, races), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))

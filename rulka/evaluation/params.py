@@ -11,6 +11,7 @@ class EvaluateParams(LineStartParams):
     """Stage `evaluate`: greedy races from fixed seeds."""
 
     tracks: tuple[TracksParams, ...] = key((), "raced on too, beside the track of data/races", strict=False)
+    guests: tuple[str, ...] = key((), "functions that race too, each MODULE:FUNCTION; docs/library.md", strict=False)
     num_races: Several = key(20, "races of each contestant")
     seed: Seed = key(100, "start k of a race is drawn from seed + k")
     video_width: int = key(960, "pixels", ge=64, le=7680, multiple_of=2)

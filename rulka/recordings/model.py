@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NUM_WHEELS = 4
 
@@ -90,6 +93,18 @@ class Samples:
         """Returns the number of samples."""
         return len(self.time_ms)
 
+    @property
+    def table(self) -> DataFrame:
+        """A row for each sample: time, place and velocity, and of the car's state what is one number."""
+        from pandas import DataFrame
+
+        axes = [("x_m", "y_m", "z_m"), ("vx_mps", "vy_mps", "vz_mps")]
+        moved = zip(axes, (self.position, self.velocity), strict=True)
+        columns = {name: part[:, k] for names, part in moved for k, name in enumerate(names)}
+        state = {} if self.vehicle is None else vars(self.vehicle)
+        numbers = {name: values for name, values in state.items() if values.ndim == 1}
+        return DataFrame({"time_ms": self.time_ms} | columns | numbers)
+
 
 @dataclass
 class Ghost:
@@ -127,6 +142,13 @@ class Ghost:
     is_from_clip: bool = False
     samples: Samples | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> DataFrame:
+        """A row for each event: `time_ms`, `name` and `value`; see `InputEvent`."""
+        from pandas import DataFrame
+
+        return DataFrame(self.events, columns=list(InputEvent._fields))
 
     @property
     def is_finished(self) -> bool:

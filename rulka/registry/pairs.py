@@ -15,7 +15,7 @@ most, for any number of pairs and tracks, and for races that go wrong too rarely
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,10 +30,11 @@ from rulka.artifacts import ArtifactError
 from rulka.device import CPU
 from rulka.errors import UserError, counted
 from rulka.evaluation.contest import Driver, race_all, trained_tracks
+from rulka.evaluation.guests import find_guest, is_guest
 from rulka.evaluation.race import EvaluationRaces, Policy
 from rulka.evaluation.results import RaceResult, finish_times_s
 from rulka.params import Params, with_given
-from rulka.registry.kept import format_seconds
+from rulka.registry.kept import find_agent, format_seconds, name_of
 from rulka.statistics import Interval, bounded_interval
 from rulka.tracks.track import Track
 
@@ -209,6 +210,18 @@ def load_racer(name: str, folder: Path, params: Params, device: torch.device = C
         raise PairError(message, hint=hint) from error
 
 
+def racer_of(name: str, params: Params, device: torch.device = CPU) -> Racer:
+    """Returns an agent by its name, see `find_agent`, or a function, MODULE:FUNCTION.
+
+    Raises:
+        UserError: if there is none, or an agent is damaged or made for other observations or actions.
+    """
+    if is_guest(name):
+        return Racer(name, find_guest(name), ())
+    folder = find_agent(name)
+    return load_racer(name_of(folder), folder, params, device)
+
+
 def race_pairs(
     first: Racer,
     second: Racer,
@@ -247,11 +260,9 @@ def race_pairs(
 
 
 def _raced(racer: Racer, races: EvaluationRaces, stream: TextIO | None) -> list[RaceResult]:
-    """Returns the races of one of the two, who sees what it was made to see."""
-    seen = getattr(racer.policy, "observation", races.settings.observation)
-    own = replace(races, settings=races.settings.model_copy(update={"observation": seen}))
+    """Returns the races of one of the two."""
     driver = Driver(racer.name, racer.name, racer.policy)
-    return race_all([driver], own, [], stream=stream, label=f"compare on {races.track.name}").contestants[0].races
+    return race_all([driver], races, [], stream=stream, label=f"compare on {races.track.name}").contestants[0].races
 
 
 def _check_once(tracks: Sequence[Track]) -> None:

@@ -24,6 +24,7 @@ from rulka.device import CPU, use_device
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
+from rulka.evaluation.guests import is_guest
 from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import RaceResult
 from rulka.folders import RACES
@@ -82,7 +83,7 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
         inside = find_recordings(source) if source.is_dir() else []
         if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
             found.datasets.append(source)
-        elif (source / META_FILE).is_file():
+        elif (source / META_FILE).is_file() or is_guest(source):
             found.agents.append(source)
         elif source.suffix == LAP_SUFFIX and source.is_file():
             found.laps.append(source)

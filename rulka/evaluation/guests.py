@@ -1,0 +1,108 @@
+"""Drivers from elsewhere: functions from observations to decisions, checked whenever they decide."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import Choices
+from rulka.envs.settings import read_settings
+from rulka.errors import UserError
+
+Act = Callable[[dict[str, NDArray]], Any]
+"""Maps the observation of N cars, `image` [N, L, H, W] uint8 and `floats` [N, F] float32, to their N decisions: indices
+[N], chunks of them [N, K], or steer, gas and brake [N, 3]."""
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class GuestError(UserError):
+    """A function that was to drive is not there, fails, or decides what is no decision."""
+
+
+class Guest:
+    """A function that drives.
+
+    Attributes:
+        label: its name for people.
+        algorithm: the same, where agents have theirs.
+        settings: the races that it is made for.
+        observation: what it sees.
+        actions: what its decisions do.
+    """
+
+    def __init__(self, act: Act, keywords: Mapping[str, Any] | None = None, label: str = "") -> None:
+        """Takes a function.
+
+        Args:
+            act: the function. Its attribute `environment`, if it has one, names the keywords of `rulka/Race-v0` with
+                which it was made, such as {"action_repeat": 2}.
+            keywords: more of these.
+            label: its name; that of the function when left out.
+
+        Raises:
+            GuestError: if it is no function.
+            SettingsError: if a keyword is not known, or out of range.
+        """
+        self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
+        if not callable(act):
+            message = f"{self.label} cannot drive: {act!r:.80} is no function"
+            raise GuestError(message)
+        self.settings = read_settings(None, {**getattr(act, "environment", {}), **(keywords or {})})
+        self.observation, self.actions = self.settings.image, self.settings.table
+        self._act = act
+
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
+        """Decides for N cars; see `rulka.evaluation.race.Policy`."""
+        try:
+            decided = np.asarray(self._act({"image": image.copy(), "floats": floats.copy()}))
+        except Exception as error:  # the function is somebody else's: whatever it raises is its own
+            message = f"{self.label} failed as it drove: {type(error).__name__}: {error}"
+            raise GuestError(message) from error
+        space, shape = self.actions.space, (len(floats), *self.actions.decision_shape)
+        is_index = isinstance(space, Choices)
+        if decided.shape != shape or decided.dtype.kind not in ("iu" if is_index else "f"):
+            wanted = f"{'whole numbers' if is_index else 'floating-point numbers'} of shape {shape}"
+            message = f"{self.label} gave {decided.dtype} of shape {decided.shape}, expected {wanted}"
+            raise GuestError(message, hint="It decides for all cars at once, a row for each.")
+        low, high = (0, space.num_choices - 1) if is_index else (np.array(space.low), np.array(space.high))
+        if not ((low <= decided) & (decided <= high)).all():  # nor NaN
+            message = f"{self.label} decided {decided.min():g} to {decided.max():g}, expected {low} to {high}"
+            raise GuestError(message)
+        return decided.astype(np.int64 if is_index else np.float32)
+
+
+def is_guest(name: str | Path) -> bool:
+    """Whether a name is that of a function, MODULE:FUNCTION."""
+    return _NAME.fullmatch(str(name)) is not None
+
+
+def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> Guest:
+    """Returns the function of a name; the module may lie in the current folder.
+
+    Args:
+        name: MODULE:FUNCTION.
+        keywords: see `Guest`.
+
+    Raises:
+        GuestError: if there is none.
+        SettingsError: if its races are impossible.
+    """
+    module, _, function = name.partition(":")
+    if not is_guest(name):
+        message = f"{name!r} names no function"
+        raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        act = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        message = f"there is no {name}: {error}"
+        raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.") from error
+    return Guest(act, keywords, name)

@@ -1,0 +1,322 @@
+"""What programs get from `import rulka`: agents that act, encoders, data, and races that are counted.
+
+Environments come from Gymnasium: `gymnasium.make("rulka/Race-v0")` and `make_vec`. Pages and examples: docs/library.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.encoders.base import normalise_image
+from models.encoders.build import build_encoder
+from rulka.actions import action_table
+from rulka.agents.load import DRIVING_KINDS, driver_of
+from rulka.artifacts import check_contracts, described, load_artifact
+from rulka.datasets.frames import FrameDataset
+from rulka.datasets.races import RaceDataset
+from rulka.datasets.races import load_races as read_races
+from rulka.envs.race import RaceEnv
+from rulka.envs.settings import action_space, observation_space, read_settings, read_track
+from rulka.envs.vector import RaceVectorEnv
+from rulka.errors import UserError
+from rulka.evaluation.contest import Driver, race_all
+from rulka.evaluation.guests import Act, Guest, find_guest
+from rulka.evaluation.metrics import metrics_of
+from rulka.evaluation.race import EvaluationRaces, find_reference_race
+from rulka.evaluation.results import RaceResult
+from rulka.folders import ENCODER, FRAMES, RACES
+from rulka.params import reference_params, with_given
+from rulka.race_settings import RaceSettings
+from rulka.registry.kept import find_agent, name_of
+from rulka.tracks.track import Track
+
+
+class ObservationError(UserError, ValueError):
+    """An observation that is not what an agent or an encoder was made for; the message names the part."""
+
+
+# Agents ---------------------------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """A trained agent, or a cloned policy, as it acts.
+
+    Attributes:
+        name: as `rulka agents list` has it.
+        algorithm: that trained it, or "cloning".
+        settings: the races that it was trained for: what it sees, what its decisions do and how long they last.
+        observation_space: of one car.
+        action_space: of one car.
+        policy: what decides, greedily, for arrays of N cars.
+    """
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        """Reads an agent; see `load_agent`."""
+        artifact = load_artifact(folder, DRIVING_KINDS)
+        self._meta, self._folder, self.policy = described(artifact), folder, driver_of(artifact, folder)
+        self._draw = self.policy.make_draw and self.policy.make_draw(torch.Generator().manual_seed(seed))
+        self.name, self.algorithm = name_of(folder), self.policy.algorithm
+        table = artifact.table
+        sight = {"observation": artifact.observation.params()}
+        ticks = table.ticks_per_action * table.actions_per_decision
+        self.settings = read_settings(None, sight | {"ticks_per_action": ticks}).decided_by(table)
+        self.observation_space = observation_space(self.settings)
+        self.action_space = action_space(self.settings)
+
+    def act(self, observation: Mapping[str, Any], *, sample: bool = False) -> NDArray:
+        """Decides for one car, or for N at once.
+
+        Args:
+            observation: `image` uint8 [L, H, W] and `floats` float32 [F], each with a first axis for N cars.
+            sample: draw from the policy's distribution, by the seed that the agent was loaded with, instead of taking
+                the action it prefers.
+
+        Returns:
+            An action of the action space; of N cars an array with a row for each.
+
+        Raises:
+            ObservationError: if something is missing, or of another dtype or shape.
+            UserError: if an agent shall draw whose network says no probabilities, such as IQN's.
+        """
+        if sample and self._draw is None:
+            message = f"{self.name} decides by values, and has no probabilities to draw from"
+            raise UserError(message, hint="Leave out sample.")
+        parts = {name: _checked(observation, name, space) for name, space in self.observation_space.items()}
+        is_one = parts["floats"].ndim == 1
+        image, floats = (part[None] if is_one else part for part in (parts["image"], parts["floats"]))
+        if len(image) != len(floats):
+            message = f"there are images of {len(image)} cars, and floats of {len(floats)}"
+            raise ObservationError(message)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # for a few cars, threads of torch wait for each other longer than they compute
+        try:
+            decided = self.policy(image, floats, self._draw if sample else None)
+        finally:
+            torch.set_num_threads(threads)
+        return decided[0] if is_one else decided
+
+    def make_env(self, track: Track | Path | str | None = None, **keywords: Any) -> RaceEnv:
+        """Returns an environment of the agent's own contract; see `RaceEnv` for the arguments.
+
+        Raises:
+            ArtifactError: if a keyword contradicts what the agent was trained for.
+        """
+        return self.check(RaceEnv(track, settings=self.settings, **keywords))
+
+    def make_vec(self, num_envs: int, track: Track | Path | str | None = None, **keywords: Any) -> RaceVectorEnv:
+        """Returns a vector environment of the agent's own contract; see `RaceVectorEnv` for the arguments.
+
+        Raises:
+            ArtifactError: if a keyword contradicts what the agent was trained for.
+        """
+        return self.check(RaceVectorEnv(num_envs, track, settings=self.settings, **keywords))
+
+    def check(self, env: Any) -> Any:
+        """Returns an environment, if the agent can act in it as it does in its own.
+
+        Raises:
+            ArtifactError: if what is seen, or what decisions do, is something else; the message names the field.
+        """
+        self.check_settings(env.unwrapped.settings)
+        return env
+
+    def check_settings(self, settings: RaceSettings) -> None:
+        """Raises ArtifactError, see `check`."""
+        check_contracts(self._folder, self._meta, observation=settings.image, actions=settings.table)
+
+
+def load_agent(name: str | Path = "latest", *, seed: int = 0) -> Agent:
+    """Reads an agent.
+
+    Args:
+        name: "latest", "promoted", a name (`rulka agents list`), or the folder of an agent or a cloned policy.
+        seed: of `Agent.act` with `sample`.
+
+    Raises:
+        UserError: if there is none, or it is damaged.
+    """
+    return Agent(find_agent(Path(name).as_posix()), seed)
+
+
+def _checked(observation: Mapping[str, Any], name: str, space: Any) -> NDArray:
+    """Returns a part of an observation, of one car or of many."""
+    if not isinstance(observation, Mapping) or name not in observation:
+        message = f"the observation has no {name!r}; expected are image and floats, as the environment gives them"
+        raise ObservationError(message)
+    part = np.asarray(observation[name])
+    if part.dtype != space.dtype or part.shape[-len(space.shape) :] != space.shape or part.ndim > 1 + len(space.shape):
+        message = f"{name} is {part.dtype} {part.shape}, expected {space.dtype} {space.shape}, or N of these"
+        raise ObservationError(message)
+    return part
+
+
+# Encoders -------------------------------------------------------------------------------------------------------------
+
+
+class ImageEncoder(nn.Module):
+    """A pretrained encoder with its normalisation: images as they are to features; a part of one's own network.
+
+    Attributes:
+        image_shape: [L, H, W] of one image.
+        num_features: E.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Reads an encoder; see `load_encoder`."""
+        super().__init__()
+        artifact = load_artifact(folder, "encoder")
+        observation = artifact.observation.params()
+        self.image_shape = observation.image_shape
+        self._channels = 1 if observation.frames_as == "features" else observation.frames
+        self.encoder = build_encoder(artifact.encoder, observation.height, observation.width, self._channels)
+        weights = {name.removeprefix("encoder."): tensor for name, tensor in artifact.tensors.items()}
+        self.encoder.load_state_dict(weights)
+        self.num_features = self.encoder.num_features * (observation.frames // self._channels)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Maps images [B, L, H, W] of pixels 0 to 255, uint8 or float, to features [B, E] float32.
+
+        Raises:
+            ObservationError: if the shape is another, or pixels are normalised already.
+        """
+        if image.shape[1:] != self.image_shape:
+            message = f"image has the shape {tuple(image.shape)}, expected [B, {', '.join(map(str, self.image_shape))}]"
+            raise ObservationError(message)
+        if image.dtype != torch.uint8 and (image != image.round()).any():
+            message = f"image holds fractions of pixels ({image.dtype}), expected whole numbers from 0 to 255"
+            hint = "stable-baselines3 divides images unless it gets normalize_images=False in policy_kwargs."
+            raise ObservationError(message, hint=hint)
+        pixels = image.to(torch.uint8).reshape(-1, self._channels, *self.image_shape[1:])
+        return self.encoder(normalise_image(pixels, torch.float32)).reshape(len(image), self.num_features)
+
+
+def load_encoder(folder: str | Path = ENCODER) -> ImageEncoder:
+    """Reads a pretrained encoder, such as `data/encoder`.
+
+    Raises:
+        ArtifactError: if it is missing, damaged or no encoder.
+    """
+    return ImageEncoder(Path(folder))
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+def load_frames(folder: str | Path = FRAMES, split: str = "train", *, frames: int = 1) -> FrameDataset:
+    """Opens frames as a map-style dataset: item k is a dictionary of `image`, `floats` and `action`.
+
+    Args:
+        folder: a frame dataset.
+        split: "train", "validation" or "test".
+        frames: how many are seen at once, L.
+
+    Raises:
+        FrameDataError: if the dataset is missing or damaged, or the split is none of these.
+    """
+    return FrameDataset(Path(folder), split, frames)  # type: ignore[arg-type] it refuses another split
+
+
+def load_races(folder: str | Path = RACES) -> RaceDataset:
+    """Reads a race dataset: `races`, their `table` as a data frame, and the tracks.
+
+    Raises:
+        RaceDataError: if it is missing or damaged.
+    """
+    return read_races(Path(folder))
+
+
+def load_track(name: str | Path | None = None) -> Track:
+    """Returns a track: of a slug of the campaign, of a file, or the reference track.
+
+    Raises:
+        UserError: if there is none.
+    """
+    return read_track(name)
+
+
+# Races that are counted -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Score:
+    """What races came to, as the report has it. Times are of finished races; intervals are of 95 %.
+
+    Attributes:
+        track: where.
+        races: all of them, with their paths.
+        finish_rate: share that finished.
+        finish_rate_interval: of that, Wilson's.
+        best_time_s: None where none finished, as all that follow.
+        median_time_s: in the middle.
+        median_time_interval_s: of that, by bootstrap.
+        iqm_time_s: interquartile mean.
+        iqm_time_interval_s: of that.
+        mean_progress_m: furthest point along the track, of all races.
+        times_reference: the median as a multiple of the reference lap's time; None where the track has no such lap.
+        lap_share: mean over races of the lap's time over theirs, 0 for one that did not finish; likewise.
+    """
+
+    track: Track
+    races: tuple[RaceResult, ...]
+    finish_rate: float
+    finish_rate_interval: tuple[float, float]
+    best_time_s: float | None
+    median_time_s: float | None
+    median_time_interval_s: tuple[float, float] | None
+    iqm_time_s: float | None
+    iqm_time_interval_s: tuple[float, float] | None
+    mean_progress_m: float
+    times_reference: float | None = None
+    lap_share: float | None = None
+
+
+def evaluate(
+    driver: Agent | Act | str,
+    track: Track | Path | str | None = None,
+    *,
+    num_races: int | None = None,
+    seed: int | None = None,
+    **keywords: Any,
+) -> Score:
+    """Lets an agent or a function drive races from the start line, and counts them.
+
+    Args:
+        driver: an agent; or a function that maps the observation of N cars to their N actions, or its name,
+            MODULE:FUNCTION.
+        track: a track, a slug of the campaign, a track file; the reference track when left out.
+        num_races: 20 when left out.
+        seed: of the first start, the next race takes the next; 100 when left out.
+        **keywords: of `rulka/Race-v0`: what a function sees and what its actions do.
+
+    Raises:
+        UserError: if there is no such track, or the function fails or gives what is no action.
+        SettingsError: if a keyword is not known, or out of range.
+    """
+    params, where = reference_params(), read_track(track)
+    if isinstance(driver, Agent):
+        policy, name, settings = driver.policy, driver.name, read_settings(driver.settings, keywords)
+        driver.check_settings(settings)
+    else:
+        policy = find_guest(driver, keywords) if isinstance(driver, str) else Guest(driver, keywords)
+        name, settings = policy.label, policy.settings
+    of_races = with_given(params.evaluate, num_races=num_races, seed=seed)
+    seeds = range(of_races.seed, of_races.seed + of_races.num_races)
+    races = EvaluationRaces(where, settings.decided_by(action_table(settings.ticks_per_action)), seeds)
+    lap = find_reference_race(RACES, races)
+    found = race_all([Driver("agent", name, policy)], races, [], lap, sys.stderr)
+    numbers: dict[str, Any] = metrics_of(found, of_races.seed, name)["agent"]
+    own: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in numbers.items()
+        if key in Score.__dataclass_fields__ and key != "races"
+    }
+    return Score(track=where, races=tuple(found.contestants[0].races), **own)
