@@ -157,7 +157,7 @@ def calibrate(
 
     Args:
         folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
-        out: folder to write the report into; docs/calibration holds that of the values in params.yaml.
+        out: folder to write the report into; docs/experiments/calibration holds that of the values in params.yaml.
         holdout: share of the recordings that is used for the report only.
         write: also put the fitted values into params.yaml.
         as_json: print one JSON object.
