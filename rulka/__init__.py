@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         load_frames,
         load_races,
         load_track,
+        plot_track,
     )
     from rulka.recordings.reader import read_recording
     from rulka.tracks.track import Track
@@ -45,6 +46,7 @@ __all__ = [
     "load_frames",
     "load_races",
     "load_track",
+    "plot_track",
     "read_recording",
 ]
 

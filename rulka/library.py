@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from rulka.params import reference_params, with_given
 from rulka.race_settings import RaceSettings
 from rulka.registry.kept import find_agent, name_of
 from rulka.tracks.track import Track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class ObservationError(UserError, ValueError):
@@ -241,6 +244,13 @@ def load_track(name: str | Path | None = None) -> Track:
         UserError: if there is none.
     """
     return read_track(name)
+
+
+def plot_track(track: Track) -> Figure:
+    """Draws a track: from above with surfaces and edges, and its height and bank along the way."""
+    from rulka.report.track_plot import track_plot
+
+    return track_plot(track)
 
 
 # Races that are counted -----------------------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""An agent, or a function of one's own, on the ten tracks of the campaign: what to report of it.
+
+python examples/campaign.py latest
+python examples/campaign.py mine:act --races 20
+"""
+
+from __future__ import annotations
+
+import tyro
+
+import rulka
+from rulka.campaign_slugs import CAMPAIGN_SLUGS
+
+
+def main(driver: str, /, races: int = 20, seed: int = 100) -> None:
+    """Races on every track, and prints a table in Markdown.
+
+    Args:
+        driver: "latest", "promoted", the name or folder of an agent, or MODULE:FUNCTION.
+        races: on each track.
+        seed: of the first start on each.
+    """
+    chosen = driver if ":" in driver else rulka.load_agent(driver)
+    print("| track | finished | 95 % interval | median s | x reference | lap share |", "|---" * 6 + "|", sep="\n")
+    for slug in CAMPAIGN_SLUGS:
+        score = rulka.evaluate(chosen, slug, num_races=races, seed=seed)
+        low, high = score.finish_rate_interval
+        median = "-" if score.median_time_s is None else f"{score.median_time_s:.2f} | {score.times_reference:.3f}"
+        cells = f"{slug} | {score.finish_rate:.0%} | {low:.0%} to {high:.0%} | {median if median != '-' else '- | -'}"
+        print(f"| {cells} | {score.lap_share:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

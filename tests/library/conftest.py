@@ -1,0 +1,36 @@
+"""A folder in which a pipeline has run."""
+
+from pathlib import Path
+
+import pytest
+
+from rulka.actions import FORWARD, action_table
+from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
+from rulka.datasets.races import RaceDataset, write_races
+from rulka.observation import reference_normalisation
+from rulka.params import read_params
+from tests.conftest import write_synthetic_frames
+from tests.docs.test_pages import ROOT
+from tests.recordings import forge
+from tests.tasks.test_evaluate import demonstration, save_driver, short_track
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With agents of two kinds, an encoder, frames, races, a recording."""
+    folder = tmp_path_factory.mktemp("library")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        save_driver(folder / "data" / "agent", "agent", "ppo", FORWARD)
+        save_driver(folder / "data" / "values", "agent", "iqn", FORWARD)
+        params, agent = read_params(), load_artifact(folder / "data" / "agent", "agent")
+    weights = {name: each for name, each in agent.tensors.items() if name.startswith("encoder.")}
+    config = {"encoder": params.encoder.model_dump(mode="json")}
+    contract, normalisation = sight_contract(params.observation), reference_normalisation()
+    encoder = Artifact("encoder", weights, config, contract, action_table(5), normalisation, {})
+    save_artifact(folder / "data" / "encoder", encoder)
+    (folder / "mine.Replay.Gbx").write_bytes(forge.recording_file())
+    write_synthetic_frames(folder / "data" / "frames")
+    (folder / "data" / "races").mkdir()
+    write_races(folder / "data" / "races", RaceDataset((demonstration(0, 8.0),), short_track(), ()))
+    return folder
