@@ -101,8 +101,12 @@ def module_file(name: str) -> Path | None:
 
 def imported_names(file: Path) -> set[str]:
     """Every module a file may import, at the top or inside a function, and the packages around it."""
-    names = set()
+    names, blocks = set(), [node for node in nodes_of(file) if isinstance(node, ast.If)]
+    types = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
+    never = {id(each) for node in types for each in node.body}
     for node in nodes_of(file):
+        if id(node) in never:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
