@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from rulka.dashboard import history, laps
-from rulka.dashboard.runs import AXES, Runs
+from rulka.dashboard.runs import AXES, MAIN, Runs
 from rulka.errors import UserError
 from rulka.folders import EVALUATION, REPORT_PAGE, VIDEO_FILE
 from rulka.ports import check_port
@@ -148,7 +148,7 @@ class Pages:
         """Learning curves of all trainings."""
         logs = self._runs.logs()
         rows = [(log, self._runs.metrics(log), self._runs.is_running(log)) for log in logs]
-        return self._page(request, "runs.html", rows=rows, names=self._runs.names(), axes=AXES)
+        return self._page(request, "runs.html", rows=rows, names=self._runs.names(), main=MAIN, axes=AXES)
 
     def live(self, request: Request) -> Response:
         """Cars and numbers of one training."""

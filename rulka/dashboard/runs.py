@@ -26,6 +26,22 @@ FIND_EVERY_S = 3.0
 HEAD_BYTES = 400
 """Of a log's beginning: what two trainings do not have in common, as times are in it."""
 AXES = {"env_steps": "environment steps", "minutes": "minutes", "cpu_minutes": "minutes of processor time"}
+MAIN = {
+    "finish_rate": ("races finished (share)", "Of the last training races, which explore and may start anywhere."),
+    "mean_progress_m": ("progress of a race (m)", "How far along the track; mean of the last training races."),
+    "mean_return": ("return of a race (reward)", "Mean of the last training races, shaping left out."),
+    "check_finish_rate": (
+        "greedy checks: finished (share)",
+        "Without exploring, from the start line; they choose weights.",
+    ),
+    "check_mean_time_s": ("greedy checks: mean time (s)", "Of the races of a check that finished."),
+    "record_s": ("record (s)", "The fastest greedy race so far."),
+    "loss": ("loss", "What an update minimises; comparable within one algorithm alone."),
+    "entropy": ("entropy (nats)", "How undecided the policy is; 0 where it always takes the same action."),
+    "grad_norm": ("norm of the gradient", "Before it is clipped."),
+    "env_steps_per_s": ("environment steps a second", "Decisions of all cars together."),
+}
+"""What matters first of what logs hold: its name with unit, and what it is."""
 
 
 class UnknownRunError(UserError):

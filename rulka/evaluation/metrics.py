@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rulka.agents.algorithms import label_of
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
 from rulka.reference.medals import medal_won, medals_of
 from rulka.statistics import (
@@ -205,9 +206,9 @@ def format_tracks(entries: Sequence[Json]) -> str:
 def format_metrics(metrics: Json) -> str:
     """Returns the metrics as a table of text."""
     agent = metrics.get("agent")
-    rows = [(f"agent ({agent['algorithm']})", agent)] if agent else []
+    rows = [(f"agent ({label_of(agent['algorithm'])})", agent)] if agent else []
     others = [name for name in metrics["algorithms"] if not agent or name != agent["algorithm"]]
-    rows += [(name, metrics["algorithms"][name]) for name in others]
+    rows += [(label_of(name), metrics["algorithms"][name]) for name in others]
     named = [(name, metrics[name]) for name in ("cloned", "random", "demonstrations", "reference") if name in metrics]
     rows += [(name, entry) for name, entry in named if entry["races"]]  # on other tracks there are no demonstrations
     lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m", "x reference")]

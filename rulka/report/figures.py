@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rulka.evaluation.results import Evaluation
+from rulka.evaluation.results import Evaluation, median_race
 from rulka.folders import PREVIEWS_PICTURE
 from rulka.report.learning_plots import TrainingLog, training_plot
-from rulka.report.race_plots import map_plot, split_chart
+from rulka.report.race_plots import map_plot, panels_of, split_chart
 from rulka.report.theme import to_png
 
 
@@ -20,12 +20,14 @@ class Plot:
     Attributes:
         title: heading above it.
         caption: how to read it.
+        alt: what it shows, for who cannot see it.
         png: the picture.
         is_small: whether it should not fill the page's width.
     """
 
     title: str
     caption: str
+    alt: str
     png: bytes
     is_small: bool = False
 
@@ -46,12 +48,14 @@ def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> dict[st
             "Driven lines",
             "From above. The best race of each is coloured by its speed, the others are thin grey lines; a cross is "
             "where a race ended early. Cross lines are gates.",
+            "; ".join(title for title, _ in panels_of(evaluation)),
         ),
         "splits": (
             lambda: split_chart(evaluation),
             "Time gained and lost",
             "Difference to the best demonstration at every metre of the track, dots at the gates. A line that climbs "
             "gains time there, one that falls loses it. A cross is where a race ended early.",
+            _splits_in_words(evaluation),
         ),
         "training": (
             lambda: training_plot(logs),
@@ -59,10 +63,20 @@ def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> dict[st
             "By minutes. Lines are training races, which explore and may start anywhere on the track: share that "
             "finished, best time from the start line so far, mean return. Dots are greedy checks from the start line: "
             "share that finished, and their mean time. `rulka dashboard` draws them by steps too.",
+            f"Curves of {' and '.join(log.label for log in logs)}; their ends are in the table of results.",
         ),
     }
-    drawn = {name: (title, caption, to_png(draw)) for name, (draw, title, caption) in wanted.items()}
-    return {name: Plot(title, caption, png) for name, (title, caption, png) in drawn.items() if png is not None}
+    drawn = {name: (title, caption, alt, to_png(draw)) for name, (draw, title, caption, alt) in wanted.items()}
+    return {name: Plot(title, caption, alt, png) for name, (title, caption, alt, png) in drawn.items() if png}
+
+
+def _splits_in_words(evaluation: Evaluation) -> str:
+    """Returns how far ahead everybody's typical race was at the finish."""
+    best, middles = evaluation.best_demonstration, [(c.label, median_race(c.races)) for c in evaluation.contestants]
+    if best is None or best.time_s is None:
+        return ""
+    told = [f"{name} {race.time_s - best.time_s:+.2f} s" for name, race in middles if race and race.time_s is not None]
+    return f"Median races at the finish, against the best demonstration: {', '.join(told) or 'none finished'}"
 
 
 def encoder_figures(folder: Path) -> list[Plot]:
@@ -71,4 +85,4 @@ def encoder_figures(folder: Path) -> list[Plot]:
     caption = "Frames, and below them what was rebuilt of them from their features, or two views that were compared."
     if not picture.exists():
         return []
-    return [Plot("Level 0: what it was shown", caption, picture.read_bytes(), is_small=True)]
+    return [Plot("Level 0: what it was shown", caption, "A row of frames, and one below", picture.read_bytes(), True)]

@@ -42,8 +42,8 @@ WIDE = 1.35
 
 
 def map_plot(evaluation: Evaluation) -> Figure | None:
-    """Draws the races of the agent, the cloned policy and the best demonstration, the best of each in colour."""
-    panels = _panels(evaluation)
+    """Draws the races of everybody but chance, and the reference lap; the best of each in colour."""
+    panels = panels_of(evaluation)
     if not panels:
         return None
     view = top_view(evaluation.track)
@@ -66,11 +66,13 @@ def map_plot(evaluation: Evaluation) -> Figure | None:
     return figure
 
 
-def _panels(evaluation: Evaluation) -> list[tuple[str, list[RaceResult]]]:
-    shown = [c for c in evaluation.contestants if c.key in ("agent", "cloned")]
-    panels = [(_title(c.label, c.races), c.races) for c in shown]
+def panels_of(evaluation: Evaluation) -> list[tuple[str, list[RaceResult]]]:
+    """Returns whose races `map_plot` shows, under which titles."""
+    panels = [(_title(c.label, c.races), c.races) for c in evaluation.contestants if c.key != "random"]
     if evaluation.best_demonstration:
         panels.append((_title("Demonstrations", evaluation.demonstrations), evaluation.demonstrations))
+    if evaluation.reference:
+        panels.append((_title("Reference lap", [evaluation.reference]), [evaluation.reference]))
     return panels
 
 
@@ -114,6 +116,8 @@ def split_chart(evaluation: Evaluation) -> Figure | None:
     lines = _split_lines(evaluation)
     if median is not None and median is not best:
         lines.append(("median demonstration", median, MUTED, "--"))
+    if evaluation.reference is not None:
+        lines.append(("reference lap", evaluation.reference, INK, "-."))
     at_finish: list[float] = []
     for label, race, colour, dash in lines:
         behind_s = time_at_distance_s(race, distance_m) - best_s

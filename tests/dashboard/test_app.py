@@ -82,7 +82,7 @@ def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path) -
     assert (refused.status_code, "env_steps" in refused.json()["text"]) == (400, True)
     page = client.get("/runs").text
     assert 'data-label="ppo-1"' in page
-    chosen = re.findall(r'<option value="(\w+)" selected', page)
+    chosen = re.findall(r'<option value="(\w+)"[^>]* selected', page)
     assert chosen == ["loss"], "of numbers that there are, none that only comes first by its letter"
     assert 'data-label="promoted, iqn-2"' in page
     assert "at work" in page

@@ -65,7 +65,7 @@ def make_report(
         demonstrations=demonstrations,
         origins=NOTHING,
         parameters={"seed": "1 <2>"},
-        plots=plots or [Plot("Lines <1>", "How to read it", b"light")],
+        plots=plots or [Plot("Lines <1>", "How to read it", "Two <lines>", b"light")],
         video=video,
         video_caption="the best race",
     )
@@ -96,19 +96,19 @@ def test_page_is_whole_and_asks_no_server(track: Track, make_race: MakeRace, tmp
     for name in ("previews.png", "other.png"):
         (tmp_path / name).write_bytes(name.encode())
     (previews,) = encoder_figures(tmp_path)
-    plots = [Plot("Lines <1>", "How to read it", b"light"), previews]
+    plots = [Plot("Lines <1>", "How to read it", "Two <lines>", b"light"), previews]
     page = render_report(make_report(make_evaluation(track, make_race), video, plots=plots))
     parser = Balance()
     parser.feed(page)
     assert parser.open == []
-    assert all(reference.startswith("data:") for reference in parser.references)
+    assert all(reference.startswith(("data:", "#")) for reference in parser.references)
     images = [f"data:image/png;base64,{base64.b64encode(plot.png).decode()}" for plot in plots]
     assert [reference for reference in parser.references if "image/png" in reference] == images
     assert not re.search(r"https?://|@import|url\(", page)
     assert page.count("data:video/mp4") == 1
     video.write_bytes(bytes(MAX_VIDEO_BYTES + 1))
     assert 'src="race.mp4"' in render_report(make_report(make_evaluation(track, make_race), video))
-    for escaped in ("Lines &lt;1&gt;", "straight &lt;b&gt;road&lt;/b&gt;", "1 &lt;2&gt;"):
+    for escaped in ("Lines &lt;1&gt;", "Two &lt;lines&gt;", "straight &lt;b&gt;road&lt;/b&gt;", "1 &lt;2&gt;"):
         assert escaped in page
     assert "<b>" not in page
 

@@ -200,7 +200,7 @@ def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.C
     assert (result["agent"]["races"], len(result["races"]), result["agent"]["finish_rate"]) == (3, 3, 1.0)
     assert result["demonstrations"]["races"] == 3
     text = format_evaluation(result)
-    assert "agent (ppo)" in text
+    assert "agent (PPO)" in text
     assert "3/3" in text
     assert capsys.readouterr().out == ""  # standard output is left to the JSON object
     with pytest.raises(UserError, match="neither a file nor one of tiny"):

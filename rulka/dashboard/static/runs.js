@@ -1,6 +1,5 @@
 // Learning curves of all trainings, one number a chart.
 import { CONFIG, ask, charts, dash, hue, layout, onScheme, repeat } from "./common.js";
-import { words } from "./draw.js";
 
 const axis = document.getElementById("axis"), rows = [...document.querySelectorAll("tr[data-key]")];
 const order = rows.map(row => row.dataset.key).toReversed();  // the oldest first, so that colours stay when one is added
@@ -14,7 +13,7 @@ function colours() {
 }
 
 async function draw(panel) {
-  const Plotly = await charts(), name = panel.choice.value;
+  const Plotly = await charts(), name = panel.choice.value, { text, dataset } = panel.choice.selectedOptions[0];
   const traces = panel.curves.filter(curve => isShown(curve.key)).map(curve => {
     const k = order.indexOf(curve.key);
     return { x: curve.x, y: curve.y, name: label[curve.key], mode: curve.x.length > 1 ? "lines" : "markers", line: { color: hue(k), width: 1.8, dash: dash(k) },
@@ -23,8 +22,9 @@ async function draw(panel) {
   const empty = traces.length ? [] : [{ text: "no training that is shown has this number", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }];
   if (!panel.place.querySelector(".plot-container")) panel.place.replaceChildren();
   await Plotly.react(panel.place, traces, layout({ annotations: empty, xaxis: { title: { text: axis.selectedOptions[0].text } },
-    yaxis: { title: { text: words(name) }, rangemode: RATES.test(name) ? "tozero" : "normal", tickformat: RATES.test(name) ? ".0%" : "" } }), CONFIG);
-  panel.place.setAttribute("aria-label", `${words(name)} of ${traces.length} trainings`);
+    yaxis: { title: { text }, rangemode: RATES.test(name) ? "tozero" : "normal", tickformat: RATES.test(name) ? ".0%" : "" } }), CONFIG);
+  panel.place.setAttribute("aria-label", `${text} of ${traces.length} trainings`);
+  panel.place.nextElementSibling.textContent = dataset.about;
 }
 
 async function load(panel) {
@@ -36,6 +36,7 @@ async function load(panel) {
 function remember() {
   const kept = new URLSearchParams({ axis: axis.value });
   panels.forEach(panel => kept.append("metric", panel.choice.value));
+  order.filter(key => !isShown(key)).forEach(key => kept.append("hide", key));
   history.replaceState(null, "", `?${kept}`);
 }
 
@@ -43,9 +44,10 @@ if (axis) {
   const kept = new URLSearchParams(location.search);
   if (kept.has("axis")) axis.value = kept.get("axis");
   kept.getAll("metric").forEach((name, k) => { if (panels[k] && [...panels[k].choice.options].some(o => o.value === name)) panels[k].choice.value = name; });
+  kept.getAll("hide").filter(key => order.includes(key)).forEach(key => { document.getElementById(`show-${order.length - 1 - order.indexOf(key)}`).checked = false; });
   axis.onchange = () => { remember(); panels.forEach(load); };
   for (const panel of panels) panel.choice.onchange = () => { remember(); load(panel); };
-  document.querySelectorAll("input[type=checkbox]").forEach(box => { box.onchange = () => panels.forEach(draw); });
+  document.querySelectorAll("input[type=checkbox]").forEach(box => { box.onchange = () => { remember(); panels.forEach(draw); }; });
   onScheme(() => { colours(); panels.forEach(draw); });
   colours(); panels.forEach(load);
   if (rows.some(row => "running" in row.dataset)) repeat(5, () => Promise.all(panels.map(load)));
