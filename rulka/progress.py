@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from rulka.terminal import say, shown
+from rulka.terminal import note_word, say, shown
 
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
@@ -119,6 +119,7 @@ class Progress:
     def _show(self, ending: str = "") -> None:
         """Shows how far it is, in the bar or as a line."""
         if self._bar:
+            note_word()
             left, details = self.time_left(), self.details()
             self._bar.update(self._task, completed=self.done, total=self.total, left=left, details=details)
             return

@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+import time
 from typing import TextIO
 from unicodedata import category
 
+FIRST_S, AGAIN_S = 3.0, 10.0
+"""After so long without a word somebody at a terminal is told that something is at work."""
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of Unicode: control characters, marks of direction, halves of characters, ends of lines and paragraphs."""
 
@@ -24,6 +28,7 @@ def shown(text: str) -> str:
 
 def say(line: str, stream: TextIO | None = None) -> None:
     """Writes a line, to standard output when no stream is named, and at once."""
+    note_word()
     out = stream or sys.stdout
     out.write(f"{shown(line)}\n")
     out.flush()
@@ -32,6 +37,34 @@ def say(line: str, stream: TextIO | None = None) -> None:
 def tell(line: str) -> None:
     """Writes a line to standard error."""
     say(line, sys.stderr)
+
+
+_said_s = [time.monotonic()]
+"""When something was written last."""
+
+
+def note_word() -> None:
+    """Notes that something is written now, or that a bar has moved."""
+    _said_s[0] = time.monotonic()
+
+
+def keep_telling(what: str) -> None:
+    """Tells on standard error, where that is a terminal, that this process is at work, whenever it is silent for long.
+
+    Args:
+        what: it does, such as the name of a stage.
+    """
+    if sys.stderr.isatty():
+        threading.Thread(target=_keep_telling, args=(what,), name="telling", daemon=True).start()
+
+
+def _keep_telling(what: str) -> None:
+    started_s, patience_s = time.monotonic(), FIRST_S
+    while True:
+        time.sleep(max(0.1, _said_s[0] + patience_s - time.monotonic()))
+        if time.monotonic() - _said_s[0] >= patience_s:
+            tell(f"{what}: at work, {time.monotonic() - started_s:.0f} s")
+            patience_s = AGAIN_S
 
 
 class _Formatter(logging.Formatter):

@@ -1,7 +1,8 @@
 """The stages of `dvc.yaml`: one module each, plain functions, no Prefect.
 
-As the first of ours that a stage's process imports, before the seconds that libraries take, it sees to two things that
-no stage can see to itself: that this Python is the one Rulka is installed in, and that Ctrl-C shows no traceback.
+As the first of ours that a stage's process imports, before the seconds that libraries take, it sees to what no stage
+can see to itself: that this Python is the one Rulka is installed in, that Ctrl-C shows no traceback, and that somebody
+at a terminal is told that the stage is at work.
 """
 
 import os
@@ -33,3 +34,6 @@ if sys.argv[0] == "-m":
     _check_python()
     signal.signal(signal.SIGINT, _end)
     signal.signal(signal.SIGTERM, _end)
+    from rulka.terminal import keep_telling  # not before it is known to be installed
+
+    keep_telling(sys.orig_argv[-1].removeprefix("tasks."))

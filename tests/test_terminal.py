@@ -6,8 +6,11 @@ import ast
 import json
 import logging
 import os
+import pty
 import re
+import subprocess
 import sys
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
@@ -51,6 +54,26 @@ def test_every_way_to_a_terminal_escapes(
     logged = logging.lastResort.format(logging.LogRecord("x", logging.WARNING, "", 0, "%s", (HOSTILE,), None))
     for text in (said, errors, as_json, shows.getvalue(), logged):
         assert not set(text) & {"\x1b", "\x9b", "\u202e", "\udcff", "\x07"}, text
+
+
+def test_somebody_at_a_terminal_is_told_that_it_is_at_work_and_nobody_else() -> None:
+    code = (
+        "from rulka import terminal; import time; terminal.FIRST_S, terminal.AGAIN_S = 0.3, 0.9\n"
+        "terminal.keep_telling('train'); time.sleep(0.6); terminal.say('begun'); time.sleep(3.0)"
+    )
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (piped.stdout, piped.stderr) == ("begun\n", "")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 1000):
+                said += part
+    os.close(ours)
+    lines = said.decode().splitlines()
+    assert lines.count("begun") == 1
+    assert sum(re.fullmatch(r"train: at work, \d+ s", line) is not None for line in lines) == len(lines) - 1 > 1
 
 
 def test_nothing_else_writes_to_a_terminal() -> None:

@@ -17,9 +17,11 @@ from rulka.cli import agents, env, frames, game, parameters, pipeline, races, re
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
-from rulka.terminal import escape_logs, say, tell
+from rulka.terminal import escape_logs, keep_telling, say, tell
 
 ABOUT = "Teach a car to race. `rulka --version` says which version this is."
+SERVERS = ("up", "dashboard", "game", "watch")
+"""Commands that are silent until somebody ends them."""
 EXIT_USAGE = 2
 """What the parser exits with where it does not understand the command line."""
 
@@ -77,6 +79,8 @@ def main() -> None:
             say(f"rulka {version('rulka')}")
             return
         _check_command(sys.argv[1:])
+        if sys.argv[1:] and sys.argv[1] not in SERVERS:
+            keep_telling(" ".join(["rulka", *takewhile(lambda word: not word.startswith("-"), sys.argv[1:3])]))
         _parser(sys.argv[1:]).cli(prog="rulka", description=ABOUT, config=(FlagCreatePairsOff, OmitArgPrefixes))
     except UserError as error:
         tell(f"error: {error.for_people()}")
