@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rulka.errors import UserError
     from rulka.library import (
         Agent,
+        ContractError,
         ImageEncoder,
         ObservationError,
         Score,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "ContractError",
     "FrameDataset",
     "ImageEncoder",
     "ObservationError",

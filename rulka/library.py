@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from rulka.actions import action_table
 from rulka.agents.load import DRIVING_KINDS, driver_of
-from rulka.artifacts import check_contracts, described, load_artifact
+from rulka.artifacts import load_artifact
 from rulka.datasets.frames import FrameDataset
 from rulka.datasets.races import RaceDataset
 from rulka.datasets.races import load_races as read_races
@@ -29,7 +29,7 @@ from rulka.envs.settings import action_space, observation_space, read_settings, 
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.evaluation.contest import Driver, race_all
-from rulka.evaluation.guests import Act, Guest, find_guest
+from rulka.evaluation.guests import Act, Guest, find_guest, is_guest
 from rulka.evaluation.metrics import metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import RaceResult
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 class ObservationError(UserError, ValueError):
     """An observation that is not what an agent or an encoder was made for; the message names the part."""
+
+
+class ContractError(UserError):
+    """An environment that is not the one that an agent was trained for; the message names the keyword."""
 
 
 # Agents ---------------------------------------------------------------------------------------------------------------
@@ -65,7 +69,7 @@ class Agent:
     def __init__(self, folder: Path, seed: int = 0) -> None:
         """Reads an agent; see `load_agent`."""
         artifact = load_artifact(folder, DRIVING_KINDS)
-        self._meta, self._folder, self.policy = described(artifact), folder, driver_of(artifact, folder)
+        self.policy = driver_of(artifact, folder)
         self._draw = self.policy.make_draw and self.policy.make_draw(torch.Generator().manual_seed(seed))
         self.name, self.algorithm = name_of(folder), self.policy.algorithm
         table = artifact.table
@@ -74,6 +78,9 @@ class Agent:
         self.settings = read_settings(None, sight | {"ticks_per_action": ticks}).decided_by(table)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r})"
 
     def act(self, observation: Mapping[str, Any], *, sample: bool = False) -> NDArray:
         """Decides for one car, or for N at once.
@@ -96,8 +103,8 @@ class Agent:
         parts = {name: _checked(observation, name, space) for name, space in self.observation_space.items()}
         is_one = parts["floats"].ndim == 1
         image, floats = (part[None] if is_one else part for part in (parts["image"], parts["floats"]))
-        if len(image) != len(floats):
-            message = f"there are images of {len(image)} cars, and floats of {len(floats)}"
+        if len(image) != len(floats) or image.ndim != 4:
+            message = f"image is {parts['image'].shape} and floats {parts['floats'].shape}: not of as many cars"
             raise ObservationError(message)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # for a few cars, threads of torch wait for each other longer than they compute
@@ -111,7 +118,7 @@ class Agent:
         """Returns an environment of the agent's own contract; see `RaceEnv` for the arguments.
 
         Raises:
-            ArtifactError: if a keyword contradicts what the agent was trained for.
+            ContractError: if a keyword contradicts what the agent was trained for.
         """
         return self.check(RaceEnv(track, settings=self.settings, **keywords))
 
@@ -119,7 +126,7 @@ class Agent:
         """Returns a vector environment of the agent's own contract; see `RaceVectorEnv` for the arguments.
 
         Raises:
-            ArtifactError: if a keyword contradicts what the agent was trained for.
+            ContractError: if a keyword contradicts what the agent was trained for.
         """
         return self.check(RaceVectorEnv(num_envs, track, settings=self.settings, **keywords))
 
@@ -127,14 +134,18 @@ class Agent:
         """Returns an environment, if the agent can act in it as it does in its own.
 
         Raises:
-            ArtifactError: if what is seen, or what decisions do, is something else; the message names the field.
+            ContractError: if what is seen, or what decisions do, is something else; the message names the keyword.
         """
         self.check_settings(env.unwrapped.settings)
         return env
 
     def check_settings(self, settings: RaceSettings) -> None:
-        """Raises ArtifactError, see `check`."""
-        check_contracts(self._folder, self._meta, observation=settings.image, actions=settings.table)
+        """Raises ContractError, see `check`."""
+        theirs = _contract_of(settings)
+        for name, own in _contract_of(self.settings).items():
+            if theirs[name] != own:
+                message = f"{self.name} was trained with {name} {own!r}, and this environment has {theirs[name]!r}"
+                raise ContractError(message, hint="`make_env` and `make_vec` of the agent give its own.")
 
 
 def load_agent(name: str | Path = "latest", *, seed: int = 0) -> Agent:
@@ -150,14 +161,25 @@ def load_agent(name: str | Path = "latest", *, seed: int = 0) -> Agent:
     return Agent(find_agent(Path(name).as_posix()), seed)
 
 
+def _contract_of(settings: RaceSettings) -> dict[str, Any]:
+    """Returns what an agent depends on, by keyword."""
+    names = ("ticks_per_action", "actions_per_decision", "continuous", "action_repeat")
+    seen = {f"observation.{name}": value for name, value in settings.image}
+    return seen | {name: getattr(settings, name) for name in names}
+
+
 def _checked(observation: Mapping[str, Any], name: str, space: Any) -> NDArray:
     """Returns a part of an observation, of one car or of many."""
     if not isinstance(observation, Mapping) or name not in observation:
-        message = f"the observation has no {name!r}; expected are image and floats, as the environment gives them"
+        given = f"keys {list(observation)}" if isinstance(observation, Mapping) else f"a {type(observation).__name__}"
+        message = f"the observation has no {name!r}: expected a mapping with image and floats, got {given}"
         raise ObservationError(message)
     part = np.asarray(observation[name])
     if part.dtype != space.dtype or part.shape[-len(space.shape) :] != space.shape or part.ndim > 1 + len(space.shape):
         message = f"{name} is {part.dtype} {part.shape}, expected {space.dtype} {space.shape}, or N of these"
+        raise ObservationError(message)
+    if np.isnan(part).any():
+        message = f"{name} holds NaN"
         raise ObservationError(message)
     return part
 
@@ -191,6 +213,9 @@ class ImageEncoder(nn.Module):
         Raises:
             ObservationError: if the shape is another, or pixels are normalised already.
         """
+        if not isinstance(image, Tensor):
+            message = f"image is a {type(image).__name__}, expected a torch tensor"
+            raise ObservationError(message)
         if image.shape[1:] != self.image_shape:
             message = f"image has the shape {tuple(image.shape)}, expected [B, {', '.join(map(str, self.image_shape))}]"
             raise ObservationError(message)
@@ -246,11 +271,11 @@ def load_track(name: str | Path | None = None) -> Track:
     return read_track(name)
 
 
-def plot_track(track: Track) -> Figure:
-    """Draws a track: from above with surfaces and edges, and its height and bank along the way."""
+def plot_track(track: Track | Path | str | None) -> Figure:
+    """Draws a track, or that of a name: from above with surfaces and edges, and its height and bank along the way."""
     from rulka.report.track_plot import track_plot
 
-    return track_plot(track)
+    return track_plot(read_track(track))
 
 
 # Races that are counted -----------------------------------------------------------------------------------------------
@@ -276,7 +301,7 @@ class Score:
     """
 
     track: Track
-    races: tuple[RaceResult, ...]
+    races: tuple[RaceResult, ...] = field(repr=False)
     finish_rate: float
     finish_rate_interval: tuple[float, float]
     best_time_s: float | None
@@ -290,7 +315,7 @@ class Score:
 
 
 def evaluate(
-    driver: Agent | Act | str,
+    driver: Agent | Act | Path | str,
     track: Track | Path | str | None = None,
     *,
     num_races: int | None = None,
@@ -300,8 +325,8 @@ def evaluate(
     """Lets an agent or a function drive races from the start line, and counts them.
 
     Args:
-        driver: an agent; or a function that maps the observation of N cars to their N actions, or its name,
-            MODULE:FUNCTION.
+        driver: an agent, or its name or folder; or a function that maps the observation of N cars to their N actions,
+            or its name, MODULE:FUNCTION.
         track: a track, a slug of the campaign, a track file; the reference track when left out.
         num_races: 20 when left out.
         seed: of the first start, the next race takes the next; 100 when left out.
@@ -312,11 +337,13 @@ def evaluate(
         SettingsError: if a keyword is not known, or out of range.
     """
     params, where = reference_params(), read_track(track)
+    if isinstance(driver, str | Path) and not is_guest(driver):
+        driver = load_agent(driver)
     if isinstance(driver, Agent):
         policy, name, settings = driver.policy, driver.name, read_settings(driver.settings, keywords)
         driver.check_settings(settings)
     else:
-        policy = find_guest(driver, keywords) if isinstance(driver, str) else Guest(driver, keywords)
+        policy = find_guest(str(driver), keywords) if isinstance(driver, str | Path) else Guest(driver, keywords)
         name, settings = policy.label, policy.settings
     of_races = with_given(params.evaluate, num_races=num_races, seed=seed)
     seeds = range(of_races.seed, of_races.seed + of_races.num_races)

@@ -285,6 +285,9 @@ class FrameDataset:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        return f"FrameDataset({self.split!r}, {len(self)} frames of {len(self.races)} races)"
+
     def __reduce__(self) -> tuple[type[FrameDataset], tuple[Any, ...]]:
         """Lets another process, such as a worker of a `DataLoader`, open the files itself."""
         return FrameDataset, self._arguments

@@ -121,6 +121,9 @@ class Race:
             message = f"race {self.race_id}: controls, states and their times do not fit: shapes {shapes}"
             raise RaceDataError(message)
 
+    def __repr__(self) -> str:
+        return f"Race({self.race_id!r}, {self.duration_ms / 1000} s)"
+
     @property
     def num_ticks(self) -> int:
         """Number of 10 ms ticks with known inputs."""
@@ -162,6 +165,9 @@ class RaceDataset:
     main_track: Track
     quarantine: tuple[QuarantinedFile, ...]
     other_tracks: tuple[Track, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"RaceDataset({len(self.races)} races on {', '.join(self.tracks)})"
 
     @property
     def tracks(self) -> dict[str, Track]:

@@ -67,6 +67,9 @@ class Track:
     gate_m: NDArray[np.float64]
     source: str
 
+    def __repr__(self) -> str:
+        return f"Track({self.uid!r}, {self.length_m:.0f} m)"
+
     def __post_init__(self) -> None:
         _check(self)
 
