@@ -31,7 +31,7 @@ class Seen(BaseFeaturesExtractor):
         loaded = rulka.load_encoder(encoder)
         super().__init__(space, loaded.num_features + FLOATS_SEEN)
         self.encoder = loaded
-        self.floats = torch.nn.Linear(space["floats"].shape[0], FLOATS_SEEN)
+        self.floats = torch.nn.Linear(gymnasium.spaces.flatdim(space["floats"]), FLOATS_SEEN)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Maps `image` [B, 1, H, W], pixels as they are, and `floats` [B, F] to [B, E + 64]."""
