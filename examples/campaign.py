@@ -25,9 +25,14 @@ def main(driver: str, /, races: int = 20, seed: int = 100) -> None:
     for slug in CAMPAIGN_SLUGS:
         score = rulka.evaluate(chosen, slug, num_races=races, seed=seed)
         low, high = score.finish_rate_interval
-        median = "-" if score.median_time_s is None else f"{score.median_time_s:.2f} | {score.times_reference:.3f}"
-        cells = f"{slug} | {score.finish_rate:.0%} | {low:.0%} to {high:.0%} | {median if median != '-' else '- | -'}"
-        print(f"| {cells} | {score.lap_share:.3f} |", flush=True)
+        finished = f"{slug} | {score.finish_rate:.0%} | {low:.0%} to {high:.0%}"
+        numbers = f"{cell(score.median_time_s, 2)} | {cell(score.times_reference, 3)} | {cell(score.lap_share, 3)}"
+        print(f"| {finished} | {numbers} |", flush=True)
+
+
+def cell(number: float | None, digits: int) -> str:
+    """Writes a number, or a dash where there is none."""
+    return "-" if number is None else f"{number:.{digits}f}"
 
 
 if __name__ == "__main__":

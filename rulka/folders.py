@@ -7,6 +7,7 @@ reads is named there.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 DATA = Path("data")
@@ -57,3 +58,9 @@ LAPS = "laps"
 def utf8_path(path: str | Path) -> str:
     """Returns a path as one line that UTF-8 files take, too: bytes that are none, and ends of lines, are escaped."""
     return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace").replace("\n", r"\n")
+
+
+def import_from_here() -> None:
+    """Lets a module named MODULE:NAME lie in the current folder, as `python -m` does."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)

@@ -24,6 +24,7 @@ from rulka.artifacts import load_artifact
 from rulka.datasets.frames import FrameDataset
 from rulka.datasets.races import RaceDataset
 from rulka.datasets.races import load_races as read_races
+from rulka.datasets.split import Split
 from rulka.envs.race import RaceEnv
 from rulka.envs.settings import action_space, observation_space, read_settings, read_track
 from rulka.envs.vector import RaceVectorEnv
@@ -201,7 +202,7 @@ class ImageEncoder(nn.Module):
         artifact = load_artifact(folder, "encoder")
         observation = artifact.observation.params()
         self.image_shape = observation.image_shape
-        self._channels = 1 if observation.frames_as == "features" else observation.frames
+        self._channels = observation.channels
         self.encoder = build_encoder(artifact.encoder, observation.height, observation.width, self._channels)
         weights = {name.removeprefix("encoder."): tensor for name, tensor in artifact.tensors.items()}
         self.encoder.load_state_dict(weights)
@@ -239,7 +240,7 @@ def load_encoder(folder: str | Path = ENCODER) -> ImageEncoder:
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-def load_frames(folder: str | Path = FRAMES, split: str = "train", *, frames: int = 1) -> FrameDataset:
+def load_frames(folder: str | Path = FRAMES, split: Split = "train", *, frames: int = 1) -> FrameDataset:
     """Opens frames as a map-style dataset: item k is a dictionary of `image`, `floats` and `action`.
 
     Args:
@@ -250,7 +251,7 @@ def load_frames(folder: str | Path = FRAMES, split: str = "train", *, frames: in
     Raises:
         FrameDataError: if the dataset is missing or damaged, or the split is none of these.
     """
-    return FrameDataset(Path(folder), split, frames)  # type: ignore[arg-type] it refuses another split
+    return FrameDataset(Path(folder), split, frames)
 
 
 def load_races(folder: str | Path = RACES) -> RaceDataset:

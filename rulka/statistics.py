@@ -4,9 +4,9 @@ Times are of finished races alone; a race that did not finish has no time. A sco
 on each of T tasks (tracks). With one task, what is stratified by task is the plain statistic.
 
 Sources: Wilson 1927 for the interval of a rate; Learned-Miller and Thomas 2019, arXiv:1905.06208, for the mean of what
-has bounds; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the
-probability of improvement and their bootstrap intervals, as the package `rliable` computes them; Mann and Whitney 1947
-for the comparison of two samples of times.
+has bounds; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the probability of improvement and their
+bootstrap intervals, as the package `rliable` computes them; Mann and Whitney 1947 for the comparison of two samples of
+times.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def bounded_interval(values: NDArray[np.float64], low: float, high: float, seed:
 
     Each end is a percentile of the mean of the values and of one more at the bound, with weights drawn evenly from all
     that there are. So it allows for what is too rare to have been seen: after N races that went well, one in N / 3.7
-    may go as badly as can be. Gaffke's bounds: they hold in all simulations known, and no proof.
+    may go as badly as can be. Gaffke's bounds: conjectured to hold; no counterexample is known.
 
     Args:
         values: independent of each other, in [low, high].

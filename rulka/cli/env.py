@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -12,6 +11,7 @@ import tyro
 
 from rulka.cli.options import AsJson, DeviceName, lines_aside, report
 from rulka.errors import UserError
+from rulka.folders import import_from_here
 from rulka.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def train(
     from rulka.presets import environment_params
     from rulka.training.any_environment import train_in_environment
 
-    _import_from_here()
+    import_from_here()
     if out is not None:
         check_folder(out)
     facts = read_facts(environment)
@@ -93,17 +93,11 @@ def evaluate(
     if (episodes is not None and not 1 <= episodes <= MOST_EPISODES) or not 0 <= seed < 2**32:
         message = f"--episodes is a whole number from 1 to {MOST_EPISODES}, --seed one from 0 to 4294967295"
         raise UserError(message)
-    _import_from_here()
+    import_from_here()
     agent = load_environment_agent(folder)
     num_episodes = episodes or len(agent.provenance["training"]["returns"])
     returns = race_in_environment(agent, num_episodes, seed, use_device(device))
     _report(folder, agent, returns, as_json=as_json)
-
-
-def _import_from_here() -> None:
-    """Lets MODULE of MODULE:ID lie in the current folder, as it does for `python -m`."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
 
 
 def _overlay(setting: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from rulka.actions import Choices
 from rulka.envs.settings import read_settings
 from rulka.errors import UserError
+from rulka.folders import import_from_here
 
 Act = Callable[[dict[str, NDArray]], Any]
 """Maps the observation of N cars, `image` [N, L, H, W] uint8 and `floats` [N, F] float32, to their N decisions: indices
@@ -98,8 +98,7 @@ def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> Guest:
     if not is_guest(name):
         message = f"{name!r} names no function"
         raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    import_from_here()
     try:
         act = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:

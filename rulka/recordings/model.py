@@ -98,12 +98,11 @@ class Samples:
         """A row for each sample: time, place and velocity, and of the car's state what is one number."""
         from pandas import DataFrame
 
-        axes = [("x_m", "y_m", "z_m"), ("vx_mps", "vy_mps", "vz_mps")]
-        moved = zip(axes, (self.position, self.velocity), strict=True)
-        columns = {name: part[:, k] for names, part in moved for k, name in enumerate(names)}
+        place = dict(zip(("x_m", "y_m", "z_m"), self.position.T, strict=True))
+        velocity = dict(zip(("vx_mps", "vy_mps", "vz_mps"), self.velocity.T, strict=True))
         state = {} if self.vehicle is None else vars(self.vehicle)
         numbers = {name: values for name, values in state.items() if values.ndim == 1}
-        return DataFrame({"time_ms": self.time_ms} | columns | numbers)
+        return DataFrame({"time_ms": self.time_ms} | place | velocity | numbers)
 
 
 @dataclass
