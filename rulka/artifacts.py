@@ -307,9 +307,12 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
     """
     path, hint = folder / file, _hint(folder, kind)
     meta = plain_json(path, "artifact", error=ArtifactError, hint=hint)
-    if not isinstance(meta, dict) or meta.get("schema_version") != SCHEMA_VERSION:
-        version = meta.get("schema_version") if isinstance(meta, dict) else None
-        _refuse(folder, "schema_version", version, SCHEMA_VERSION, "Make the artifact again with this version.")
+    if not isinstance(meta, dict) or "kind" not in meta:
+        message = f"{folder.as_posix()} holds no artifact: {path.name} is of something else"
+        raise ArtifactError(message, hint=hint)
+    if meta.get("schema_version") != SCHEMA_VERSION:
+        found = meta.get("schema_version")
+        _refuse(folder, "schema_version", found, SCHEMA_VERSION, "Make the artifact again with this version.")
     if set(meta) != _META_KEYS:
         _refuse(folder, "the set of fields", sorted(meta), sorted(_META_KEYS), hint)
     if meta["meta_sha256"] != _meta_hash(meta):

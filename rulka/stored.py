@@ -31,7 +31,8 @@ def plain_json(path: Path, what: str, *, error: type[UserError], hint: str) -> A
     try:
         return from_json(path.read_bytes())  # unlike `json`, it refuses what nests too deeply
     except FileNotFoundError as problem:
-        message = f"{path.parent.as_posix()} holds no complete {what}: {path.name} is missing"
+        folder, is_there = path.parent.as_posix(), path.parent.is_dir()
+        message = f"{folder} holds no complete {what}: {path.name if is_there else 'the folder'} is missing"
         raise error(message, hint=hint) from problem
     except (OSError, ValueError) as problem:
         message = f"{path.as_posix()} cannot be read: {problem}"

@@ -160,14 +160,14 @@ def _film(path: Path, evaluation: Evaluation, settings: RaceSettings, evaluate: 
     return f"The agent’s best race of {len(agent.races)}: {ending}, from start {best.seed}.{beside}"  # noqa: RUF001
 
 
-def _training_logs(agent_dir: Path) -> list[TrainingLog]:
-    """Returns the training logs that are there, the agent's own first, labelled by algorithm."""
-    folders = [agent_dir, *sorted((agent_dir / COMPARED).glob("*/"))]
-    logs = []
-    for folder in folders:
+def _training_logs(agent_dir: Path) -> dict[str, TrainingLog]:
+    """Returns the training logs that are there by contestant's key, the agent's own first, labelled by algorithm."""
+    folders = {"agent": agent_dir} | {folder.name: folder for folder in sorted((agent_dir / COMPARED).glob("*/"))}
+    logs = {}
+    for key, folder in folders.items():
         if (folder / TRAINING_LOG).exists():
-            algorithm = read_meta(folder)["config"].get("algorithm", folder.name)
-            logs.append(read_training_log(folder / TRAINING_LOG, label_of(algorithm)))
+            algorithm = read_meta(folder)["config"].get("algorithm", key)
+            logs[key] = read_training_log(folder / TRAINING_LOG, label_of(algorithm))
     return logs
 
 

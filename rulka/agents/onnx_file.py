@@ -84,7 +84,7 @@ def _write(
     file: Path, policy: GreedyPolicy, image: NDArray[np.uint8], floats: NDArray[np.float32], artifact: Artifact
 ) -> None:
     """Writes the graph for any number of cars, with what an artifact says of them in its metadata."""
-    cars = {0: torch.export.Dim.DYNAMIC}
+    cars = {0: "N"}
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(

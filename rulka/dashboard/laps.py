@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,10 @@ SAMPLE_MS = 50
 AGENT, RECORDING, DEMONSTRATION = "agent", "recording", "demonstration"
 MOST = {RECORDING: 8, DEMONSTRATION: 3}
 """The fastest so many of a kind are shown on a track; of the others all."""
+
+
+HUES = {"agent": 0, "cloned": 2, REFERENCE: 6}
+"""Of contestants' keys, blue, green and grey among the pages' hues; other algorithms are orange and pink."""
 
 
 class NoLapsError(UserError):
@@ -72,6 +77,16 @@ def known_laps() -> list[Lap]:
     return found
 
 
+def hues_of(laps: Iterable[Lap]) -> list[int]:
+    """Returns places in the pages' list of hues: of contestants as in the report, of other laps those that are left."""
+    laps = list(laps)
+    keys = [lap.race_id.removesuffix(f"-{lap.uid}") if lap.kind == AGENT else lap.kind for lap in laps]
+    others = sorted({key for lap, key in zip(laps, keys, strict=True) if lap.kind == AGENT} - set(HUES))
+    hues = HUES | {key: (1, 3)[place % 2] for place, key in enumerate(others)}
+    left = (place for place in count(4) if place not in hues.values())
+    return [hues[key] if key in hues else next(left) for key in keys]
+
+
 def _place(kind: str) -> int:
     return list(MOST).index(kind) if kind in MOST else -1
 
@@ -110,8 +125,8 @@ def replay(uid: str) -> dict[str, Any]:
         uid: of the track; an empty text is the one that agents are trained on.
 
     Returns:
-        `uid`; `track`, see `rulka.dashboard.live.track_outline`; `laps`, of each `kind`, `label`, `time_s`, and `path`,
-        its samples as `t` in seconds, `x`, `y`, `z` and `along` in metres and `v` in m/s, on the same page.
+        `uid`; `track`, see `rulka.dashboard.live.track_outline`; `laps`, of each `kind`, `label`, `time_s`, `hue`, and
+        `path`, its samples as `t` in seconds, `x`, `y`, `z` and `along` in metres and `v` in m/s, on the same page.
 
     Raises:
         NoLapsError: if there is no lap on it.
@@ -130,8 +145,8 @@ def replay(uid: str) -> dict[str, Any]:
         paths |= race_paths(folder, [lap.race_id for lap in chosen if lap.folder == folder])
     shown = [
         {"kind": lap.kind, "label": lap.label, "time_s": None if lap.time_ms is None else lap.time_ms / 1000.0}
-        | {"path": _path(paths[lap.race_id], lap.time_ms, track, view)}
-        for lap in chosen
+        | {"hue": hue, "path": _path(paths[lap.race_id], lap.time_ms, track, view)}
+        for lap, hue in zip(chosen, hues_of(chosen), strict=True)
         if lap.race_id in paths
     ]
     return {"uid": uid, "track": track_outline(track), "laps": shown}

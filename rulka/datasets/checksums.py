@@ -72,7 +72,10 @@ def read_sealed(
     """
     folder = path.parent.as_posix()
     content = plain_json(path, f"{kind} dataset", error=error, hint=hint)
-    found = content.get("schema_version", 0) if isinstance(content, dict) else 0
+    if not isinstance(content, dict) or SEAL not in content:
+        message = f"{folder} holds no {kind} dataset: {path.name} is of something else, or of a version without {SEAL}"
+        raise error(message, hint=hint)
+    found = content.get("schema_version", 0)
     if found != version:
         age = "newer" if isinstance(found, int) and found > version else "older"
         message = f"{folder} has {kind} schema {found}, {age} than the {version} that is read here"

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from rulka.errors import UserError
 from rulka.observation import num_floats
 from rulka.params import problems_of, reference_params
+from rulka.params.problems import did_you_mean
 from rulka.race_settings import ALIKE, RaceSettings
 from rulka.simulator.race_start import Starts
 from rulka.tracks.find import find_track
@@ -54,7 +55,8 @@ def read_settings(
     unknown = sorted(set(keywords) - set(known), key=str)
     if unknown:
         # In Python's words: torchrl's `GymEnv` looks for them, and goes on without that keyword.
-        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}"
+        near = did_you_mean(str(unknown[0]), known) or f"; known are {', '.join(sorted(known))}"
+        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}{near}"
         raise UnknownKeywordError(message)
     if settings is not None and not isinstance(settings, RaceSettings):
         message = f"settings is a RaceSettings, got {settings!r:.80}"
@@ -140,7 +142,8 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
     known = (*Starts._fields, *further)
     unknown = sorted(set(given) - set(known), key=str)
     if unknown:
-        message = f"unknown reset options {unknown}; known are {list(known)}"
+        near = did_you_mean(str(unknown[0]), known) or f"; known are {list(known)}"
+        message = f"unknown reset options {unknown}{near}"
         raise SettingsError(message)
     if STATE in given and len(given) > 1:
         message = f"the reset option {STATE!r} says all; it excludes {sorted(set(given) - {STATE})}"

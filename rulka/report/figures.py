@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from rulka.evaluation.results import Evaluation, median_race
 from rulka.folders import PREVIEWS_PICTURE
 from rulka.report.learning_plots import TrainingLog, training_plot
 from rulka.report.race_plots import map_plot, panels_of, split_chart
-from rulka.report.theme import to_png
+from rulka.report.theme import colours_of, to_png
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Plot:
     is_small: bool = False
 
 
-def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> dict[str, Plot]:
+def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog]) -> dict[str, Plot]:
     """Draws everything there is something to show for.
 
     Args:
         evaluation: all races.
-        logs: training logs, the agent's first; may be empty.
+        logs: training logs by contestant's key, the agent's first; may be empty.
 
     Returns:
         Figures by file name without extension, in the order of the page.
@@ -58,12 +58,12 @@ def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> dict[st
             _splits_in_words(evaluation),
         ),
         "training": (
-            lambda: training_plot(logs),
+            lambda: training_plot(logs, colours_of(evaluation)),
             "Training",
             "By minutes. Lines are training races, which explore and may start anywhere on the track: share that "
             "finished, best time from the start line so far, mean return. Dots are greedy checks from the start line: "
             "share that finished, and their mean time. `rulka dashboard` draws them by steps too.",
-            f"Curves of {' and '.join(log.label for log in logs)}; their ends are in the table of results.",
+            f"Curves of {' and '.join(log.label for log in logs.values())}; their ends are in the table of results.",
         ),
     }
     drawn = {name: (title, caption, alt, to_png(draw)) for name, (draw, title, caption, alt) in wanted.items()}

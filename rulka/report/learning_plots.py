@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
 from rulka.errors import UserError
-from rulka.report.theme import BLUE, WIDTH_IN, other_colour
+from rulka.report.theme import WIDTH_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
@@ -72,23 +72,23 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
     return TrainingLog(label, rows)
 
 
-def training_plot(logs: Sequence[TrainingLog]) -> Figure | None:
+def training_plot(logs: Mapping[str, TrainingLog], colours: Mapping[str, str]) -> Figure | None:
     """Draws finish rate, record and return over minutes; dots are greedy checks.
 
     Args:
-        logs: one for each algorithm, the agent's first.
+        logs: one for each algorithm by contestant's key, the agent's first.
+        colours: by key.
     """
-    rows = [row for row in ROWS if any(len(log.curve("minutes", row[0])[0]) for log in logs)]
+    rows = [row for row in ROWS if any(len(log.curve("minutes", row[0])[0]) for log in logs.values())]
     if not rows:
         return None
     size = (WIDTH_IN, 0.7 + 2.25 * len(rows))
     figure, places = plt.subplots(len(rows), figsize=size, layout="constrained", sharex=True, squeeze=False)
     for (name, check, label), axes in zip(rows, places.flat, strict=True):
         axes.set_ylabel(label)
-        for number, log in enumerate(logs):
-            colour = BLUE if number == 0 else other_colour(number - 1)
-            axes.plot(*log.curve("minutes", name), DASHES[number % 3], color=colour, label=log.label)
-            axes.plot(*log.curve("minutes", check), "o", color=colour, markersize=4.5)
+        for number, (key, log) in enumerate(logs.items()):
+            axes.plot(*log.curve("minutes", name), DASHES[number % 3], color=colours[key], label=log.label)
+            axes.plot(*log.curve("minutes", check), "o", color=colours[key], markersize=4.5)
         if name == "finish_rate":
             axes.set_ylim(-0.02, 1.02)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))

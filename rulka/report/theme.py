@@ -36,15 +36,13 @@ BLUE, ORANGE, PINK, GREEN = "#0072b2", "#d55e00", "#b0578d", "#00835f"
 
 
 def colours_of(evaluation: Evaluation) -> dict[str, str]:
-    """Returns a colour for every contestant's key; algorithms other than the agent's are told apart by place."""
+    """Returns a colour for every contestant's key; others than the agent's are told apart by alphabet.
+
+    The dashboard draws their laps in the same hues: `hues_of` in `rulka.dashboard.laps`.
+    """
     named = {"agent": BLUE, "cloned": GREEN, "random": MUTED}
-    others = [contestant.key for contestant in evaluation.contestants if contestant.key not in named]
-    return named | {key: other_colour(place) for place, key in enumerate(others)}
-
-
-def other_colour(place: int) -> str:
-    """Returns the colour of an algorithm that is not the agent's, by its place among those."""
-    return (ORANGE, PINK)[place % 2]
+    others = sorted({contestant.key for contestant in evaluation.contestants} - set(named))
+    return named | {key: (ORANGE, PINK)[place % 2] for place, key in enumerate(others)}
 
 
 Draw = Callable[[], "Figure | None"]

@@ -107,7 +107,7 @@ class Simulator:
         for row, value in zip(places, (along_m, lateral_m, heading_rad, speed_mps), strict=True):
             row[:] = np.broadcast_to(value, (self.num_cars,))[cars]
         if not np.isfinite(places).all() or (places[0] < 0).any() or (places[0] >= self.track.length_m).any():
-            message = f"cars are placed from 0 to less than {self.track.length_m:g} m, got {places[0]!r:.120}"
+            message = f"cars are placed from 0 to less than {self.track.length_m:g} m, got {places[0].tolist()!r:.120}"
             raise SimulatorError(message)
         if (places[3] < 0).any() or (places[3] > MOST_START_MPS).any():
             message = f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s"
@@ -147,7 +147,8 @@ class Simulator:
             decisions[:] = given
         if not is_right or self._drive(self._chosen, self._commands) >= 0:
             shape, last = " x ".join(map(str, decisions.shape)), self.table.num_actions - 1
-            message = f"actions must be {shape} whole numbers from 0 to {last}, got {actions!r:.200}"
+            plural = "" if decisions.size == 1 else "s"
+            message = f"actions must be {shape} whole number{plural} from 0 to {last}, got {actions!r:.200}"
             raise SimulatorError(message)
 
     def step_controls(self, controls: ArrayLike) -> None:

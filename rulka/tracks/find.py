@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from rulka.errors import UserError
+from rulka.params.problems import did_you_mean
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.params import CampaignTracksParams, GeneratedTracksParams, TracksParams
@@ -39,7 +40,9 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
         return load_track(driven[str(name)])
     if Path(name).is_file():
         return load_track(Path(name))
-    message = f"there is no track {str(name)!r}: it is neither a file nor one of {', '.join([*driven, *slugs])}"
+    names = [*driven, *slugs]
+    near = did_you_mean(str(name), names) or f": it is neither a file nor one of {', '.join(names)}"
+    message = f"there is no track {str(name)!r}{near}"
     raise UnknownTrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
 
 

@@ -72,7 +72,9 @@ def test_a_track_of_the_dataset_is_known_by_its_uid(
     track.save(tmp_path / "data" / "races" / "tracks" / f"{track.uid}.npz")
     assert call(f"track show {track.uid} --json") == 0
     assert json.loads(capsys.readouterr().out)["uid"] == track.uid
-    assert call("track show generated-6-150") == 1
+    assert call(f"track show {track.uid[:-1]}") == 1
+    assert f"did you mean {track.uid}?" in capsys.readouterr().err
+    assert call("track show x") == 1
     assert f"neither a file nor one of {track.uid}, copper-oval" in capsys.readouterr().err
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from rulka.dashboard import laps
-from rulka.dashboard.laps import NoLapsError, known_laps, replay, tracks_of
+from rulka.dashboard.laps import Lap, NoLapsError, hues_of, known_laps, replay, tracks_of
 from rulka.datasets.races import Race, RaceDataError, RaceDataset, load_races, race_paths, race_rows, write_races
 from rulka.folders import EVALUATION, LAPS, RACES
 from rulka.observation import CAR
+from rulka.report.theme import colours_of
 from rulka.tracks.track import Track
 from tests.dashboard.conftest import lap_of
 
@@ -41,6 +45,19 @@ def test_the_best_of_each_kind_are_chosen(project: Path, track: Track) -> None:
         ("demonstration", "built-in driver, race 2", "driver-1-0002"),
     ]
     assert tracks_of(known_laps()) == {track.uid: track.name}
+
+
+def test_a_contestant_has_the_same_colour_as_in_the_report() -> None:
+    """Of the first seven hues of the pages in light; recordings and demonstrations get what is left."""
+    script = (Path(laps.__file__).parent / "static" / "common.js").read_text(encoding="utf-8")
+    hues = re.findall(r'"(#\w{6})"', script.partition("const HUES")[2])[:7]
+    keys = ["mine:drive", "agent", "iqn", "cloned"]
+    evaluation = SimpleNamespace(contestants=[SimpleNamespace(key=key) for key in [*keys, "random"]])
+    found = [Lap(EVALUATION, f"{key}-x", "x", laps.AGENT, key, 1) for key in keys]
+    others = [Lap(RACES, f"r{k}", "x", laps.RECORDING, "a person", 1) for k in range(4)]
+    places = hues_of([Lap(EVALUATION, "reference-x", "x", "reference", "", 1), *found, *others])
+    assert [hues[place] for place in places[1:5]] == [colours_of(cast("Any", evaluation))[key] for key in keys]
+    assert (places[0], places[5:]) == (6, [4, 5, 7, 8])
 
 
 def test_a_lap_is_drawn_where_it_was_driven(project: Path, track: Track) -> None:

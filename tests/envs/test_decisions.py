@@ -45,7 +45,7 @@ def test_what_is_no_decision_is_refused_and_nothing_moves(make_env, make_vector)
     actions = (12, -1, 0.5, np.nan, np.array([1, 2]), "left", None, 10**30)
     chunks = (3, [0, 1, 2, 3], [0, 0, 0, 0, 12], [0.5] * 5, None)
     for options, wrong, said in (
-        ({}, actions, "1 whole numbers from 0 to 11"),
+        ({}, actions, "1 whole number from 0 to 11"),
         ({"actions_per_decision": 5}, chunks, "1 x 5 whole numbers from 0 to 11"),
         ({"continuous": True}, controls, r"1 rows of steer in \[-1, 1\]"),
     ):

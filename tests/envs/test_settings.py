@@ -96,6 +96,8 @@ def test_an_unknown_keyword_lists_all_that_are_known() -> None:
         ) as caught:
             make(z=1, b=2)
         assert isinstance(caught.value, TypeError), "as Python says it"
+        with pytest.raises(UnknownKeywordError, match=r"keyword argument 'reward'; did you mean rewards\?"):
+            make(reward={})
 
 
 def test_settings_travel_as_themselves(straight) -> None:

@@ -127,7 +127,7 @@ def test_page_and_figures_when_nobody_finishes(track: Track, make_race: MakeRace
     races = [make_race(10, stop_m=40), make_race(10, stop_m=20)]
     for demonstrations in (races, []):
         evaluation = Evaluation(track, [Contestant("agent", "Agent", races)], demonstrations)
-        figures = draw_figures(evaluation, [])
+        figures = draw_figures(evaluation, {})
         assert set(figures) == {"driven_lines"}  # no times, and nothing to split against
         assert figures["driven_lines"].png.startswith(b"\x89PNG")
         assert "The agent finished none of 2 races;" in render_report(make_report(evaluation))

@@ -76,8 +76,10 @@ def test_tracks_are_found_by_slug_and_by_file(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "mine.npz"
     campaign_track("sidewinder").save(path)
     assert geometry_hash(find_track(str(path))) == geometry_hash(find_track(path)) == GOLDEN["sidewinder"]
-    with pytest.raises(UnknownTrackError, match=r"no track 'sidewindr'.*copper-oval, long-shadow"):
+    with pytest.raises(UnknownTrackError, match=r"no track 'sidewindr'; did you mean sidewinder\?"):
         find_track("sidewindr")
+    with pytest.raises(UnknownTrackError, match=r"no track 'x': it is neither a file nor one of copper-oval, long-s"):
+        find_track("x")
     path.write_bytes(b"")
     with pytest.raises(TrackError, match="not a readable track file"):
         find_track(path)

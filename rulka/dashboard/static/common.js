@@ -24,7 +24,7 @@ export async function repeat(seconds, then) {
 
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Okabe and Ito's hues, as in the report; beyond them the same ones dashed.
+// Okabe and Ito's hues; contestants have the report's (laps.py); beyond them the same ones dashed.
 const HUES = { light: ["#0072b2", "#d55e00", "#00835f", "#b0578d", "#8a6d00", "#3f8fbf", "#5d6673"],
   dark: ["#56b4e9", "#f08c3c", "#2fc39a", "#dd8fbd", "#e6c84a", "#9cd0ef", "#9aa4b2"] };
 const DASHES = ["solid", "dash", "dot", "dashdot"];

@@ -35,7 +35,7 @@ function rows() {
     const row = document.createElement("tr"), head = document.createElement("th"), label = document.createElement("label");
     const box = document.createElement("input"), swatch = document.createElement("span"), kind = document.createElement("small");
     box.type = "checkbox"; box.id = `lap-${k}`; box.checked = k < 6; box.onchange = () => { drawStill(); };
-    swatch.className = "swatch"; row.style.setProperty("--own", hue(k)); kind.textContent = lap.kind; label.style.color = "inherit";
+    swatch.className = "swatch"; row.style.setProperty("--own", hue(lap.hue)); kind.textContent = lap.kind; label.style.color = "inherit";
     label.append(box, " ", swatch, document.createTextNode(lap.label)); head.append(label, kind);
     const cells = [lap.time_s === null ? "did not finish" : show(lap.time_s, 2) + SECONDS, "", ""].map(text => {
       const cell = document.createElement("td"); cell.textContent = text; return cell; });
@@ -44,7 +44,7 @@ function rows() {
 }
 
 function places() { return shown().map(lap => { const p = at(lap, now); return [p("x"), p("y"), p("z")]; }); }
-const colours = () => shown().map(lap => hue(data.laps.indexOf(lap)));
+const colours = () => shown().map(lap => hue(lap.hue));
 
 function drawNow() {
   const cars = places();
@@ -85,8 +85,8 @@ async function drawScene() {
       showscale: false, hoverinfo: "skip", lighting: { ambient: 1, diffuse: 0, specular: 0 } },
     line([...left, null, ...right], { line: { color: colour("--edge"), width: 2 } }),
     line(gates.flatMap(gate => [...gate, null]), { line: { color: colour("--soft"), width: 5 } }),
-    ...shown().map(lap => { const k = data.laps.indexOf(lap), p = lap.path;
-      return { type: "scatter3d", mode: "lines", x: p.x, y: p.y.map(y => -y), z: p.z.map(z => z + 0.4), name: lap.label, line: { color: hue(k), width: 3 }, opacity: 0.6, hoverinfo: "name" }; }),
+    ...shown().map(lap => { const p = lap.path;
+      return { type: "scatter3d", mode: "lines", x: p.x, y: p.y.map(y => -y), z: p.z.map(z => z + 0.4), name: lap.label, line: { color: hue(lap.hue), width: 3 }, opacity: 0.6, hoverinfo: "name" }; }),
   ];
   const cars = places();
   carsAt = traces.length;
@@ -101,9 +101,9 @@ async function drawGaps() {
   const Plotly = await charts(), finished = shown().filter(lap => lap.time_s !== null);
   const fastest = finished.toSorted((a, b) => a.time_s - b.time_s)[0];
   const metres = fastest ? Array.from({ length: 121 }, (_, k) => k / 120 * data.track.length_m) : [];
-  const traces = fastest ? shown().map(lap => { const k = data.laps.indexOf(lap);
-    return { x: metres, y: metres.map(m => { const [ours, best] = [whenAt(lap, m), whenAt(fastest, m)]; return ours === null || best === null ? null : ours - best; }),
-      name: lap.label, mode: "lines", line: { color: hue(k), width: 1.8, dash: dash(k) }, hovertemplate: "%{y:+.2f} s at %{x:.0f} m<extra>%{fullData.name}</extra>" }; }) : [];
+  const traces = fastest ? shown().map(lap => (
+    { x: metres, y: metres.map(m => { const [ours, best] = [whenAt(lap, m), whenAt(fastest, m)]; return ours === null || best === null ? null : ours - best; }),
+      name: lap.label, mode: "lines", line: { color: hue(lap.hue), width: 1.8, dash: dash(lap.hue) }, hovertemplate: "%{y:+.2f} s at %{x:.0f} m<extra>%{fullData.name}</extra>" })) : [];
   await Plotly.react(by("gaps"), traces, layout({ xaxis: { title: { text: "metres along the track" } }, yaxis: { title: { text: "seconds behind" }, autorange: "reversed", zerolinecolor: colour("--edge") },
     annotations: fastest ? [] : [{ text: "no lap that is shown finished", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] }), CONFIG);
 }
@@ -151,6 +151,6 @@ if (by("track")) {
     if (event.key === " " && !event.target.closest("button, select, input[type=checkbox], a")) { event.preventDefault(); play(!playing); }
   });
   document.addEventListener("visibilitychange", () => { if (document.hidden) play(false); });
-  onScheme(() => { if (data) { [...by("laps").rows].forEach((row, k) => row.style.setProperty("--own", hue(k))); drawStill(); } });
+  onScheme(() => { if (data) { [...by("laps").rows].forEach((row, k) => row.style.setProperty("--own", hue(data.laps[k].hue))); drawStill(); } });
   load();
 }
