@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +31,11 @@ from rulka.observation import CAR
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
-from rulka.recordings.model import Ghost, Recording
+from rulka.recordings.model import Ghost, Recording, RecordingHeader
 from rulka.recordings.reader import parse_map, read_recording
 from rulka.recordings.times import check_times
 from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
-from rulka.tracks.track import Track, TrackError
+from rulka.tracks.track import Track, TrackError, are_medals
 
 SUFFIX = ".gbx"
 NUM_SHOWN_REASONS = 10
@@ -92,11 +92,12 @@ class NoUsableRecordingError(UserError):
 
 @dataclass(frozen=True)
 class _Usable:
-    """A race that can be learned from, which ghost of its file it is, its map's name, and whether its path jumps."""
+    """A race that can be learned from, which ghost of its file it is, what its map says, and whether its path jumps."""
 
     race: Race
     ghost: str
     map_name: str
+    medals_ms: tuple[int, ...]
     has_respawns: bool
 
     def refused(self, error: UserError) -> QuarantinedFile:
@@ -263,8 +264,10 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     if jump is not None and not select.with_respawns:
         message = f"its path makes no track: {jump}, though no respawn is counted"
         raise UnusablePathError(message, hint="Use another recording, or set races.select.with_respawns to true.")
-    title = map_name(recording) if map_uid == recording.map_uid else map_uid
-    return _Usable(race, which, title, has_respawns=bool(ghost.respawns) or jump is not None)
+    header = map_header(recording) if map_uid == recording.map_uid else None
+    medals = header.medals_ms[::-1] if header else ()
+    title, medals_ms = (header and plain_text(header.map_name)) or map_uid, medals if are_medals(medals) else ()
+    return _Usable(race, which, title, medals_ms, has_respawns=bool(ghost.respawns) or jump is not None)
 
 
 def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
@@ -290,12 +293,18 @@ def _path_of(race: Race) -> DrivenPath:
     return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms)
 
 
-def map_name(recording: Recording) -> str:
-    """Returns the name of the embedded map, or its UID where there is no map or it cannot be read."""
+def map_header(recording: Recording) -> RecordingHeader | None:
+    """Returns what the embedded map says of itself, or None where there is no map or it cannot be read."""
     try:
-        return plain_text(parse_map(recording.map_data).header.map_name) or recording.map_uid
+        return parse_map(recording.map_data).header
     except RecordingError:
-        return recording.map_uid
+        return None
+
+
+def map_name(recording: Recording) -> str:
+    """Returns the name of the embedded map, or its UID where that is not known."""
+    header = map_header(recording)
+    return (header and plain_text(header.map_name)) or recording.map_uid
 
 
 def plain_text(name: str) -> str:
@@ -364,7 +373,8 @@ def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, 
 
 def _track_or_error(uid: str, chosen: Sequence[_Usable]) -> Track | TrackError:
     try:
-        return track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])
+        track = track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])
+        return replace(track, medals_ms=next((found.medals_ms for found in chosen if found.medals_ms), ()))
     except TrackError as error:
         return error
 

@@ -105,9 +105,9 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
 
     Returns:
         Entries `agent`, `cloned`, `random` as far as they took part, `demonstrations`, `algorithms` (every trained
-        algorithm, the agent's included) and `track`. Where there is a reference lap also `reference`, with `medals` in
-        ms, and in each contestant's entry `times_reference`, its median time as a multiple of it, and `lap_share`, the
-        mean over its races of the lap's time over theirs, 0 for a race that did not finish.
+        algorithm, the agent's included) and `track`, with `medals` in ms where it has any. Where there is a reference
+        lap also `reference`, and in each contestant's entry `times_reference`, its median time as a multiple of it,
+        and `lap_share`, the mean over its races of the lap's time over theirs, 0 for a race that did not finish.
     """
     entries = {c.key: _entry(c.races, evaluation, seed) for c in evaluation.contestants}
     metrics: Json = {key: entries[key] for key in FIXED if key in entries}
@@ -115,11 +115,13 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
     lap, demonstrations, track = evaluation.reference, evaluation.demonstrations, evaluation.track
     if lap is not None and lap.time_ms is not None:
-        metrics["reference"] = summarise([lap], seed) | {"medals": medals_of(lap.time_ms)._asdict()}
+        metrics["reference"] = summarise([lap], seed)
     metrics["demonstrations"] = summarise(demonstrations, seed) if demonstrations else dict(NO_RACES)
     trained = {agent_algorithm: entries["agent"]} if "agent" in entries else {}
     metrics["algorithms"] = trained | {key: entry for key, entry in entries.items() if key not in FIXED}
     metrics["track"] = {"uid": track.uid, "name": track.name, "length_m": track.length_m, "gates": len(track.gate_m)}
+    if medals := medals_of(track, lap.time_ms if lap else None):
+        metrics["track"] |= {"medals": medals._asdict(), "medals_by": "map" if track.medals_ms else "reference lap"}
     return metrics
 
 
@@ -163,11 +165,12 @@ def entries_by_track(evaluations: Sequence[Evaluation], trained_on: Collection[s
 def _track_entry(evaluation: Evaluation, is_trained_on: bool, seed: int) -> Json:
     track, lap = evaluation.track, evaluation.reference
     lap_ms = lap.time_ms if lap else None
+    medals = medals_of(track, lap_ms)
     drivers: Json = {}
     for contestant in evaluation.contestants:
         entry = _entry(contestant.races, evaluation, seed)
         median_s = entry["median_time_s"]
-        medal = None if lap_ms is None or median_s is None else medal_won(1000.0 * median_s, medals_of(lap_ms))
+        medal = medal_won(1000.0 * median_s, medals) if medals and median_s is not None else None
         drivers[contestant.key] = {key: entry[key] for key in TRACK_KEYS if key in entry} | {"medal": medal}
     return {
         "uid": track.uid,
@@ -213,9 +216,10 @@ def format_metrics(metrics: Json) -> str:
     rows += [(name, entry) for name, entry in named if entry["races"]]  # on other tracks there are no demonstrations
     lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m", "x reference")]
     lines += [(name, *_cells(entry)) for name, entry in rows]
-    if "reference" not in metrics:
-        return _table([line[:-1] for line in lines])
-    return f"{_table(lines)}\nmedals by the reference lap  {format_medals(metrics['reference']['medals'])}"
+    text, track = _table(lines if "reference" in metrics else [line[:-1] for line in lines]), metrics["track"]
+    if "medals" not in track:
+        return text
+    return f"{text}\nmedals by the {track['medals_by']}  {format_medals(track['medals'])}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

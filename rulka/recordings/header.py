@@ -76,7 +76,7 @@ def _map_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
         environment=environment,
         map_author=author,
         map_name=name,
-        medals_ms=(medals[0], medals[1], medals[2], medals[3]),
+        medals_ms=medals,
         xml=xml,
     )
 

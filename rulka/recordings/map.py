@@ -47,6 +47,7 @@ class _Map:
 
     ident: Ident = field(default_factory=lambda: Ident("", "", ""))
     name: str = ""
+    medals_ms: tuple[int | None, ...] = (None,) * 4
     blocks: list[Block] = field(default_factory=list)
 
 
@@ -71,6 +72,7 @@ def read_map_container(container: Container) -> MapInfo:
         map_name=target.name or header.map_name,
         map_author=target.ident.author or header.map_author,
         environment=target.ident.collection or header.environment,
+        medals_ms=target.medals_ms if header.medals_ms == (None,) * 4 else header.medals_ms,
     )
     return MapInfo(header, tuple(target.blocks))
 
@@ -101,6 +103,11 @@ def _place_free_blocks(body: bytes, start: int, blocks: list[Block]) -> None:
 def _parameters(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
     nodes.reference(cursor, {COLLECTORS: node(target, {COLLECTORS: _stock}, "the block stock")})
     nodes.reference(cursor, {PARAMETERS: node(target, _PARAMETER_CHUNKS, "the map's parameters")})
+    cursor.skip(4)
+
+
+def _medals(cursor: Cursor, target: _Map, _: Nodes) -> None:
+    target.medals_ms = tuple(cursor.optional() for _ in range(4))
     cursor.skip(4)
 
 
@@ -192,7 +199,7 @@ _PARAMETER_CHUNKS: dict[int, ChunkReader[_Map]] = {
     PARAMETERS | 1: passed(*4 * [Cursor.string]),
     PARAMETERS | 2: skip(64),
     PARAMETERS | 3: skip(24),
-    PARAMETERS | 4: skip(20),
+    PARAMETERS | 4: _medals,
     PARAMETERS | 5: skip(12),
     PARAMETERS | 6: skip_list(4),
     PARAMETERS | 7: skip(4),

@@ -184,7 +184,7 @@ class RecordingHeader:
     login: str = ""
     respawns: int | None = None
     stunts: int | None = None
-    medals_ms: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
+    medals_ms: tuple[int | None, ...] = (None,) * 4
     xml: dict[str, str] = field(default_factory=dict)
 
 

@@ -43,7 +43,7 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
     """Finds the reference lap of a track and writes it to `out`, `<uid>.reference.txt` when None.
 
     Returns:
-        Plain JSON: whose lap it is, where it lies, the medals as times in milliseconds, and what each search found.
+        Plain JSON: whose lap it is, where it lies, its time and the medals in milliseconds, and what each search found.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
@@ -74,15 +74,16 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
     say(describe(track, reference))
     say(f"written to {path}")
     facts = {"uid": track.uid, "track": track.name, "file": path.as_posix(), "driver": reference.driver}
-    return facts | {**medals_of(reference.time_ms)._asdict(), "searched_ms": list(reference.searched_ms)}
+    medals = medals_of(track, reference.time_ms)
+    times = {"lap_ms": reference.time_ms, **(medals._asdict() if medals else {})}
+    return facts | times | {"searched_ms": list(reference.searched_ms)}
 
 
 def describe(track: Track, reference: Reference) -> str:
-    """Returns the medals of a track in a line, who drove the first, and how far searches lie apart."""
-    medals = medals_of(reference.time_ms)
-    times = ", ".join(
-        f"{name.removesuffix('_ms')} {ms / 1000:.3f} s" for name, ms in zip(medals._fields, medals, strict=True)
-    )
+    """Returns a lap's time and the medals of its track in a line, who drove it, and how far searches lie apart."""
+    medals = medals_of(track, reference.time_ms)
+    named = {"lap_ms": reference.time_ms} | (medals._asdict() if medals else {})
+    times = ", ".join(f"{name.removesuffix('_ms')} {ms / 1000:.3f} s" for name, ms in named.items())
     searched = [ms / 1000.0 for ms in reference.searched_ms]
     spread = f", {searched[0]:.3f} to {searched[-1]:.3f} s in {len(searched)} searches" if len(searched) > 1 else ""
     driver = "" if reference.driver == SEARCH else f", driven by {reference.driver}"

@@ -1,4 +1,4 @@
-"""Medal times from the author's time, by the rule with which TrackMania's editor fills them in.
+"""Medal times: those of a map of the game, or from a reference lap by the rule of TrackMania's editor.
 
 Gold, silver and bronze are 1.06, 1.2 and 1.5 times the author's time, in whole seconds, always the next one: a product
 that is a whole second already gets one more. (The formula as the Openplanet plug-in "Ultimate Medals Extended" states
@@ -8,6 +8,8 @@ it, `floor(author * 0.00106) + 1` seconds.)
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from rulka.tracks.track import Track
 
 PERCENT = {"gold": 106, "silver": 120, "bronze": 150}
 
@@ -21,9 +23,19 @@ class Medals(NamedTuple):
     bronze_ms: int
 
 
-def medals_of(author_ms: int) -> Medals:
-    """Returns the medal times of a track whose author, here the reference lap, needs `author_ms`, positive."""
-    return Medals(author_ms, *((author_ms * percent // 100_000 + 1) * 1000 for percent in PERCENT.values()))
+def medals_of(track: Track, lap_ms: int | None) -> Medals | None:
+    """Returns the medal times of a track, None where it has none.
+
+    Args:
+        track: a map of the game has its own. One that is known by recordings alone has none: what a search finds in
+            physics that were fitted to them is no author's time.
+        lap_ms: time of the reference lap, positive, which counts as the author's on tracks that were made here.
+    """
+    if track.medals_ms:
+        return Medals(*track.medals_ms)
+    if lap_ms is None or track.is_driven:
+        return None
+    return Medals(lap_ms, *((lap_ms * percent // 100_000 + 1) * 1000 for percent in PERCENT.values()))
 
 
 def medal_won(race_time_ms: float, medals: Medals) -> str | None:

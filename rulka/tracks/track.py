@@ -9,9 +9,11 @@ from __future__ import annotations
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,7 @@ class Track:
         edge: [Z] uint8 what lies beyond both edges of the road: `VERGE`, `WALL` or `DROP`.
         gate_m: [G] float64 distance along the line of each checkpoint; the finish, last, is the track's length.
         source: where it came from, one line for people; begins with `DRIVEN_SOURCE` for a track from recordings.
+        medals_ms: author, gold, silver and bronze time of its map in the game; empty where there is none, or not known.
 
     Raises:
         TrackError: if it cannot be raced on; a road that overlaps itself is refused unless people drove it.
@@ -66,6 +69,7 @@ class Track:
     edge: NDArray[np.uint8]
     gate_m: NDArray[np.float64]
     source: str
+    medals_ms: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"Track({self.uid!r}, {self.length_m:.0f} m)"
@@ -133,12 +137,13 @@ def load_track(path: Path) -> Track:
     if schema != SCHEMA_VERSION:
         message = f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again"
         raise TrackError(message)
-    missing = set(Track.__dataclass_fields__) ^ set(fields)
+    medals_ms = tuple(fields.pop("medals_ms", np.empty(0, np.int64)).ravel().tolist())  # older files have none
+    missing = set(Track.__dataclass_fields__) - {"medals_ms"} ^ set(fields)
     if missing:
         message = f"{path} does not hold the fields of a track: {sorted(missing)}"
         raise TrackError(message)
     texts = {name: str(fields.pop(name)) for name in ("uid", "name", "source")}
-    return Track(**texts, **fields)
+    return Track(**texts, **fields, medals_ms=medals_ms)
 
 
 def _check(track: Track) -> None:
@@ -173,6 +178,18 @@ def _check_numbers(track: Track, where: str) -> None:
     if not np.isin(track.edge, EDGE_KINDS).all():
         message = f"{where}: edge holds {sorted(set(track.edge.tolist()) - set(EDGE_KINDS))}, known are {EDGE_KINDS}"
         raise TrackError(message)
+    if track.medals_ms and not are_medals(track.medals_ms):
+        message = f"{where}: medals_ms are four times in ms, author to bronze, got {track.medals_ms!r:.80}"
+        raise TrackError(message)
+
+
+def are_medals(times_ms: Sequence[object]) -> TypeGuard[tuple[int, int, int, int]]:
+    """Returns whether these are the author, gold, silver and bronze time of a race.
+
+    Maps of other modes hold points or respawns in their place.
+    """
+    times = [each for each in times_ms if isinstance(each, int) and each > 0]
+    return len(times_ms) == 4 and times == sorted(times) and len(times) == 4
 
 
 def _check_gates(track: Track, where: str) -> None:

@@ -33,6 +33,7 @@ from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader
 from rulka.recordings.summary import inspect_file
 from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError
+from tests.recordings import forge
 
 SPEED_MPS = 20.0
 ANY = SelectParams(
@@ -187,6 +188,19 @@ def test_all_maps_are_kept_and_that_with_most_races_is_the_main_one_unless_one_i
     with pytest.raises(NoUsableRecordingError, match=r"'map-d'.*map-b \(2\), map-a \(1\), map-c \(1\)") as caught:
         read(content, "map-d")
     assert "races.map_uid" in caught.value.hint
+
+
+def test_a_track_has_the_medals_of_its_map(read: Callable[..., RaceDataset]) -> None:
+    """As far as they are times: maps of other modes hold points in their place."""
+    of_map = replace(make_recording(make_ghost()), map_uid=forge.MAP_UID, map_data=forge.map_file())
+    without = replace(of_map, ghosts=(make_ghost(lateral_m=1.0),), map_data=b"")
+    platform = replace(of_map, map_data=forge.map_file(medals_ms=(10, 3, 0, 35770)))
+    for first, second, medals_ms in (
+        (without, of_map, (1500, 2000, 3000, 4000)),
+        (without, without, ()),
+        (platform, platform, ()),
+    ):
+        assert read({"1.Gbx": first, "2.Gbx": second}).main_track.medals_ms == medals_ms
 
 
 def kept(dataset: RaceDataset) -> tuple[list[str], dict[str, str]]:

@@ -38,7 +38,8 @@ def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRac
     entry = metrics["reference"]
     assert (entry["races"], entry["finish_rate"]) == (1, 1.0)
     assert entry["best_time_s"] == entry["median_time_s"] == 4.0
-    assert entry["medals"] == {"author_ms": 4000, "gold_ms": 5000, "silver_ms": 5000, "bronze_ms": 7000}
+    medals = {"author_ms": 4000, "gold_ms": 5000, "silver_ms": 5000, "bronze_ms": 7000}
+    assert (metrics["track"]["medals"], metrics["track"]["medals_by"]) == (medals, "reference lap")
     assert metrics["agent"]["times_reference"] == metrics["algorithms"]["ppo"]["times_reference"] == 1.25
     assert metrics["random"]["times_reference"] is None
     text = format_metrics(metrics)

@@ -68,15 +68,20 @@ def map_start(ids: Ids, version: int, count: int, *, uid: str = MAP_UID) -> byte
     return start + u32(32, 32, 32, 0, version, count)
 
 
-def map_file(*, block_name: str = "StadiumRoadMain", uid: str = MAP_UID) -> bytes:
+def map_file(
+    *,
+    block_name: str = "StadiumRoadMain",
+    uid: str = MAP_UID,
+    medals_ms: tuple[int, int, int, int] = (4000, 3000, 2000, 1500),
+) -> bytes:
     ids = Ids()
-    medals = u32(0x0305B004, 4000, 3000, 2000, 1500, 0, END)
+    medals = u32(0x0305B004, *medals_ms, 0, END)
     body = u32(0x0304300D) + ids("", "Vehicles", "") + u32(0x03043011, 0xFFFFFFFF, 5, 0x0305B000) + medals + u32(6)
     body += map_start(ids, 1, 2, uid=uid) + ids(block_name) + bytes([3, 2, 1, 4]) + u32(0x1000)
     body += ids("Hole") + bytes(4) + u32(0xFFFFFFFF)  # a placeholder that does not count
     body += ids("StadiumCheckpoint") + bytes([1, 11, 1, 19]) + u32(0, END)
     common = b"\x05" + Ids()(uid, "Stadium", "author") + text("Hand-made") + b"\x08"
-    description = b"\x0b" + u32(0, 4000, 3000, 2000, 1500)
+    description = b"\x0b" + u32(0, *medals_ms)
     return gbx(0x03043000, {0x03043002: description, 0x03043003: common}, body)
 
 

@@ -25,12 +25,14 @@ def test_a_map_by_hand(forge) -> None:
 def test_what_the_header_lacks_is_in_the_body(forge) -> None:
     """As in maps that recordings embed. The oldest ones state no version of their blocks, and flags of 16 bits."""
     ids = forge.Ids()
-    body = forge.u32(0x03043013) + ids("uid", "Coast", "author") + forge.text("x") + ids("Day", "", "")
+    body = forge.u32(0x03043011, 0xFFFFFFFF, 5, 0x0305B000, 0x0305B004, 9, 8, 7, 0xFFFFFFFF, 0, forge.END, 6)
+    body += forge.u32(0x03043013) + ids("uid", "Coast", "author") + forge.text("x") + ids("Day", "", "")
     body += forge.u32(32, 32, 32, 0, 2) + ids("Hole") + bytes(4) + b"\xff\xff"
     for x in (1, 2):
         body += ids("Road") + bytes([1, x, 3, 4]) + bytes(2)
     found = parse_map(forge.gbx(0x03043000, {}, body))
     assert facts(found) == ("map", "uid", "x", "author", "Coast")
+    assert found.header.medals_ms == (9, 8, 7, None)
     assert [(block.name, block.position_m) for block in found.blocks] == [
         ("Road", (24, 12, 72)),
         ("Road", (40, 12, 72)),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,16 @@ def test_progress_agrees_with_looking_everywhere() -> None:
 
 
 def test_track_files_round_trip(tmp_path: Path) -> None:
-    track, path = generate_track(2, **SHAPE), tmp_path / "track.npz"
-    track.save(path)
-    again = load_track(path)
-    for name in Track.__dataclass_fields__:
-        assert np.array_equal(getattr(again, name), getattr(track, name)), name
+    bare, path = generate_track(2, **SHAPE), tmp_path / "track.npz"
+    for track in (bare, replace(bare, medals_ms=(52870, 57000, 64000, 80000))):
+        track.save(path)
+        again = load_track(path)
+        for name in Track.__dataclass_fields__:
+            assert np.array_equal(getattr(again, name), getattr(track, name)), name
+        assert again.medals_ms == track.medals_ms
+    with np.load(path) as stored:
+        np.savez(path, allow_pickle=False, **{name: stored[name] for name in stored.files if name != "medals_ms"})
+    assert load_track(path).medals_ms == ()  # as earlier versions wrote it
     with pytest.raises(TrackError, match="not a readable track file"):
         load_track(tmp_path / "none.npz")
 
@@ -90,6 +96,9 @@ def test_impossible_tracks_are_refused() -> None:
         ("width_m", np.full(3, 9.0), "one value for each"),
         ("gate_m", np.array([300.0]), "not at the finish"),
         ("gate_m", np.array([300.0, 200.0, 600.0]), "one after another"),
+        ("medals_ms", (35770, 0, 3, 10), "four times in ms, author to bronze"),
+        ("medals_ms", (1, 2, 3), "four times in ms, author to bronze"),
+        ("medals_ms", (1.0, 2.0, 3.0, 4.0), "four times in ms, author to bronze"),
     ):
         with pytest.raises(TrackError, match=says):
             Track(**{**fields, field: value})
