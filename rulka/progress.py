@@ -44,6 +44,7 @@ class Progress:
 
     Attributes:
         is_estimate: whether the total is a guess that may change, for example where time ends the work.
+        left_s: seconds left, where the work knows it better than its pace here tells.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Progress:
     ) -> None:
         self.label, self.total, self.unit, self.done = label, total, unit, done
         self.is_estimate = False
+        self.left_s: float | None = None
         self._done_before = done
         self._basis: tuple[float, float] | None = None  # seconds, and what was done then
         self._facts: dict[str, Fact] = {}
@@ -107,7 +109,8 @@ class Progress:
         measured_s, measured = time.monotonic() - since_s, self.done - done_then
         if measured <= 0 or measured_s < BASIS_S:
             return ""
-        left_s = max(0.0, self.total - self.done) * measured_s / measured
+        by_pace_s = max(0.0, self.total - self.done) * measured_s / measured
+        left_s = by_pace_s if self.left_s is None else self.left_s
         minutes, seconds = divmod(round(left_s), 60)
         return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
 

@@ -89,6 +89,8 @@ def test_a_total_that_may_change_is_marked_until_it_is_reached(clock: Clock) -> 
         clock.now_s += 10.0
         progress.advance(400)
         clock.now_s += 10.0
+        progress.left_s = 67.0
         progress.advance(400)
     marked = [line.split(" steps")[0] for line in stream.getvalue().splitlines()]
     assert marked == ["train: 400/~800", "train: 800/800", "train: 800/800"]
+    assert "1 min 7 s left" in stream.getvalue().splitlines()[1]

@@ -68,7 +68,8 @@ def parsed(text: str) -> Any:
         return YAML(typ="safe", pure=True).load(text)  # libyaml's errors do not name a tab
     except MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        message = f"{error.problem}{where}"
+        tab = r"character '\t' that cannot start any token"
+        message = f"{error.problem}{where}".replace(tab, "a tab; YAML indents by spaces")
         raise ValueError(message) from error
     except YAMLError as error:
         raise ValueError(str(error)) from error

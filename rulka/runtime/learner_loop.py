@@ -156,8 +156,7 @@ class LearnerLoop:
         """
         self.state.num_starts += 1
         self._clock_s = self._reported_s = self._saved_s = time.monotonic()
-        total = self.spec.train.max_env_steps
-        with Progress(self.spec.label, total, "env steps", done=self.state.env_steps) as bar:
+        with Progress(self.spec.label, None, "env steps", done=self.state.env_steps) as bar:
             try:
                 ended_by = self._train(bar)
                 if self._has_begun:
@@ -311,9 +310,12 @@ class LearnerLoop:
             self._save()
 
     def _show(self, bar: Progress, num_taken: int) -> None:
-        if self.state.env_steps:  # whichever limit comes first
-            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps / self._budget_share())
-            bar.is_estimate = bar.total < self.spec.train.max_env_steps
+        train, state = self.spec.train, self.state
+        if state.env_steps and (state.cpu_seconds or not train.max_cpu_minutes):  # these are counted at reports alone
+            share = self._budget_share()  # of whichever limit comes first
+            bar.total = min(train.max_env_steps, state.env_steps / share)
+            bar.is_estimate = bar.total < train.max_env_steps
+            bar.left_s = state.seconds * (1.0 - share) / share
         values = self.races.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
         shown = {"finished": "finish_rate", "record s": "record_s", "progress m": "mean_progress_m"}

@@ -7,6 +7,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 import rulka
+from rulka.agents.onnx_file import export_onnx
+from rulka.folders import AGENT
 from rulka.observation import FLOATS
 from rulka.race_settings import RaceSettings
 from rulka.simulator.race_start import Starts
@@ -15,14 +17,19 @@ from tests.docs.test_pages import ROOT
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 
 
-def test_every_block_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_onnx", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_block_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, with_onnx: bool) -> None:
     monkeypatch.chdir(folder)
     (folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+    if with_onnx:
+        export_onnx(AGENT, Path("agent.onnx"))  # as the command does
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code = "\n".join(block for block in blocks if with_onnx or "onnxruntime" not in block)
     names: dict[str, object] = {}
     exec(compile(code, "library.md", "exec"), names)
     assert (folder / "oval.png").stat().st_size > 10_000
     plt.close("all")
+    assert not with_onnx or names["decision"].tolist() == [names["action"]]  # pyright: ignore
     assert names["features"].shape == (1, names["encoder"].num_features)  # pyright: ignore
 
 
