@@ -15,9 +15,19 @@ unexport PYTHONPATH
 RELEASE := .venv-release
 RELEASE_TOOLS := build cyclonedx-bom pip-audit pip-licenses
 
-.PHONY: setup demo test test-all check docs dist audit clean clean-results
+.PHONY: help setup demo test test-all check docs dist audit clean clean-results
 
 setup: $(READY)
+
+help:
+	@echo 'make setup          install into $(VENV)'
+	@echo 'make demo           install, run the pipeline, print where report, plots and video are'
+	@echo 'make test           install, check style, types and imports, run the fast tests'
+	@echo 'make test-all       the same with all tests'
+	@echo 'make check          style, types and imports alone'
+	@echo 'make docs           build the site of docs/'
+	@echo 'make dist           build wheel and source, with pins and licences; make audit looks for known faults'
+	@echo 'make clean          delete what tools made; make clean-results lists, then deletes, what the pipeline made'
 
 # Nothing is compiled to bytecode yet: what is imported will be, and that is a third. A stage's data goes to DVC's cache,
 # which wants to know where there is no git to work with.

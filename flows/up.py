@@ -83,7 +83,8 @@ def up(say: Callable[[str], None]) -> None:
             say("\n".join(error.lines))
             raise
         with closing(_Part("worker", WORKER, environment)) as worker:
-            say(f"ready: {url.removesuffix('/api')} shows runs and schedules; its password is in {PROFILES_FILE}")
+            say(f"ready: {url.removesuffix('/api')} shows runs and schedules")
+            say(f"Sign in there with PREFECT_API_AUTH_STRING of {PROFILES_FILE}.")
             say("Ctrl-C stops everything; in another terminal: prefect deployment run rulka/full-pipeline --watch")
             try:
                 watch(url, [server, worker], HANG_TIMEOUT_S)

@@ -289,8 +289,13 @@ def verdict(found: dict[str, Any]) -> str:
         f"mean lead of {found['first']} {100 * found['lead']:+z.2f} % of the track, "
         f"95 % interval {_percent(found['lead_interval'])}"
     )
-    if found["winner"]:
-        return f"{found['winner']} wins. {compared}."
+    if winner := found["winner"]:
+        won = [entry["first" if winner == found["first"] else "second"] for entry in found["tracks"]]
+        if not any(races["finished"] for races in won):
+            compared += "; it finished none of them"
+        if not any(races["trained_on"] for races in won):
+            compared += "; it was trained on none of these tracks"
+        return f"{winner} wins. {compared}."
     return f"Nobody wins: this may be chance. {compared}."
 
 

@@ -239,6 +239,12 @@ class TestPromotion:
             f"{name_of(quick)} is promoted over {name_of(slow)}. {name_of(quick)} wins. 10 pairs of races"
         )
         assert "from seed 100, on tiny" in said
+        won = compare(quick, 10)(name_of(slow)).to_json()
+        fallen = [entry | {"first": entry["first"] | {"finished": 0, "trained_on": False}} for entry in won["tracks"]]
+        assert won["winner"] == won["first"]
+        assert verdict(won | {"tracks": fallen}).endswith(
+            "; it finished none of them; it was trained on none of these tracks."
+        )
         with pytest.raises(NotPromotedError, match="is the promoted agent already"):
             promote(quick, compare(quick, 10))
         with pytest.raises(NotPromotedError, match=f"{name_of(slow)} is not promoted, {name_of(quick)} stays"):
