@@ -15,7 +15,7 @@ unexport PYTHONPATH
 RELEASE := .venv-release
 RELEASE_TOOLS := build cyclonedx-bom pip-audit pip-licenses
 
-.PHONY: help setup demo test test-all check docs dist audit clean clean-results
+.PHONY: help setup demo test test-all check docs dist audit clean clean-results kernels
 
 setup: $(READY)
 
@@ -59,11 +59,13 @@ check: $(READY)
 # A file goes to one process, as its tests share what they set up.
 PYTEST := pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: check
-	$(RUN) $(PYTEST)
+# The simulator is compiled while types are checked, on the other core; else every process of the tests would do it.
+kernels: $(READY)
+	$(RUN) python -c 'import gymnasium, rulka; gymnasium.make("rulka/Race-v0").reset()'
 
-test-all: check
-	$(RUN) $(PYTEST) -m 'slow or not slow'
+test test-all: $(READY)
+	$(MAKE) --no-print-directory -j2 check kernels
+	$(RUN) $(PYTEST)$(if $(filter test-all,$@), -m 'slow or not slow')
 
 docs: $(READY)
 	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet

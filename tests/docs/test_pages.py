@@ -117,7 +117,7 @@ def wrong_with(program: str, words: list[str]) -> str:
     """Returns what is wrong with a command, empty for nothing."""
     name, options = words[0], {word.partition("=")[0] for word in words if word.startswith("--")}
     if program == "make":
-        targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
         named = [word for word in words if "=" not in word]
         return "" if set(named) <= set(targets) else "there is no such target"
     if program == "python -m":
