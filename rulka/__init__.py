@@ -7,6 +7,9 @@ in `__all__` are what programs may use, see docs/library.md; each is loaded when
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import register
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
         load_races,
         load_track,
         plot_track,
+        read_recording,
     )
-    from rulka.recordings.reader import read_recording
     from rulka.tracks.track import Track
 
 __all__ = [
@@ -57,7 +60,6 @@ _HOMES = {
     "RaceDataset": "rulka.datasets.races",
     "Track": "rulka.tracks.track",
     "UserError": "rulka.errors",
-    "read_recording": "rulka.recordings.reader",
 }
 """Where public names are from; all others are from `rulka.library`."""
 
@@ -71,10 +73,22 @@ register(id="rulka/Game-v0", entry_point="rulka.envs.game:GameEnv")
 
 def __getattr__(name: str) -> Any:
     """Returns a public name."""
+    if name == "__version__":
+        return version("rulka")
     if name not in __all__:
         message = f"module 'rulka' has no attribute {name!r}"
         raise AttributeError(message)
+    _refuse_other_models()
     return getattr(import_module(_HOMES.get(name, "rulka.library")), name)
+
+
+def _refuse_other_models() -> None:
+    """Raises ImportError where a file beside somebody's script hides the package `models` that lies beside this one."""
+    found = find_spec("models")
+    places = map(Path, (found and found.submodule_search_locations) or ())
+    if Path(__file__).parents[1] / "models" not in places:
+        message = f"Python finds {found and found.origin} where Rulka's package `models` should be: rename that file"
+        raise ImportError(message)
 
 
 def __dir__() -> list[str]:

@@ -306,9 +306,10 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
         ArtifactError: if it is missing, damaged or of another schema version.
     """
     path, hint = folder / file, _hint(folder, kind)
-    meta = plain_json(path, "artifact", error=ArtifactError, hint=hint)
+    what = kind or "artifact"
+    meta = plain_json(path, what, error=ArtifactError, hint=hint)
     if not isinstance(meta, dict) or "kind" not in meta:
-        message = f"{folder.as_posix()} holds no artifact: {path.name} is of something else"
+        message = f"{folder.as_posix()} holds no {what}: {path.name} is of something else"
         raise ArtifactError(message, hint=hint)
     if meta.get("schema_version") != SCHEMA_VERSION:
         found = meta.get("schema_version")

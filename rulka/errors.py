@@ -13,6 +13,8 @@ class UserError(ValueError):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # for who meets it in Python
 
     def for_people(self) -> str:
         """Returns the message, followed by the hint where there is one."""

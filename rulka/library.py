@@ -26,7 +26,14 @@ from rulka.datasets.races import RaceDataset
 from rulka.datasets.races import load_races as read_races
 from rulka.datasets.split import Split
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import action_space, observation_space, read_settings, read_track
+from rulka.envs.settings import (
+    KEYWORDS,
+    UnknownKeywordError,
+    action_space,
+    observation_space,
+    read_settings,
+    read_track,
+)
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.evaluation.contest import Driver, race_all
@@ -36,7 +43,11 @@ from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import RaceResult
 from rulka.folders import ENCODER, FRAMES, RACES
 from rulka.params import reference_params, with_given
+from rulka.params.problems import did_you_mean
 from rulka.race_settings import RaceSettings
+from rulka.recordings.errors import RecordingError
+from rulka.recordings.model import Recording
+from rulka.recordings.reader import read_recording as recording_in
 from rulka.registry.kept import find_agent, name_of
 from rulka.tracks.track import Track
 
@@ -137,7 +148,11 @@ class Agent:
         Raises:
             ContractError: if what is seen, or what decisions do, is something else; the message names the keyword.
         """
-        self.check_settings(env.unwrapped.settings)
+        settings = getattr(getattr(env, "unwrapped", None), "settings", None)
+        if not isinstance(settings, RaceSettings):
+            message = f"{self.name} acts in rulka/Race-v0, got {env!r:.80}"
+            raise ContractError(message)
+        self.check_settings(settings)
         return env
 
     def check_settings(self, settings: RaceSettings) -> None:
@@ -159,7 +174,7 @@ def load_agent(name: str | Path = "latest", *, seed: int = 0) -> Agent:
     Raises:
         UserError: if there is none, or it is damaged.
     """
-    return Agent(find_agent(Path(name).as_posix()), seed)
+    return Agent(find_agent(_place("an agent", name).as_posix()), seed)
 
 
 def _contract_of(settings: RaceSettings) -> dict[str, Any]:
@@ -234,7 +249,7 @@ def load_encoder(folder: str | Path = ENCODER) -> ImageEncoder:
     Raises:
         ArtifactError: if it is missing, damaged or no encoder.
     """
-    return ImageEncoder(Path(folder))
+    return ImageEncoder(_place("an encoder", folder))
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -251,7 +266,7 @@ def load_frames(folder: str | Path = FRAMES, split: Split = "train", *, frames: 
     Raises:
         FrameDataError: if the dataset is missing or damaged, or the split is none of these.
     """
-    return FrameDataset(Path(folder), split, frames)
+    return FrameDataset(_place("frames", folder), split, frames)
 
 
 def load_races(folder: str | Path = RACES) -> RaceDataset:
@@ -260,7 +275,28 @@ def load_races(folder: str | Path = RACES) -> RaceDataset:
     Raises:
         RaceDataError: if it is missing or damaged.
     """
-    return read_races(Path(folder))
+    return read_races(_place("races", folder))
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Reads a recording (`.Replay.Gbx`) or a ghost file (`.Ghost.Gbx`) of the games from 2004 to 2020.
+
+    Raises:
+        RecordingError: of a kind that says what is wrong with the file.
+    """
+    try:
+        return recording_in(_place("a recording", path))
+    except RecordingError as error:
+        message = f"{Path(path).name}: {error}"
+        raise type(error)(message, hint=error.hint) from error
+
+
+def _place(what: str, given: str | Path) -> Path:
+    """Returns where something lies."""
+    if not isinstance(given, str | Path) or not str(given):
+        message = f"{what}: expected a name or path, got {given!r:.80}"
+        raise UserError(message)
+    return Path(given)
 
 
 def load_track(name: str | Path | None = None) -> Track:
@@ -338,6 +374,11 @@ def evaluate(
         SettingsError: if a keyword is not known, or out of range.
     """
     params, where = reference_params(), read_track(track)
+    for name in keywords:
+        if name not in KEYWORDS:
+            near = did_you_mean(name, [*KEYWORDS, "num_races", "seed", "track"])
+            message = f"unexpected keyword argument {name!r}{near}"
+            raise UnknownKeywordError(message)
     if isinstance(driver, str | Path) and not is_guest(driver):
         driver = load_agent(driver)
     if isinstance(driver, Agent):

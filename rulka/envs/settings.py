@@ -139,6 +139,9 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
         further: names allowed beside the places.
     """
     given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        message = f"reset options are a mapping, got {given!r:.80}"
+        raise SettingsError(message)
     known = (*Starts._fields, *further)
     unknown = sorted(set(given) - set(known), key=str)
     if unknown:

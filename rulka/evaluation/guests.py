@@ -54,7 +54,11 @@ class Guest:
         if not callable(act):
             message = f"{self.label} cannot drive: {act!r:.80} is no function"
             raise GuestError(message)
-        self.settings = read_settings(None, {**getattr(act, "environment", {}), **(keywords or {})})
+        own = getattr(act, "environment", {})
+        if not isinstance(own, Mapping):
+            message = f"{self.label}.environment holds keywords of its environment by name, got {own!r:.80}"
+            raise GuestError(message)
+        self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
 
@@ -72,8 +76,9 @@ class Guest:
             message = f"{self.label} gave {decided.dtype} of shape {decided.shape}, expected {wanted}"
             raise GuestError(message, hint="It decides for all cars at once, a row for each.")
         low, high = (0, space.num_choices - 1) if is_index else (np.array(space.low), np.array(space.high))
-        if not ((low <= decided) & (decided <= high)).all():  # nor NaN
-            message = f"{self.label} decided {decided.min():g} to {decided.max():g}, expected {low} to {high}"
+        is_right = (low <= decided) & (decided <= high)  # nor NaN
+        if not is_right.all():
+            message = f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}"
             raise GuestError(message)
         return decided.astype(np.int64 if is_index else np.float32)
 

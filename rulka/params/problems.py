@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -49,6 +50,7 @@ def _problem(problem: ErrorDetails, root: type[BaseModel]) -> str:
     if kind in _WORDS:
         return f"{key}{'' if _WORDS[kind].startswith('.') else ' '}{_WORDS[kind]}"
     rule = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    rule = re.sub(r" or instance of \w+", "", rule)  # of a class that is private
     is_shown = kind != "value_error" and not isinstance(value, dict)
     text = f"{rule} (got {value!r:.80})" if is_shown else rule
     return f"{key}: {text}" if key else text

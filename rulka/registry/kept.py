@@ -178,7 +178,7 @@ def find_agent(name: str) -> Path:
         load_artifact(folder, DRIVING_KINDS)
         return folder
     names = [LATEST, PROMOTED, *known]
-    message = f"there is no agent {name!r}{did_you_mean(name, names)}"
+    message = f"there is no agent {name!r}, nor such a folder{did_you_mean(name, names)}"
     raise UnknownAgentError(
         message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents list`."
     )

@@ -296,7 +296,7 @@ def verdict(found: dict[str, Any]) -> str:
         if not any(races["trained_on"] for races in won):
             compared += "; it was trained on none of these tracks"
         return f"{winner} wins. {compared}."
-    return f"Nobody wins: this may be chance. {compared}."
+    return f"Nobody wins: this may be chance. {compared}. More pairs narrow that: `--races`."
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class CompilationNotice(event.Listener):
         if not self._is_told and kernel.py_func.__module__.startswith("rulka.") and kernel.stats.cache_path:
             self._is_told = True
             _LOGGER.warning(
-                "compiling kernels of the simulator: some 20 s, once for each kind of use in a folder; kept in %s",
+                "compiling kernels: some 20 s, once for each kind of use; kept in %s",
                 kernel.stats.cache_path,
             )
 

@@ -106,8 +106,10 @@ class Simulator:
         places = np.empty((4, len(cars)))
         for row, value in zip(places, (along_m, lateral_m, heading_rad, speed_mps), strict=True):
             row[:] = np.broadcast_to(value, (self.num_cars,))[cars]
-        if not np.isfinite(places).all() or (places[0] < 0).any() or (places[0] >= self.track.length_m).any():
-            message = f"cars are placed from 0 to less than {self.track.length_m:g} m, got {places[0].tolist()!r:.120}"
+        wrong_m = places[0][~((places[0] >= 0) & (places[0] < self.track.length_m))]
+        if len(wrong_m) or not np.isfinite(places).all():
+            got = f"along_m {wrong_m[0]:g}" if len(wrong_m) else "a number that is not finite"
+            message = f"cars are placed from 0 to less than {self.track.length_m:g} m along the track, got {got}"
             raise SimulatorError(message)
         if (places[3] < 0).any() or (places[3] > MOST_START_MPS).any():
             message = f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s"

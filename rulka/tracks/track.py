@@ -130,9 +130,8 @@ def load_track(path: Path) -> Track:
         raise TrackError(message) from error
     except _NO_TRACK_FILE as error:
         message = f"{path} is not a readable track file: another kind of file, or damaged"
-        raise TrackError(
-            message, hint="Tracks are the .npz files of data/races/tracks; `rulka track list` shows others."
-        ) from error
+        hint = "Tracks are the .npz files of data/races/tracks, made of recordings; `rulka track list` shows others."
+        raise TrackError(message, hint=hint) from error
     schema = int(fields.pop("schema", -1))
     if schema != SCHEMA_VERSION:
         message = f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again"

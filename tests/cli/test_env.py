@@ -28,7 +28,7 @@ from tests.cli.conftest import call
         ("env train CartPole-v1 --out none/run", "there is no folder none"),
         (
             "env evaluate nowhere",
-            "nowhere holds no complete artifact: the folder is missing\n  `rulka env train`",
+            "nowhere holds no complete agent: the folder is missing\n  `rulka env train`",
         ),
         ("env evaluate nowhere --episodes 0", "--episodes is a whole number from 1"),
         ("env evaluate nowhere --episodes 10001", "--episodes is a whole number from 1 to 10000"),

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_public_names_are_there_and_nothing_heavy_is_loaded_before_they_are_asked_for() -> None:
     assert [name for name in rulka.__all__ if not hasattr(rulka, name)] == []
     assert set(rulka.__all__) <= set(dir(rulka))
+    assert rulka.__version__ == version("rulka")
     assert (Path(rulka.__file__).parent / "py.typed").is_file()
     with pytest.raises(AttributeError, match="no attribute 'load_agents'"):
         _ = rulka.load_agents  # pyright: ignore
@@ -127,7 +129,7 @@ class TestScores:
         [
             (lambda _seen: 0, r"gave int64 of shape \(\), expected whole numbers of shape \(2,\)"),
             (lambda seen: [0.0] * len(seen["floats"]), r"gave float64 of shape \(2,\), expected whole numbers"),
-            (lambda seen: [12] * len(seen["floats"]), "decided 12 to 12, expected 0 to 11"),
+            (lambda seen: [12] * len(seen["floats"]), "decided 12, expected 0 to 11"),
             (lambda _seen: 1 // 0, "failed as it drove: ZeroDivisionError"),
             (7, "7 is no function"),
         ],
@@ -137,7 +139,7 @@ class TestScores:
             rulka.evaluate(act, short_track(), num_races=2)
 
     def test_numbers_are_bounded_too(self) -> None:
-        with pytest.raises(GuestError, match="decided nan to nan"):
+        with pytest.raises(GuestError, match="decided nan, expected"):
             rulka.evaluate(lambda seen: np.full((len(seen["floats"]), 3), np.nan), short_track(), continuous=True)
 
 
@@ -195,3 +197,45 @@ class TestData:
         assert len(rulka.plot_track("copper-oval").axes) == len(rulka.plot_track(track).axes) == 3
         with pytest.raises(rulka.UserError, match="there is no track 'monza'"):
             rulka.load_track("monza")
+
+
+class _WithNumber:
+    """Drives by a function whose `environment` is no mapping."""
+
+    environment = 5
+
+    def __call__(self, seen: dict[str, Any]) -> list[int]:
+        return [0] * len(seen["floats"])
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda: rulka.load_races("data/agent"), "data/agent holds no race dataset: meta.json is of something else"),
+        (lambda: rulka.load_encoder("data/races"), "data/races holds no encoder: meta.json is of something else"),
+        (lambda: rulka.load_encoder("data/none"), "data/none holds no complete encoder: the folder is missing"),
+        (lambda: rulka.load_agent("data/none"), "there is no agent 'data/none', nor such a folder"),
+        (lambda: rulka.load_agent(""), "an agent: expected a name or path, got ''"),
+        (lambda: rulka.load_frames(None), "frames: expected a name or path, got None"),  # pyright: ignore
+        (lambda: rulka.read_recording("params.yaml"), "params.yaml: this is not a Gbx file"),
+        (lambda: rulka.load_agent().check(gymnasium.make("CartPole-v1")), "acts in rulka/Race-v0, got .*CartPole"),
+        (lambda: rulka.evaluate(len, num_race=1), "argument 'num_race'; did you mean num_races?"),
+        (lambda: rulka.evaluate(_WithNumber()), "environment holds keywords of its environment by name, got 5"),
+        (lambda: gymnasium.make("rulka/Race-v0").reset(options=5), "reset options are a mapping, got 5"),  # pyright: ignore
+        (lambda: gymnasium.make("rulka/Race-v0").reset(options={"along_m": -5.0}), "got along_m -5"),
+        (lambda: gymnasium.make("rulka/Race-v0", observation=64), r"observation: must be a valid dictionary \(got 64"),
+    ],
+)
+def test_a_wrong_use_is_one_sentence(use: Callable[[], Any], said: str) -> None:
+    Path("params.yaml").touch()
+    with pytest.raises(ValueError, match=said) as refused:
+        use()
+    hint = getattr(refused.value, "hint", "")
+    assert getattr(refused.value, "__notes__", []) == ([hint] if hint else [])
+
+
+def test_a_file_that_hides_rulkas_models_is_named(tmp_path: Path) -> None:
+    (tmp_path / "models.py").touch()
+    (tmp_path / "mine.py").write_text("import rulka\nrulka.load_agent()\n")
+    answer = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "models.py where Rulka's package `models` should be: rename that file" in answer.stderr

@@ -245,7 +245,7 @@ def _meta(files: dict[str, bytes], **changes: Any) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda files: {"agent.json": b"{}"}, "holds no complete artifact: meta.json is missing"),
+        (lambda files: {"agent.json": b"{}"}, "holds no complete agent: meta.json is missing"),
         (lambda files: {META_FILE: files[META_FILE]}, "weights.safetensors cannot be read"),
         (lambda files: files | {META_FILE: files[META_FILE][:99]}, "meta.json cannot be read"),
         (lambda files: files | {WEIGHTS_FILE: files[WEIGHTS_FILE][:-1] + b"x"}, "weights.safetensors is damaged"),
