@@ -85,8 +85,9 @@ def __getattr__(name: str) -> Any:
 def _refuse_other_models() -> None:
     """Raises ImportError where a file beside somebody's script hides the package `models` that lies beside this one."""
     found = find_spec("models")
-    places = map(Path, (found and found.submodule_search_locations) or ())
-    if Path(__file__).parents[1] / "models" not in places:
+    # Resolved, for a project links to the packages that made it.
+    places = [Path(place).resolve() for place in (found and found.submodule_search_locations) or ()]
+    if Path(__file__).resolve().parents[1] / "models" not in places:
         message = f"Python finds {found and found.origin} where Rulka's package `models` should be: rename that file"
         raise ImportError(message)
 

@@ -6,7 +6,7 @@ They are read as they were driven; nobody races for a page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +28,6 @@ SAMPLE_MS = 50
 AGENT, RECORDING, DEMONSTRATION = "agent", "recording", "demonstration"
 MOST = {RECORDING: 8, DEMONSTRATION: 3}
 """The fastest so many of a kind are shown on a track; of the others all."""
-
-
 HUES = {"agent": 0, "cloned": 2, REFERENCE: 6}
 """Of contestants' keys, blue, green and grey among the pages' hues; other algorithms are orange and pink."""
 
@@ -77,9 +75,8 @@ def known_laps() -> list[Lap]:
     return found
 
 
-def hues_of(laps: Iterable[Lap]) -> list[int]:
+def hues_of(laps: Sequence[Lap]) -> list[int]:
     """Returns places in the pages' list of hues: of contestants as in the report, of other laps those that are left."""
-    laps = list(laps)
     keys = [lap.race_id.removesuffix(f"-{lap.uid}") if lap.kind == AGENT else lap.kind for lap in laps]
     others = sorted({key for lap, key in zip(laps, keys, strict=True) if lap.kind == AGENT} - set(HUES))
     hues = HUES | {key: (1, 3)[place % 2] for place, key in enumerate(others)}

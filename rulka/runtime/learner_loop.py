@@ -311,7 +311,7 @@ class LearnerLoop:
 
     def _show(self, bar: Progress, num_taken: int) -> None:
         train, state = self.spec.train, self.state
-        if state.env_steps and (state.cpu_seconds or not train.max_cpu_minutes):  # these are counted at reports alone
+        if state.env_steps and (state.cpu_seconds or not train.max_cpu_minutes):  # CPU time is counted by reports
             share = self._budget_share()  # of whichever limit comes first
             bar.total = min(train.max_env_steps, state.env_steps / share)
             bar.is_estimate = bar.total < train.max_env_steps

@@ -217,7 +217,7 @@ class _WithNumber:
         (lambda: rulka.load_agent("data/none"), "there is no agent 'data/none', nor such a folder"),
         (lambda: rulka.load_agent(""), "an agent: expected a name or path, got ''"),
         (lambda: rulka.load_frames(None), "frames: expected a name or path, got None"),  # pyright: ignore
-        (lambda: rulka.read_recording("params.yaml"), "params.yaml: this is not a Gbx file"),
+        (lambda: rulka.read_recording("data/races/meta.json"), "meta.json: this is not a Gbx file"),
         (lambda: rulka.load_agent().check(gymnasium.make("CartPole-v1")), "acts in rulka/Race-v0, got .*CartPole"),
         (lambda: rulka.evaluate(len, num_race=1), "argument 'num_race'; did you mean num_races?"),
         (lambda: rulka.evaluate(_WithNumber()), "environment holds keywords of its environment by name, got 5"),
@@ -227,7 +227,6 @@ class _WithNumber:
     ],
 )
 def test_a_wrong_use_is_one_sentence(use: Callable[[], Any], said: str) -> None:
-    Path("params.yaml").touch()
     with pytest.raises(ValueError, match=said) as refused:
         use()
     hint = getattr(refused.value, "hint", "")
@@ -237,5 +236,10 @@ def test_a_wrong_use_is_one_sentence(use: Callable[[], Any], said: str) -> None:
 def test_a_file_that_hides_rulkas_models_is_named(tmp_path: Path) -> None:
     (tmp_path / "models.py").touch()
     (tmp_path / "mine.py").write_text("import rulka\nrulka.load_agent()\n")
-    answer = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    drive = [sys.executable, "mine.py"]
+    answer = subprocess.run(drive, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "models.py where Rulka's package `models` should be: rename that file" in answer.stderr
+    (tmp_path / "models.py").unlink()
+    (tmp_path / "models").symlink_to(Path(rulka.__file__).parents[1] / "models")  # as in a project
+    answer = subprocess.run(drive, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "UnknownAgentError" in answer.stderr or "ArtifactError" in answer.stderr
