@@ -152,7 +152,7 @@ def decisions(params: Params, num_cars: int, device: torch.device) -> Variants:
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     algorithms: tuple[Algorithm, ...] = ("ppo", "iqn")
     for algorithm in algorithms:
-        for precision in (*PRECISIONS, "measured"):
+        for precision in (*PRECISIONS, "auto"):
             actor = make_actor(agent_spec(params, algorithm, precision), 0, device)
             actor.set_moment(AFTER_WARMUP)
 

@@ -43,7 +43,7 @@ from rulka.tracks.generate import generate_track
 NUM_NODES = 2
 STORE_MB = 400
 PARTS = ("learner", "collectors", "daemons")
-PLAIN = {"precision": "float32"}
+PLAIN = {"order": "free", "precision": "float32"}
 LIMIT_S = 300.0
 _TITLE = "ray::RemoteCollector"
 

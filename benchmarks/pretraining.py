@@ -28,10 +28,10 @@ from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.datasets.frames import Batch, FrameDataset, Images
-from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, upload, wait_for
+from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, wait_for
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
-from rulka.pretraining.fit import Lessons, choose_precision, fit
+from rulka.pretraining.fit import Lessons, fit
 from rulka.pretraining.objectives import OBJECTIVES, Objective, build_objective
 from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
@@ -90,8 +90,7 @@ def rounds_of(way: Way) -> dict[str, Round]:
         return iterate(seed=0, epoch=next(epochs), batch_size=params.batch_size)
 
     first = next(read())
-    precision = choose_precision(params.precision, network, lambda: loss(upload(first, device)))
-    once = params.model_copy(update={"epochs": 1, "precision": precision})
+    once = params.model_copy(update={"epochs": 1})
 
     def learn(batches: Callable[[], Iterator[Any]]) -> int:
         lessons = Lessons(lambda _: itertools.islice(batches(), NUM_BATCHES), loss, lambda: None)

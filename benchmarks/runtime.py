@@ -179,7 +179,7 @@ def together(
 ) -> dict[str, Any]:
     """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
     limits = {"max_env_steps": NEVER, "max_minutes": (seconds + (STARTUP_S if num_collectors else 0.0)) / 60.0}
-    few = {"num_checks": 1, "check_races": 1, "final_check_races": 1, "checkpoint_s": 1e9}
+    few = {"order": "free", "num_checks": 1, "check_races": 1, "final_check_races": 1, "checkpoint_s": 1e9}
     train = params.train.model_copy(update={"num_collectors": num_collectors, **limits, **few})
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder), device)
@@ -226,7 +226,13 @@ def inference(
         seconds: to measure, after every collector has filled a block.
         device: of central inference.
     """
-    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, "inference": place}
+    update = {
+        "order": "free",
+        "num_collectors": 4,
+        "cars_per_collector": num_cars,
+        "block_steps": 16,
+        "inference": place,
+    }
     params = params.model_copy(update={"train": params.train.model_copy(update=update)})
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params, track, "iqn", Path(folder), device)

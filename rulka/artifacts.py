@@ -152,13 +152,13 @@ class _Training(BaseModel):
     last_check: _Check = _Check()
     record_s: FiniteFloat | None = None
     returns: list[FiniteFloat] = []
+    repeats: str = ""
 
 
 class _Provenance(BaseModel):
     parameters: dict[str, dict[str, Any]] = {}
     params_sha256: str = ""
     inputs_sha256: dict[str, str] = {}
-    created: str = ""
     training: _Training = _Training()
 
 
@@ -365,10 +365,11 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
         message = f"{path.as_posix()} is damaged: its SHA-256 is not the weights_sha256 in the metadata"
         raise ArtifactError(message, hint=hint)
     try:
-        tensors = safetensors.torch.load(weights)
+        loaded = safetensors.torch.load(weights)
     except SafetensorError as error:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
+    tensors = {name: loaded[name] for name in sorted(loaded)}  # the library hands them over in any order
     for name, tensor in tensors.items():
         is_weight = tensor.is_floating_point() and bool((tensor.abs() <= LARGEST_WEIGHT).all())
         if tensor.ndim and not is_weight:  # a single number counts batches

@@ -230,6 +230,11 @@ def wait_for(device: torch.device) -> None:
 # There and back -------------------------------------------------------------------------------------------------------
 
 
+def has_bfloat16(gpu: torch.device) -> bool:
+    """Whether a GPU has instructions for it."""
+    return gpu.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def has_pinned_copies(device: torch.device) -> bool:
     """Whether copies to a device go on beside the CPU's work where they come from pinned memory."""
     return device.type == "cuda"

@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,8 @@ def provenance(stage: str | None, sections: Mapping[str, BaseModel], inputs: Map
 
     Returns:
         Plain JSON: `parameters`, `params_sha256`, `inputs_sha256`, `code_sha256` (of the stage's code), `commit`,
-        `is_dirty` (see `is_dirty`; both None outside a repository), `versions` and `created` (UTC).
+        `is_dirty` (see `is_dirty`; both None outside a repository) and `versions`. No time: an output that is made
+        again is to be the same.
     """
     parameters = {name: section.model_dump(mode="json") for name, section in sections.items()}
     return {
@@ -45,7 +45,6 @@ def provenance(stage: str | None, sections: Mapping[str, BaseModel], inputs: Map
         "commit": current_commit(),
         "is_dirty": is_dirty(),
         "versions": library_versions(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -29,6 +29,8 @@ Several = Annotated[int, Field(ge=1, le=10_000)]
 GroupSize = Annotated[int, Field(ge=2, le=1000)]
 """Races that are compared with each other."""
 Processes = Annotated[int, Field(ge=0, le=256)]
+Slots = Annotated[int, Field(ge=1, le=64)]
+"""Blocks of experience that lie in memory for one process."""
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 RaceSeconds = Annotated[float, Field(gt=0.0, le=3600.0)]
 LateralM = Annotated[float, Field(ge=0.0, le=100.0)]
@@ -37,6 +39,7 @@ MOST_START_MPS = 300.0
 StartSpeedMps = Annotated[float, Field(ge=0.0, le=MOST_START_MPS)]
 AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+TAKE_FREE = "no run of it repeats, so set train.order to free"
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
 
 

@@ -220,7 +220,10 @@ class TestCluster:
     @pytest.fixture
     def asked_for(self) -> None:
         text = (ROOT / "params.yaml").read_text(encoding="utf-8")
-        Path("params.yaml").write_text(text.replace("  cluster: none ", "  cluster: ray "), encoding="utf-8")
+        Path("params.yaml").write_text(
+            text.replace("  cluster: none ", "  cluster: ray ").replace("  order: exact ", "  order: free "),
+            encoding="utf-8",
+        )
 
     def test_asked_for_it_is_missed_until_somebody_is_there(
         self, asked_for: None, monkeypatch: pytest.MonkeyPatch

@@ -20,15 +20,15 @@ from models.torso import ActingHead, Torso
 from rulka.actions import Choices
 from rulka.agents.distributions import distribution_of
 from rulka.agents.networks import BuildNetwork, build_actor_critic, by_place
-from rulka.agents.precision import ActingPrecision, Precision, faster_precision
+from rulka.agents.precision import ActingPrecision, Precision, chosen_precision
 from rulka.agents.quantisation import check_int8
 from rulka.agents.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.artifacts import Artifact
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.schedule import Moment
 
-LEAST_CARS_MEASURED = 8
-"""With fewer cars in a batch float32 is always taken: there is next to nothing to gain."""
+LEAST_CARS_IN_BFLOAT16 = 8
+"""With fewer cars in a batch "auto" is float32: there is next to nothing to gain."""
 
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
@@ -37,12 +37,12 @@ class NetworkActor(ABC, Generic[NetworkT]):
     """What the actors of all algorithms share; see `rulka.agents.spec.Actor`.
 
     A precision that is named is that of torch, to the bit; in "int8" what can be is integers, and the rest float32.
-    "measured" is float32 by ONNX Runtime; or bfloat16 by torch where a batch of `LEAST_CARS_MEASURED` takes it a tenth
-    less time.
+    "auto" is bfloat16 by torch for a batch of `LEAST_CARS_IN_BFLOAT16` where the device has instructions for it, and
+    float32 by ONNX Runtime otherwise.
 
     Attributes:
         network: the float32 network; its weights change by `load_network` alone.
-        precision: what is used; "measured" until the first batch that is large enough to tell.
+        precision: that was asked for.
     """
 
     def __init__(self, spec: AgentSpec, network: NetworkT, seed: int, device: torch.device) -> None:
@@ -57,7 +57,7 @@ class NetworkActor(ABC, Generic[NetworkT]):
             check_int8(self.network)
         self._device, self._generators = device, Generators(device, seed)
         self._moment = Moment(0)
-        self._is_prepared = self.precision in ("measured", "int8") and can_prepare(self.network)
+        self._is_prepared = self.precision in ("auto", "int8") and can_prepare(self.network)
         self._prepared: PreparedNetwork | None = None
         self._scales: Scales | None = None
         self._copy: NetworkT | None = None
@@ -93,13 +93,8 @@ class NetworkActor(ABC, Generic[NetworkT]):
 
     def _outputs(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [N, L, H, W] uint8 and raw floats [N, F], on the device, to what deciding takes [N, ...]."""
-        if self.precision == "measured" and len(floats) >= LEAST_CARS_MEASURED:
-            self.precision = faster_precision(lambda each: self._run(each, image, floats), self._device)
-        return self._run(self.precision, image, floats)
-
-    def _run(self, precision: Precision | ActingPrecision, image: Tensor, floats: Tensor) -> Tensor:
-        if not self._is_prepared or precision == "bfloat16":
-            network = self._in_torch(precision)
+        if not self._is_prepared or self._precision_for(len(floats)) == "bfloat16":
+            network = self._in_torch(len(floats))
             with torch.inference_mode():
                 return self._outputs_of(network, image, floats)
         if self._prepared is None:
@@ -109,8 +104,15 @@ class NetworkActor(ABC, Generic[NetworkT]):
             self._prepared = PreparedNetwork(self.network, head, self._scales)
         return self._prepared(image, floats)
 
-    def _in_torch(self, precision: Precision | ActingPrecision) -> NetworkT:
-        """Returns the network by which torch computes in a precision."""
+    def _precision_for(self, num_cars: int) -> Precision | ActingPrecision:
+        """Returns what is used for a batch."""
+        if self.precision != "auto":
+            return self.precision
+        return chosen_precision("auto", self._device) if num_cars >= LEAST_CARS_IN_BFLOAT16 else "float32"
+
+    def _in_torch(self, num_cars: int) -> NetworkT:
+        """Returns the network by which torch computes for a batch."""
+        precision = self._precision_for(num_cars)
         if precision not in ("bfloat16", "float16"):
             return self.network
         if self._copy is None:

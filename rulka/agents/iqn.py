@@ -105,7 +105,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._self_loss = FIRST_SELF_LOSS
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self._latest: Sample | None = None
-        self.precision = self._chosen_precision(params.batch_size)
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the online and the target network."""
@@ -354,11 +353,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self.target.load_state_dict(state["target"])
         self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
         self._self_loss = SelfLoss(*state["self_loss"])
-
-    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        tau = self._tau_choosing if self.network.embedding_at == "hidden" else self._tau_choosing.expand(len(image), -1)
-        action = torch.zeros(len(image), *self._chunk_shape, dtype=torch.int64, device=self._device)
-        return quantiles_of(self.network, image, floats, tau, action)
 
 
 # Mini-races -----------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
         # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
         advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
         with torch.inference_mode():
-            value = self._in_torch(self.precision)(image, floats, self._tau).value
+            value = self._in_torch(len(floats))(image, floats, self._tau).value
         centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
         if self._chunk_shape:
             best = centred.amax(dim=2, keepdim=True)
@@ -100,7 +100,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
 
     def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns the log-probabilities [N, A] of the cloned policy, or [N, K A]."""
-        guide = self._in_torch(self.precision).guide
+        guide = self._in_torch(len(floats)).guide
         assert guide is not None, "parameters make sure of that"
         with torch.inference_mode():
             return guide.log_probs(image, floats)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from models.torso import Torso
 from rulka.agents.params import ByPartParams
-from rulka.agents.precision import Precision, autocast, faster_precision
+from rulka.agents.precision import Precision, chosen_precision
 from rulka.agents.ranks import ALONE, Ranks, seed_of_rank
 from rulka.agents.spec import AgentError, AgentSpec, SettingsT
 from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
@@ -26,14 +26,11 @@ from rulka.schedule import Moment, Schedule
 
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
-ROWS_TO_MEASURE = 512
-"""Most rows of the batch by which "measured" precisions are timed."""
-
 
 class Learner(ABC, Generic[SettingsT, NetworkT]):
     """Turns blocks of experience into new weights.
 
-    What derives from it makes `_optimizer`, of the groups of `_rates`, and sets `precision` when it is complete.
+    What derives from it makes `_optimizer`, of the groups of `_rates`.
 
     Attributes:
         OWN_STATE: names in `state_dict` of what may differ between ranks; everything else is the same for all.
@@ -46,7 +43,6 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
     OWN_STATE: ClassVar[tuple[str, ...]] = ("generator", "device_generator", "num_env_steps")
 
     _optimizer: torch.optim.Optimizer
-    precision: Precision
 
     def __init__(
         self,
@@ -56,7 +52,7 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
         seed: int = 0,
         device: torch.device = CPU,
     ) -> None:
-        """Prepares all but the optimizer and the precision.
+        """Prepares all but the optimizer.
 
         Args:
             spec: of the agent.
@@ -71,6 +67,7 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
         self._spec, self._params, self._seed, self._device = spec, spec.settings, seed, device
         self._budget_share, self._env_steps_elsewhere = 0.0, 0
         self._ranks: Ranks = ALONE
+        self.precision: Precision = chosen_precision(spec.precision, device)
         self._generators = Generators(device, seed)
         self._average = RunningAverage(network, spec.settings.racer_tau)
         self._rates = PartRates(network, parts, spec.settings.rate_of)
@@ -181,26 +178,6 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
     @abstractmethod
     def forget_experience(self) -> None:
         """Resumes without experience, which is gathered anew."""
-
-    def _chosen_precision(self, batch_size: int) -> Precision:
-        """Returns the precision that the spec names, or the faster one for such batches if that is to be measured."""
-        if self._spec.precision != "measured":
-            return self._spec.precision
-        rows = min(ROWS_TO_MEASURE, batch_size)
-        image = torch.zeros((rows, *self._spec.observation.image_shape), dtype=torch.uint8, device=self._device)
-        floats = self.network.float_mean.expand(rows, -1)
-
-        def run(precision: Precision) -> None:
-            with autocast(precision, self._device):
-                outputs = self._typical_outputs(image, floats)
-            outputs.sum().backward()
-            self._optimizer.zero_grad(set_to_none=True)
-
-        return faster_precision(run, self._device)
-
-    @abstractmethod
-    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Runs the forward pass of a gradient step on images [B, L, H, W] and floats [B, F], to be timed."""
 
 
 class PartRates:

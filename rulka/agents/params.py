@@ -12,6 +12,7 @@ from rulka.agents.network_params import CloneShape, NetworkParams
 from rulka.schedule import Schedule
 from rulka.section import (
     MOST,
+    TAKE_FREE,
     BatchSize,
     Count,
     GroupSize,
@@ -156,6 +157,7 @@ class Beside(NamedTuple):
         decision_ms: how long a decision lasts, repeats included.
         num_learners: that learn as one.
         acting_precision: `train.acting_precision`.
+        is_exact: whether `train.order` is.
     """
 
     name: Algorithm
@@ -164,6 +166,7 @@ class Beside(NamedTuple):
     decision_ms: int
     num_learners: int
     acting_precision: str | None
+    is_exact: bool = False
 
 
 RacerTau = Annotated[
@@ -619,6 +622,8 @@ class PqlParams(OffPolicyParams):
         if beside.acting_precision is not None:
             acting = f"train.acting_precision is {beside.acting_precision}"
             yield f"{acting}, and pql acts in train.precision: set it to null"
+        if self.policy_process and beside.is_exact:
+            yield f"pql.policy_process has two processes learn, each as fast as it is: {TAKE_FREE}"
         if beside.network.actions_per_decision > 1:
             yield (
                 "pql rates single actions: set network.actions_per_decision to 1, or train.algorithm and "

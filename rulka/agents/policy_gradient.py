@@ -89,7 +89,6 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         self._first = self._as_it_is()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._waiting = self._make_waiting()
-        self.precision = self._chosen_precision(self._params.batch_size)
 
     @abstractmethod
     def _make_waiting(self) -> WaitingT:
@@ -251,10 +250,6 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         first = self._first
         assert first is not None
         return self._in_parts(lambda seen, beside: first.decide(first.encode(seen), beside).outputs, image, floats)
-
-    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        decided = self.network(image, floats)
-        return decided.outputs.sum() + decided.value.sum()
 
 
 class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):

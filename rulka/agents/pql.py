@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -90,7 +89,6 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         torso = [group for group in self._rates.groups if group["part"] in SEEING]
         critics = {"part": "critics", "params": [*self.critics.parameters()]}
         self._optimizer = torch.optim.Adam([*torso, critics], lr=0.0, eps=ADAM_EPSILON, foreach=True)
-        self.precision = self._chosen_precision(params.batch_size)
         self.num_critic_updates, self._num_start_steps = 0, params.start_steps
         self.policy = PolicyHalf(parts, params, self.precision)
         self._other: OtherHalf | None = None
@@ -240,9 +238,6 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         state = self.network.state(image, floats)
         return self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
 
-    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        return self._rate(image, floats).values
-
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients and weights, by tags; changes nothing."""
         return super().inspect() | (inspect_training(self.network, self.policy.optimizer) if self.version else {})
@@ -285,8 +280,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             "is_encoder_as_given": self._is_encoder_as_given,
         }
         seed = self._seed + self.policy.num_updates
-        spec = replace(self._spec, precision=self.precision)
-        return partial(PolicyElsewhere, spec, seed, self._device, _copied_to_host(state))
+        return partial(PolicyElsewhere, self._spec, seed, self._device, _copied_to_host(state))
 
     def own_tensors(self) -> dict[str, Tensor]:
         """Returns torso and critics."""

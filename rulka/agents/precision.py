@@ -1,18 +1,17 @@
-"""Precisions, which one is faster here, and malloc's thresholds: facts of the machine, measured at start."""
+"""Precisions, what a processor has instructions for, and malloc's thresholds."""
 
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
 
-from rulka.device import wait_for
+from rulka.device import has_bfloat16
 
-Precision = Literal["measured", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16"]
 ActingPrecision = Literal["float32", "bfloat16", "float16", "int8"]
 """In which actors may be told to compute, on weights that are published in it."""
 
@@ -57,23 +56,12 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
         yield
 
 
-NUM_TRIES = 3
+def chosen_precision(asked: Precision, device: torch.device) -> Precision:
+    """Returns what was asked for, where "auto" is bfloat16 if the device has instructions for it, and float32 if not.
 
-
-def faster_precision(run: Callable[[Precision], object], device: torch.device) -> Precision:
-    """Times `run("float32")` against `run("bfloat16")`, alternating, and returns the faster of the two.
-
-    Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy. Where a processor has
-    no instructions for it nothing is run: what torch does in their place takes many times as long as float32.
+    What the device is decides, and no clock: equal processors choose alike. docs/performance.md has the rates.
     """
-    if device.type == "cpu" and not has_instructions("bfloat16"):
-        return "float32"
-    best_s: dict[Precision, float] = {"float32": float("inf"), "bfloat16": float("inf")}
-    for attempt in range(NUM_TRIES + 1):
-        for precision in best_s:
-            start_s = time.perf_counter()
-            run(precision)
-            wait_for(device)
-            if attempt:
-                best_s[precision] = min(best_s[precision], time.perf_counter() - start_s)
-    return "bfloat16" if best_s["bfloat16"] < 0.9 * best_s["float32"] else "float32"
+    if asked != "auto":
+        return asked
+    is_fast = has_instructions("bfloat16") if device.type == "cpu" else has_bfloat16(device)
+    return "bfloat16" if is_fast else "float32"

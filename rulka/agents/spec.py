@@ -51,7 +51,7 @@ class AgentSpec(Generic[SettingsT]):
         actions: what decisions are: A actions in each of K places, or numbers.
         normalisation: of the floats; becomes part of the network.
         decision_ms: how long a decision lasts.
-        precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
+        precision: in which the body of the networks computes; see `chosen_precision`.
         acting_precision: in which versions of the weights come to an actor, see `rulka.agents.quantisation`, and in
             which it computes; None takes versions in float32 and computes in `precision`.
     """
@@ -64,7 +64,7 @@ class AgentSpec(Generic[SettingsT]):
     actions: ActionSpace
     normalisation: Normalisation
     decision_ms: int = 50
-    precision: Precision = "measured"
+    precision: Precision = "auto"
     acting_precision: ActingPrecision | None = None
 
     @property

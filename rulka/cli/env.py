@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +51,8 @@ def train(
     from rulka.device import use_device
     from rulka.envs.episodes import read_facts
     from rulka.presets import environment_params
+    from rulka.runtime.live import METRICS_FILE
+    from rulka.runtime.metrics_log import read_metrics
     from rulka.training.any_environment import train_in_environment
 
     import_from_here()
@@ -65,7 +67,8 @@ def train(
     if out is not None:
         with filled_folder(out) as beside:
             write_artifact(beside, agent)
-    _report(out or folder, agent, agent.provenance["training"]["returns"], as_json=as_json)
+    measured = {name: read_metrics(folder / METRICS_FILE)[-1][name] for name in ("minutes", "cpu_minutes")}
+    _report(out or folder, agent, agent.provenance["training"]["returns"], measured, as_json=as_json)
 
 
 def evaluate(
@@ -97,7 +100,7 @@ def evaluate(
     agent = load_environment_agent(folder)
     num_episodes = episodes or len(agent.provenance["training"]["returns"])
     returns = race_in_environment(agent, num_episodes, seed, use_device(device))
-    _report(folder, agent, returns, as_json=as_json)
+    _report(folder, agent, returns, {}, as_json=as_json)
 
 
 def _overlay(setting: str) -> dict[str, Any]:
@@ -117,8 +120,10 @@ def _overlay(setting: str) -> dict[str, Any]:
     return reduce(lambda inner, name: {name: inner}, reversed(names), value)
 
 
-def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json: bool) -> None:
-    """Prints what an agent's episodes came to."""
+def _report(
+    folder: Path, agent: Artifact, returns: Sequence[float], measured: Mapping[str, float], *, as_json: bool
+) -> None:
+    """Prints what an agent's episodes came to, and what was measured of its training."""
     import numpy as np
 
     from rulka.statistics import interquartile_mean
@@ -132,7 +137,8 @@ def _report(folder: Path, agent: Artifact, returns: Sequence[float], *, as_json:
         "mean_return": float(values.mean()),
         "iqm_return": float(interquartile_mean(values[:, None])),
         "std_return": float(values.std()),
-        **{name: training[name] for name in ("env_steps", "weights_of_env_steps", "minutes", "cpu_minutes")},
+        **{name: training[name] for name in ("env_steps", "weights_of_env_steps")},
+        **measured,
         "folder": folder.as_posix(),
     }
     lines = [f"{name:22}{f'{value:.2f}' if isinstance(value, float) else value}" for name, value in found.items()]

@@ -129,22 +129,39 @@ def population(file: Path, /, page: Path | None = None, as_json: AsJson = False)
     report([each.to_json() for each in ended], lambda: format_standings(ended), as_json)
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(repeat: str | None = None, as_json: AsJson = False) -> None:
     """Check this machine and folder, and say what to do; exit status 1 where something is wrong.
 
     What cannot be looked at is said and ends nothing.
 
-    Example: `rulka doctor --json`
+    Example: `rulka doctor --repeat train`
 
     Args:
+        repeat: a stage to do again, in runs/repeated/, whose output has to be the same as the one in data/.
         as_json: print one JSON object.
     """
     from rulka.doctor import State, examine
 
+    if repeat is not None:
+        _repeat(repeat, as_json)
+        return
     findings = examine()
     found = {finding.name: finding.to_json() for finding in findings}
     report(found, lambda: "\n".join(finding.describe() for finding in findings), as_json)
     if any(finding.state is State.WRONG for finding in findings):
+        sys.exit(EXIT_USER_ERROR)
+
+
+def _repeat(stage: str, as_json: bool) -> None:
+    from rulka.study.repeat import repeat_stage
+
+    with lines_aside(as_json):
+        found = repeat_stage(stage, say)
+    same = f"{found.out.as_posix()} repeats: {found.num_files} files are the same"
+    lines = [f"{found.out.as_posix()} does not repeat, see {found.folder.as_posix()}", *found.differences]
+    values = {"repeats": not found.differences, "num_files": found.num_files, "differences": found.differences}
+    report(values, lambda: "\n".join(lines) if found.differences else same, as_json)
+    if found.differences:
         sys.exit(EXIT_USER_ERROR)
 
 

@@ -1,30 +1,29 @@
 """All trainings that there are traces of, their curves, and those that run now.
 
-    runs/**/metrics.jsonl                               of trainings by the stage and in other environments
-    runs/experiments/<stage>-<key>/data/agent/          of experiments, whose runs are removed when they are done
+    runs/**/metrics.jsonl                               of trainings by the stage, in experiments, in other environments
     data/agent/, data/agent/compared/*, data/agents/*   of agents, whose runs may be long gone
 
-An agent's log is a copy of its run's, so that both are one run here.
+An agent's log is that of its run without times, so that both are one run here.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rulka.artifacts import ArtifactError, read_meta
 from rulka.dashboard.live import MetricsReader, cars_on_page, read_live, track_of, track_outline
 from rulka.errors import UserError
 from rulka.folders import AGENT, COMPARED, KEPT_AGENTS, RUNS, TRAINING_LOG
 from rulka.runtime.live import METRICS_FILE
 
 FIND_EVERY_S = 3.0
-HEAD_BYTES = 400
-"""Of a log's beginning: what two trainings do not have in common, as times are in it."""
 AXES = {"env_steps": "environment steps", "minutes": "minutes", "cpu_minutes": "minutes of processor time"}
 MAIN = {
     "finish_rate": ("races finished (share)", "Of the last training races, which explore and may start anywhere."),
@@ -92,25 +91,18 @@ class Runs:
             return sorted(self._logs.values(), key=lambda log: -log.written_s)
 
     def _find(self) -> Iterator[Log]:
-        seen: set[bytes] = set()
         for path in self._paths():
-            try:
-                with path.open("rb") as file:
-                    head = file.read(HEAD_BYTES)
-                written_s = path.stat().st_mtime
-            except FileNotFoundError:
-                continue
-            if head and head in seen:
-                continue
-            seen.add(head)
-            yield Log(path.parent.as_posix(), _label(path, self._folder), path, written_s)
+            with suppress(FileNotFoundError):
+                yield Log(path.parent.as_posix(), _label(path, self._folder), path, path.stat().st_mtime)
 
     def _paths(self) -> list[Path]:
-        paths = sorted(self._folder.rglob(METRICS_FILE)) + sorted(self._folder.rglob(TRAINING_LOG))
+        """Returns the logs of runs, and of agents whose runs are not there any more."""
+        runs, handed_on = sorted(self._folder.rglob(METRICS_FILE)), sorted(self._folder.rglob(TRAINING_LOG))
         if self._with_agents:
             agents = [AGENT, *sorted((AGENT / COMPARED).glob("*/")), *sorted(KEPT_AGENTS.glob("*/"))]
-            paths += [path for folder in agents if (path := folder / TRAINING_LOG).is_file()]
-        return paths
+            handed_on += [path for folder in agents if (path := folder / TRAINING_LOG).is_file()]
+        there = {path.parent.name for path in runs}
+        return runs + [path for path in handed_on if _run_of(path.parent) not in there]
 
     def log(self, key: str) -> Log:
         """Returns one training.
@@ -199,6 +191,13 @@ class Runs:
     def is_running(self, log: Log) -> bool:
         """Whether a training is at work."""
         return read_live(log.folder).is_running
+
+
+def _run_of(agent: Path) -> str | None:
+    """Returns the name of the run that an agent came of; None where its metadata do not say."""
+    with suppress(ArtifactError):
+        return read_meta(agent, kind="agent")["provenance"]["training"].get("run")
+    return None
 
 
 def _label(path: Path, runs: Path) -> str:

@@ -113,7 +113,9 @@ class Params(AlgorithmSections, _StageSections):
         train, network, parts = self.train, self.network, self.transfer.of(name)
         repeats, group_size = section.action_repeat, section.races_per_start
         decision_ms = self.actions.ticks_per_action * repeats * TICK_MS
-        yield from section.impossible(Beside(name, network, parts, decision_ms, train.learners, train.acting_precision))
+        is_exact = train.order == "exact"
+        beside = Beside(name, network, parts, decision_ms, train.learners, train.acting_precision, is_exact)
+        yield from section.impossible(beside)
         yield from parts.impossible(name, network, self.clone.shape)
         if repeats > 1 and network.actions_per_decision > 1:
             yield (

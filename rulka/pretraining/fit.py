@@ -7,22 +7,20 @@ often changed back.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.device import BatchT, device_of, state_on_host, upload, upload_ahead
+from rulka.agents.precision import Precision, autocast, chosen_precision
+from rulka.device import BatchT, device_of, state_on_host, upload_ahead
 from rulka.errors import UserError
 from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
@@ -58,15 +56,11 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the frames gave; `validation_loss` is None where nothing is held out.
-
-    `seconds` are those of its batches, of validation and of the judge.
-    """
+    """What one pass over the frames gave; `validation_loss` is None where nothing is held out."""
 
     epoch: int
     train_loss: float
     validation_loss: float | None
-    seconds: float
 
     def to_json(self) -> dict[str, float | int | None]:
         """Returns plain JSON, which knows no NaN: a loss that was none becomes null."""
@@ -90,10 +84,9 @@ class History:
         num_batches: of the epoch under way.
         num_frames: of the epoch under way.
         loss_sum: of its frames.
-        epoch_seconds: of the epoch under way.
     """
 
-    precision: Precision = "measured"
+    precision: Precision = "auto"
     epochs: list[Epoch] = field(default_factory=list)
     best_epoch: int = -1
     best_rank: tuple[float, ...] = ()
@@ -105,17 +98,11 @@ class History:
     num_batches: int = 0
     num_frames: int = 0
     loss_sum: float = 0.0
-    epoch_seconds: float = 0.0
 
     @property
     def best(self) -> Epoch:
         """The epoch whose weights are kept."""
         return self.epochs[self.best_epoch]
-
-    @property
-    def seconds(self) -> float:
-        """Of all epochs together, however often training was stopped in between."""
-        return sum(epoch.seconds for epoch in self.epochs)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON of what became of it."""
@@ -123,7 +110,6 @@ class History:
             "best_epoch": self.best_epoch,
             "stopped": self.stopped,
             "precision": self.precision,
-            "seconds": round(self.seconds, 1),
             "epochs": [epoch.to_json() for epoch in self.epochs],
         }
 
@@ -150,8 +136,8 @@ class History:
             network: that was trained.
         """
         train_loss = self.loss_sum / self.num_frames
-        self.epochs.append(Epoch(len(self.epochs), train_loss, validation_loss, round(self.epoch_seconds, 3)))
-        self.num_batches, self.num_frames, self.loss_sum, self.epoch_seconds = 0, 0, 0.0, 0.0
+        self.epochs.append(Epoch(len(self.epochs), train_loss, validation_loss))
+        self.num_batches, self.num_frames, self.loss_sum = 0, 0, 0.0
         judged_loss = train_loss if validation_loss is None else validation_loss
         rank = (0.0, -judged_loss) if rank is None else (1.0, *rank)
         weights = network.state_dict()
@@ -218,13 +204,11 @@ def fit(
         network.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, eps=1e-6
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(params.epochs * steps_per_epoch))
-    done = History()
+    done = History(chosen_precision(params.precision, device_of(network)))
     with StopSignals() as stop:
         training = _Training(network, optimizer, schedule, params, lessons, done, checkpoints, stop, bar)
         if training.restore():
             bar.skip(done.all_frames)
-        else:
-            training.choose_precision()
         while done.stopped is None and len(done.epochs) < params.epochs:
             training.epoch()
             if done.stopped is None:
@@ -265,25 +249,6 @@ def say_if_stopped(stage: str, history: History) -> None:
         tell(f"{stage}: {history.stopped}; {kept}")
 
 
-def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[], Tensor]) -> Precision:
-    """Returns what to compute in: what was asked for, or the faster one, measured on some gradients.
-
-    Args:
-        precision: "measured" measures.
-        network: what will be trained; its gradients are cleared.
-        loss: computes a loss [] from as many frames as a training batch has.
-    """
-    device = device_of(network)
-
-    def run(tried: Precision) -> None:
-        with autocast(tried, device):
-            value = loss()
-        value.backward()
-        network.zero_grad(set_to_none=True)
-
-    return faster_precision(run, device) if precision == "measured" else precision
-
-
 @dataclass
 class _Training(Generic[BatchT]):
     """What every epoch needs, see `fit`; and when it was last saved."""
@@ -303,14 +268,6 @@ class _Training(Generic[BatchT]):
     def _parts(self) -> dict[str, Stateful]:
         own = {"network": self.network, "optimizer": self.optimizer, "schedule": self.schedule, "done": self.done}
         return {**own, **self.lessons.keeps}
-
-    def choose_precision(self) -> None:
-        """Sets what to compute in, measured where it is to be; random numbers are drawn as if it had not been."""
-        before = {name: copy.deepcopy(part.state_dict()) for name, part in self.lessons.keeps.items()}
-        first = cache(lambda: upload(next(self.lessons.batches(0)), device_of(self.network)))
-        self.done.precision = choose_precision(self.params.precision, self.network, lambda: self.lessons.loss(first()))
-        for name, part in self.lessons.keeps.items():
-            part.load_state_dict(before[name])
 
     def restore(self) -> bool:
         """Goes on from the newest checkpoint; returns whether there is one."""
@@ -343,7 +300,6 @@ class _Training(Generic[BatchT]):
         """Makes one gradient step for each batch that is left of an epoch, validates and judges."""
         done, lessons, number = self.done, self.lessons, len(self.done.epochs)
         device = device_of(self.network)
-        begun_s = time.monotonic() - done.epoch_seconds
         self.network.train()
         # Batches that an earlier start has learned from are read and passed over, in a small part of that time.
         batches = itertools.islice(lessons.batches(number), done.num_batches, None)
@@ -352,7 +308,6 @@ class _Training(Generic[BatchT]):
                 loss = self._step(batch)
                 done.count_batch(len(batch[0]), loss)
                 self.bar.advance(len(batch[0]), loss=loss)
-                done.epoch_seconds = time.monotonic() - begun_s
                 self.save_if_due()
         except _DivergedError as error:
             done.stopped, done.has_diverged = f"{error} in epoch {number + 1} of {self.params.epochs}", True
@@ -362,7 +317,6 @@ class _Training(Generic[BatchT]):
             with autocast(done.precision, device):
                 validation_loss = lessons.validate()
             rank = None if lessons.judge is None else lessons.judge(number)
-        done.epoch_seconds = time.monotonic() - begun_s
         done.end_epoch(validation_loss, rank, self.network)
         has_looked = lessons.judge is None or rank is not None  # what was not judged is no better than what was
         patience = self.params.patience

@@ -41,7 +41,9 @@ class FitParams(Section):
     learning_rate: FitLearningRate = 0.002
     weight_decay: WeightDecay = 0.0
     max_grad_norm: Positive = key(1.0, "gradients are scaled down to this norm")
-    precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster one")
+    precision: Literal["auto", "float32", "bfloat16"] = key(
+        "auto", "auto: bfloat16 where the processor has instructions for it"
+    )
     checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
     seed: Seed = key(1, "of fresh weights, of the order of the frames and of all noise")
 

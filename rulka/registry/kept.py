@@ -59,7 +59,7 @@ class AgentEntry:
         record_s: its fastest greedy race while it was trained.
         params_sha256: of the parameters that it was trained with.
         data_sha256: of what it was trained from, by name.
-        created: when, in UTC.
+        repeats: "yes" if its training would come out the same again, otherwise why not.
         problem: why it cannot be used; empty where it can.
     """
 
@@ -74,7 +74,7 @@ class AgentEntry:
     record_s: float | None = None
     params_sha256: str = ""
     data_sha256: dict[str, str] | None = None
-    created: str = ""
+    repeats: str = ""
     problem: str = ""
 
 
@@ -147,7 +147,7 @@ def _entry(name: str, folder: Path, is_promoted: bool, is_latest: bool) -> Agent
         record_s=training.get("record_s"),
         params_sha256=origin.get("params_sha256", ""),
         data_sha256=origin.get("inputs_sha256"),
-        created=origin.get("created", ""),
+        repeats=training.get("repeats", ""),
     )
 
 
@@ -232,7 +232,7 @@ def keep_promoted(folder: Path, promotion: Promotion) -> Path:
     return place
 
 
-HEAD = ("agent", "tracks", "finished", "mean time", "record", "SHA-256 of data", "of parameters", "")
+HEAD = ("agent", "tracks", "finished", "mean time", "record", "SHA-256 of data", "of parameters", "repeats", "")
 
 
 def format_agents(entries: list[AgentEntry]) -> str:
@@ -254,6 +254,7 @@ def _row(entry: AgentEntry) -> tuple[str, ...]:
         format_seconds(entry.record_s),
         " ".join(sha256[:HASH_DIGITS] for sha256 in data) or "-",
         entry.params_sha256[:HASH_DIGITS] or "-",
+        entry.repeats if entry.repeats == "yes" else "no",
         ", ".join(mark for mark, holds in marks.items() if holds),
     )
 

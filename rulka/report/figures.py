@@ -60,9 +60,9 @@ def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog]) -> dic
         "training": (
             lambda: training_plot(logs, colours_of(evaluation)),
             "Training",
-            "By minutes. Lines are training races, which explore and may start anywhere on the track: share that "
+            "Lines are training races, which explore and may start anywhere on the track: share that "
             "finished, best time from the start line so far, mean return. Dots are greedy checks from the start line: "
-            "share that finished, and their mean time. `rulka dashboard` draws them by steps too.",
+            "share that finished, and their mean time. `rulka dashboard` draws them by minutes too.",
             f"Curves of {' and '.join(log.label for log in logs.values())}; their ends are in the table of results.",
         ),
     }

@@ -28,7 +28,7 @@ ROWS = (
     ("mean_return", "", "return of a race"),
 )
 """Number of training races, number of greedy checks between them, label."""
-AXES = ("env_steps", "minutes")
+AXIS = "env_steps"
 """What every line of a training log holds."""
 
 
@@ -48,9 +48,9 @@ class TrainingLog:
     label: str
     rows: pd.DataFrame
 
-    def curve(self, axis: str, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns the known points of a curve, both [P]; empty when the log never holds it."""
-        known = self.rows.reindex(columns=[axis, name]).apply(pd.to_numeric, errors="coerce").dropna()
+    def curve(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the known points of a curve, steps and values [P]; empty when the log never holds it."""
+        known = self.rows.reindex(columns=[AXIS, name]).apply(pd.to_numeric, errors="coerce").dropna()
         x, y = known.to_numpy(np.float64).T
         return x, y
 
@@ -59,27 +59,27 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
     """Reads a training log, `training.jsonl` beside the agent's weights.
 
     Raises:
-        TrainingLogError: if it is no table of numbers, or lacks `env_steps` or `minutes`.
+        TrainingLogError: if it is no table of numbers, or lacks `env_steps`.
     """
     try:
         rows = pd.read_json(path, lines=True, dtype=False)  # pyright: ignore[reportArgumentType] - stubs lack False
     except (TypeError, ValueError) as error:
         message = f"{path.as_posix()} is damaged: {error}"
         raise TrainingLogError(message, hint="Run `dvc repro train` again.") from error
-    if not rows.empty and (missing := set(AXES) - set(rows)):
-        message = f"{path.as_posix()} is damaged: no line holds {' and '.join(sorted(missing))}"
+    if not rows.empty and AXIS not in rows:
+        message = f"{path.as_posix()} is damaged: no line holds {AXIS}"
         raise TrainingLogError(message, hint="Run `dvc repro train` again.")
     return TrainingLog(label, rows)
 
 
 def training_plot(logs: Mapping[str, TrainingLog], colours: Mapping[str, str]) -> Figure | None:
-    """Draws finish rate, record and return over minutes; dots are greedy checks.
+    """Draws finish rate, record and return over environment steps; dots are greedy checks.
 
     Args:
         logs: one for each algorithm by contestant's key, the agent's first.
         colours: by key.
     """
-    rows = [row for row in ROWS if any(len(log.curve("minutes", row[0])[0]) for log in logs.values())]
+    rows = [row for row in ROWS if any(len(log.curve(row[0])[0]) for log in logs.values())]
     if not rows:
         return None
     size = (WIDTH_IN, 0.7 + 2.25 * len(rows))
@@ -87,11 +87,11 @@ def training_plot(logs: Mapping[str, TrainingLog], colours: Mapping[str, str]) -
     for (name, check, label), axes in zip(rows, places.flat, strict=True):
         axes.set_ylabel(label)
         for number, (key, log) in enumerate(logs.items()):
-            axes.plot(*log.curve("minutes", name), DASHES[number % 3], color=colours[key], label=log.label)
-            axes.plot(*log.curve("minutes", check), "o", color=colours[key], markersize=4.5)
+            axes.plot(*log.curve(name), DASHES[number % 3], color=colours[key], label=log.label)
+            axes.plot(*log.curve(check), "o", color=colours[key], markersize=4.5)
         if name == "finish_rate":
             axes.set_ylim(-0.02, 1.02)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    places[-1, 0].set_xlabel("minutes of training")
+    places[-1, 0].set_xlabel("environment steps")
     places[0, 0].legend(loc="best")
     return figure

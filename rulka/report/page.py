@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,6 @@ def render_report(report: Report) -> str:
         given=[_given_besides(meta) for meta in report.origins.agents],
         parameters=report.parameters,
         parameters_text=yaml.safe_dump(report.parameters, sort_keys=False),
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 

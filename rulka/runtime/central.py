@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -67,13 +67,20 @@ class InferenceClient:
         self._number, self._moment = first_request, Moment(0)
         self.version = NO_VERSION
 
-    def begin_block(self) -> None:
-        """Forgets which weights acted in earlier blocks."""
+    def begin_block(self, _version: int | None) -> None:
+        """Forgets which weights acted in earlier blocks; those of the next one are the newest."""
         self.version = NO_VERSION
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
         self._moment = moment
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: what the other process decides depends on who else asks."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes nothing."""
 
     def act(self, image: Tensor, floats: Tensor) -> Decision:
         """Requests actions for cars that see this, and waits: image [N, L, H, W] uint8, floats [N, F] float32."""

@@ -23,7 +23,7 @@ import torch
 
 from rulka.errors import UserError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 NUM_KEPT = 2
 DAMAGED_SUFFIX = ".damaged"
 

@@ -82,6 +82,14 @@ class ActingPolicy(Protocol):
         """Tells how far the run has come, for schedules."""
         ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that its decisions depend on beside the weights."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on, bit for bit, from what `state_dict` returned."""
+        ...
+
 
 class LocalActor:
     """An actor, and the version of the weights that it acts with."""

@@ -1,34 +1,44 @@
 """Sources of experience: collectors in this process, or in processes of their own.
 
-Both give out permission block by block: while fewer environment steps were given out than the learner allows, the
-collector with the fewest blocks under way may fill another. So the limiter needs no lock and no shared counter, and a
-collector that is waiting blocks in the system until it is told to go on.
-
-The learner gets blocks in the order in which they were given out. A limit on how far ahead collectors may be is
+Both give out permission block by block, while fewer environment steps were given out than the learner allows. So the
+limiter needs no lock and no shared counter, and a collector that is waiting blocks in the system until it is told to go
+on. The learner gets blocks in the order in which they were given out. A limit on how far ahead collectors may be is
 therefore also a limit on how old experience can be, however much slower one collector is than the others.
+
+With `train.order: free` the next block goes to the collector with the fewest under way, which takes the newest weights
+when it begins. With `exact` collectors take turns, and a permission names the version of the weights. A block is then a
+function of its permission and of what its collector was at its beginning, which lies in a file: a collector that died
+is built again as it was and drives the block again. docs/reproducibility.md says what follows.
 """
 
 from __future__ import annotations
 
+import io
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
-from rulka.runtime.collector import LocalActor
+from rulka.runtime.collector import ActingPolicy, Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, Fill, Stop
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared import (
+    NO_VERSION,
+    NUM_COPIES,
     SharedBlocks,
     SharedWeights,
     WeightsLayout,
@@ -41,8 +51,8 @@ from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
 
-SLOTS_PER_COLLECTOR = 3
-"""One being filled, one waiting to be filled, one being read."""
+STATES_FOLDER = "collectors"
+"""In the folder of a run: what the next blocks of its collectors begin with, while it lasts."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +86,36 @@ class Collectors(ABC):
         return 0
 
     @property
+    def has_lost_states(self) -> bool:
+        """Whether a collector could not be made again where it was, in exact order."""
+        return False
+
+    @property
     def cpu_seconds_elsewhere(self) -> float:
         """CPU time of processes on other nodes, which this process has not started."""
         return 0.0
 
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Of the weights that were published last, or `NO_VERSION`."""
+
     @abstractmethod
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Gives weights to all collectors; they take them at the beginning of their next block."""
+        """Gives weights to all collectors; they take them at the beginning of a block that is permitted from now on."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts the processes, if there are any; whoever calls this has to call `stop`, whatever happens."""
 
     @abstractmethod
     def collect(
-        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+        self,
+        num_allowed_env_steps: int,
+        timeout_s: float,
+        budget_share: float = 0.0,
+        env_steps_elsewhere: int = 0,
+        most_blocks: int | None = None,
     ) -> list[Delivery]:
         """Gives out permission for blocks and returns those that have been filled, in the order of permissions.
 
@@ -95,6 +124,7 @@ class Collectors(ABC):
             timeout_s: how long to wait for a block; 0 takes only what is there.
             budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
             env_steps_elsewhere: those taken by the collectors of other learners, for the same.
+            most_blocks: to return; None for all that are there.
         """
 
     @abstractmethod
@@ -113,12 +143,12 @@ class Collectors(ABC):
     def state_dict(self) -> dict[str, Any] | None:
         """Returns all that the next blocks depend on; None if races begin anew when the run resumes.
 
-        Processes fill blocks while a checkpoint is written, so theirs do.
+        In free order those of processes do, which fill blocks while a checkpoint is written.
         """
         return None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes from a `state_dict`."""
+        """Resumes from a `state_dict`, before `start`."""
         raise NotImplementedError
 
 
@@ -137,17 +167,30 @@ class SerialCollectors(Collectors):
         self._block = new_block(spec.block)
         self._actor, self._collector = collector_spec(spec, 0, num_starts, 0).build()
 
+    @property
+    def version(self) -> int:
+        """Of the weights that were published last, or `NO_VERSION`."""
+        return self._actor.version
+
+    def start(self) -> None:
+        """Does nothing: there is no process."""
+
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
         self._weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
         self._actor.load(version, tensors)
 
     def collect(
-        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+        self,
+        num_allowed_env_steps: int,
+        timeout_s: float,
+        budget_share: float = 0.0,
+        env_steps_elsewhere: int = 0,
+        most_blocks: int | None = None,
     ) -> list[Delivery]:
         """Fills one block if it is allowed; never waits."""
         del timeout_s
-        if self._env_steps >= num_allowed_env_steps:
+        if self._env_steps >= num_allowed_env_steps or most_blocks == 0:
             return []
         facts = self._collector.fill(self._block, Moment(self._env_steps + env_steps_elsewhere, budget_share))
         self._env_steps += self._block.spec.num_env_steps
@@ -158,17 +201,27 @@ class SerialCollectors(Collectors):
 
     def state_dict(self) -> dict[str, Any] | None:
         """Returns the collector and the actor's RNG state."""
-        collector = self._collector.state_dict()
-        return None if collector is None else {"collector": collector, "actor": self._actor.state_dict()}
+        return state_of(self._collector, self._actor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes, bit for bit."""
-        self._collector.load_state_dict(state["collector"])
-        self._actor.load_state_dict(state["actor"])
+        load_state(self._collector, self._actor, state)
 
     def stop(self) -> None:
         """Closes the environment."""
         self._collector.close()
+
+
+def state_of(collector: Collector, policy: ActingPolicy) -> dict[str, Any] | None:
+    """Returns what a collector's next block depends on, beside the weights; None where the environment cannot say."""
+    cars = collector.state_dict()
+    return None if cars is None else {"collector": cars, "actor": policy.state_dict()}
+
+
+def load_state(collector: Collector, policy: ActingPolicy, state: Mapping[str, Any]) -> None:
+    """Makes collector and policy what they were, bit for bit."""
+    collector.load_state_dict(state["collector"])
+    policy.load_state_dict(state["actor"])
 
 
 @dataclass(eq=False)
@@ -177,17 +230,19 @@ class Permission:
 
     Attributes:
         to: number of the collector that may fill it.
+        fill: what that is told.
         delivery: the block, once it has come.
     """
 
     to: int
+    fill: Fill
     delivery: Delivery | None = None
 
 
 class PermittedCollectors(Collectors):
     """Collectors outside of this process: each fills a block by permission, and blocks come in that order.
 
-    A collector has at most `SLOTS_PER_COLLECTOR` blocks between permission and release, wherever they are.
+    A collector has at most `train.blocks_ahead` blocks between permission and release, wherever they are.
     """
 
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int, other_half: OtherHalfProcess | None) -> None:
@@ -199,13 +254,13 @@ class PermittedCollectors(Collectors):
             num_starts: how often the run was started before.
             other_half: of the learner, whose process begins and ends with these.
         """
-        count = spec.train.num_collectors
+        train = spec.train
         self._spec, self._env_steps, self._num_starts = spec, env_steps, num_starts
         self._beside: list[OtherHalfProcess | CentralInference] = [] if other_half is None else [other_half]
         self._given_out: deque[Permission] = deque()
-        self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
-        self._under_way: list[dict[int, Permission]] = [{} for _ in range(count)]
-        self._num_given = [0] * count
+        self._free = [set(range(train.blocks_ahead)) for _ in range(train.num_collectors)]
+        self._under_way: list[dict[int, Permission]] = [{} for _ in self._free]
+        self._num_given = [0] * train.num_collectors
 
     @property
     def num_restarts(self) -> int:
@@ -229,13 +284,21 @@ class PermittedCollectors(Collectors):
             part.stop()
 
     def collect(
-        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+        self,
+        num_allowed_env_steps: int,
+        timeout_s: float,
+        budget_share: float = 0.0,
+        env_steps_elsewhere: int = 0,
+        most_blocks: int | None = None,
     ) -> list[Delivery]:
-        """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
+        """Gives out blocks, waits for the next one if it is not there, and returns those whose turn it is."""
         self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        self._hear(timeout_s)
-        deliveries = []
-        while self._given_out and (delivery := self._given_out[0].delivery) is not None:
+        is_there = bool(self._given_out) and self._given_out[0].delivery is not None
+        self._hear(0.0 if is_there or most_blocks == 0 else timeout_s)
+        deliveries: list[Delivery] = []
+        while len(deliveries) != most_blocks and self._given_out:
+            if (delivery := self._given_out[0].delivery) is None:
+                break
             self._given_out.popleft()
             deliveries.append(delivery)
         self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
@@ -246,19 +309,26 @@ class PermittedCollectors(Collectors):
         self._free[delivery.collector].add(delivery.facts.slot)
 
     def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
-        """Permits blocks, each to the collector that has the fewest to fill, as far as there are free slots."""
+        """Permits blocks, as far as there are free slots."""
+        is_exact = self._spec.train.order == "exact"
         while self._env_steps < num_allowed_env_steps:
             able = [index for index, free in enumerate(self._free) if free and self._is_there(index)]
-            if not able:
+            turn = sum(self._num_given) % len(self._free)
+            if not able or (is_exact and turn not in able):
                 return
-            index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
-            slot = min(self._free[index])
-            self._free[index].remove(slot)
+            index = turn if is_exact else min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+            moment = Moment(self._env_steps + env_steps_elsewhere, budget_share)
             self._num_given[index] += 1
-            self._under_way[index][slot] = permission = Permission(index)
-            self._given_out.append(permission)
-            self._permit(index, slot, Moment(self._env_steps + env_steps_elsewhere, budget_share))
-            self._env_steps += self._spec.block.num_env_steps
+            self._permit(index, self._note(index, moment, self.version if is_exact else None).fill)
+
+    def _note(self, index: int, moment: Moment, version: int | None) -> Permission:
+        """Notes a permission, with a slot for it."""
+        slot = min(self._free[index])
+        self._free[index].remove(slot)
+        self._under_way[index][slot] = permission = Permission(index, Fill(slot, moment, version))
+        self._given_out.append(permission)
+        self._env_steps += self._spec.block.num_env_steps
+        return permission
 
     def _is_there(self, index: int) -> bool:
         """Whether a collector can be permitted a block."""
@@ -266,7 +336,7 @@ class PermittedCollectors(Collectors):
         return True
 
     @abstractmethod
-    def _permit(self, index: int, slot: int, moment: Moment) -> None:
+    def _permit(self, index: int, fill: Fill) -> None:
         """Tells a collector that it may fill a slot."""
 
     @abstractmethod
@@ -289,16 +359,62 @@ class PermittedCollectors(Collectors):
 
 
 class SyncedActor(LocalActor):
-    """An actor that takes over the newest published weights before each block."""
+    """An actor that takes over published weights before each block."""
 
     def __init__(self, actor: Actor, weights: SharedWeights) -> None:
         super().__init__(actor)
         self._weights = weights
 
-    def begin_block(self) -> None:
-        """Loads the newest weights."""
-        if self._weights.version != self.version:
-            self.load(*self._weights.read())
+    def begin_block(self, version: int | None) -> None:
+        """Loads a version, or the newest one; what was loaded last stays if that is it."""
+        if self.version != (self._weights.version if version is None else version):
+            self.load(*self._weights.read(version))
+
+
+class StateFiles:
+    """What the blocks of one collector begin with, from the first that the learner has not taken on.
+
+    The collector's process writes a block's before it says that the one before is filled, so that of a block which is
+    not filled is always whole. Files of a live run alone: what goes into a checkpoint is `content`.
+    """
+
+    def __init__(self, folder: Path, index: int, num_kept: int) -> None:
+        """Makes sure that there is a folder.
+
+        Args:
+            folder: of the run.
+            index: of the collector.
+            num_kept: of how many blocks the states are needed at once.
+        """
+        self._folder, self._index, self._num_kept = folder / STATES_FOLDER, index, num_kept
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, block: int) -> Path:
+        """Returns the file of a collector's block of a number, counted from 0."""
+        return self._folder / f"{self._index}-{block % self._num_kept}.state"
+
+    def write(self, block: int, state: Mapping[str, Any] | None) -> None:
+        """Writes what a block begins with, if that is known."""
+        if state is not None:
+            buffer = io.BytesIO()
+            torch.save(state, buffer)
+            self.put(block, buffer.getbuffer())
+
+    def read(self, block: int) -> dict[str, Any] | None:
+        """Returns what was written, or None."""
+        return torch.load(self.path(block), weights_only=True) if self.path(block).exists() else None
+
+    def put(self, block: int, content: bytes | memoryview) -> None:
+        """Writes a file, whole or not at all should this process be killed."""
+        path = self.path(block)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+
+    def content(self, block: int) -> Tensor | None:
+        """Returns the bytes of a file, or None where there is none."""
+        path = self.path(block)
+        return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) if path.exists() else None
 
 
 class CollectorWork(Work):
@@ -310,6 +426,8 @@ class CollectorWork(Work):
         blocks: SharedBlocks,
         weights: SharedWeights,
         inference: MakeClient | None,
+        states: tuple[StateFiles, int] | None,
+        permitted: Sequence[Fill],
         connection: Connection,
     ) -> None:
         """Builds the collector.
@@ -319,10 +437,13 @@ class CollectorWork(Work):
             blocks: its slots.
             weights: that the learner publishes.
             inference: the way to central inference; None lets the process choose actions itself.
+            states: where it notes what its blocks begin with, and the number of the one that is next; None in free
+                order.
+            permitted: what it may fill before it hears any more.
             connection: to the learner.
         """
         super().__init__(connection, "building its environment and network")
-        self._blocks = blocks
+        self._blocks, self._states, self._permitted = blocks, states, deque(permitted)
         self._policy: SyncedActor | InferenceClient
         if inference is None:
             self._policy = SyncedActor(part.make_actor(part.seed), weights)
@@ -332,15 +453,20 @@ class CollectorWork(Work):
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
-        while True:
+        files, first = self._states or (None, 0)
+        if files is not None and (state := files.read(first)) is not None:
+            load_state(self._collector, self._policy, state)
+        for number in count(first + 1):
             started_s = time.monotonic()
             message = self._receive()
             if isinstance(message, Stop):
                 break
             permitted_s = time.monotonic()
-            self._policy.begin_block()
+            self._policy.begin_block(message.version)
             loaded_s = time.monotonic()
             filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
+            if files is not None:
+                files.write(number, state_of(self._collector, self._policy))
             waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
             spent = replace(filled.spent, waiting_s=waiting_s, loading_s=loading_s)
             self._connection.send(replace(filled, slot=message.slot, spent=spent))
@@ -348,6 +474,8 @@ class CollectorWork(Work):
 
     def _receive(self) -> Fill | Stop:
         """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""
+        if self._permitted:
+            return self._permitted.popleft()
         while not self._connection.poll(HEARTBEAT_S):
             self._beat("waiting for permission to fill a block")
         message: Fill | Stop = self._connection.recv()
@@ -386,11 +514,16 @@ class CollectorProcesses(PermittedCollectors):
             SharedMemoryError: if there is too little shared memory.
         """
         super().__init__(spec, env_steps, num_starts, other_half)
-        layout = layout_of(tensors)
+        train, layout = spec.train, layout_of(tensors)
         # The first learner looks before any other has begun.
         check_room(_shared_bytes(spec, layout) * (spec.num_ranks if spec.rank == 0 else 1))
-        self._weights = SharedWeights(layout)
-        self._blocks = [SharedBlocks(spec.block, SLOTS_PER_COLLECTOR) for _ in self._free]
+        self._weights = SharedWeights(layout, _num_copies(spec))
+        self._blocks = [SharedBlocks(spec.block, train.blocks_ahead) for _ in self._free]
+        shutil.rmtree(spec.folder / STATES_FOLDER, ignore_errors=True)
+        self._states: list[StateFiles] = []
+        if train.order == "exact":
+            self._states = [StateFiles(spec.folder, k, train.blocks_ahead + 1) for k in range(train.num_collectors)]
+        self._has_lost_states, self._num_starts_before = False, num_starts
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
@@ -412,10 +545,54 @@ class CollectorProcesses(PermittedCollectors):
         """Process ids, by collector."""
         return self._supervisor.pids
 
+    @property
+    def has_lost_states(self) -> bool:
+        """Whether a collector could not be made again where it was, in exact order."""
+        return self._has_lost_states
+
+    @property
+    def version(self) -> int:
+        """Of the weights that were published last, or `NO_VERSION`."""
+        return self._weights.version
+
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Writes weights into shared memory."""
         self._weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
-        self._weights.publish(version, tensors)
+        self._weights.publish(version, tensors, self._versions())
+
+    def _versions(self) -> set[int]:
+        """Returns the versions that blocks under way are filled with."""
+        return {each.fill.version for each in self._given_out if each.fill.version is not None}
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Returns what every block under way begins with, and the weights that fill it; None in free order."""
+        if not self._states:
+            return None
+        taken = [given - sum(each.to == k for each in self._given_out) for k, given in enumerate(self._num_given)]
+        versions = sorted({*self._versions(), self.version} - {NO_VERSION})
+        weights = {v: {k: each.clone() for k, each in self._weights.read(v).tensors.items()} for v in versions}
+        return {
+            "num_starts": self._num_starts_before,
+            "num_given": self._num_given,
+            "under_way": [(each.to, tuple(each.fill.moment), each.fill.version) for each in self._given_out],
+            "states": [files.content(block) for files, block in zip(self._states, taken, strict=True)],
+            "weights": weights,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes: blocks that were under way are driven again."""
+        for version, tensors in sorted(state["weights"].items()):
+            self._weights.publish(version, tensors, state["weights"])
+        self._num_starts_before, self._num_given = state["num_starts"], list(state["num_given"])
+        for index, moment, version in state["under_way"]:
+            self._note(index, Moment(*moment), version)
+        for index, content in enumerate(state["states"]):
+            if content is not None:
+                self._states[index].put(self._next_block(index), content.numpy().tobytes())
+
+    def _next_block(self, index: int) -> int:
+        """Returns the number of the first block of a collector that it has not filled."""
+        return self._num_given[index] - len(self._under_way[index])
 
     def release(self, delivery: Delivery) -> None:
         """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
@@ -429,9 +606,10 @@ class CollectorProcesses(PermittedCollectors):
         finally:
             super().stop()
             self._blocks.clear()
+            shutil.rmtree(self._spec.folder / STATES_FOLDER, ignore_errors=True)
 
-    def _permit(self, index: int, slot: int, moment: Moment) -> None:
-        self._supervisor.send(index, Fill(slot, moment))
+    def _permit(self, index: int, fill: Fill) -> None:
+        self._supervisor.send(index, fill)
 
     def _hear(self, timeout_s: float) -> None:
         if self._inference is not None:
@@ -444,16 +622,24 @@ class CollectorProcesses(PermittedCollectors):
         self._supervisor.replace_dead()  # after noting what they had finished
 
     def _forget(self, index: int) -> None:
-        """Takes back what a collector was allowed to do and did not do before it died."""
-        for slot in self._take_back(index):
+        """Takes back what a collector that died was to do; in exact order that stays for its successor."""
+        for slot in list(self._under_way[index]) if self._states else self._take_back(index):
             self._blocks[index].poison(slot)
         if self._inference is not None:
             self._inference.forget_collector(index)
 
     def _make_work(self, index: int, num_restarts: int) -> MakeWork:
-        part = collector_spec(self._spec, index, self._num_starts, num_restarts)
         client = None if self._inference is None else self._inference.client_of(index, num_restarts)
-        return partial(CollectorWork, part, self._blocks[index], self._weights, client)
+        num_starts, states = self._num_starts, None
+        if self._states:
+            states = files, block = self._states[index], self._next_block(index)
+            if block == 0 or files.path(block).exists():  # it begins as it did, or goes on where it was
+                num_starts, num_restarts = self._num_starts_before, 0
+            else:
+                self._has_lost_states = True
+        part = collector_spec(self._spec, index, num_starts, num_restarts)
+        permitted = [permission.fill for permission in self._under_way[index].values()]
+        return partial(CollectorWork, part, self._blocks[index], self._weights, client, states, permitted)
 
 
 def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBlock:
@@ -475,9 +661,16 @@ def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBloc
 
 def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
     """Returns how much shared memory a run takes: slots and weights, and with central inference request slots."""
-    slots = SLOTS_PER_COLLECTOR * spec.block.num_bytes
-    requests = request_bytes(spec) if spec.train.inference == "central" else 0
-    return memory_bytes(layout) + spec.train.num_collectors * slots + requests
+    train = spec.train
+    requests = request_bytes(spec) if train.inference == "central" else 0
+    slots = train.num_collectors * train.blocks_ahead * spec.block.num_bytes
+    return memory_bytes(layout, _num_copies(spec)) + slots + requests
+
+
+def _num_copies(spec: RunSpec) -> int:
+    """Returns how many versions there are at once; in exact order each block under way may be filled with another."""
+    train = spec.train
+    return NUM_COPIES + (train.num_collectors * train.blocks_ahead if train.order == "exact" else 0)
 
 
 def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int) -> CollectorSpec:

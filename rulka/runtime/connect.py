@@ -38,7 +38,6 @@ from typing import Any
 from torch import Tensor
 
 from rulka.agents.learner import Learner
-from rulka.agents.precision import Precision
 from rulka.agents.quantisation import Quantiser
 from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import LearnsInHalves
@@ -96,7 +95,7 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         others = None
         if size > 1:
             newest = checkpoints.files()[0] if saved else None
-            others = _other_ranks(spec, rank.learner.precision, newest, state.num_starts, stop, stack)
+            others = _other_ranks(spec, newest, state.num_starts, stop, stack)
         num_last = spec.final_check_cars or spec.train.final_check_races
         checks = _greedy_check(spec, spec.train.check_races, stop, stack), _greedy_check(spec, num_last, stop, stack)
         num_bytes = saved["metrics_bytes"] if saved else 0
@@ -128,10 +127,11 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     learner = spec.make_learner()
     if ranks.size > 1:
         learner.join(ranks)
-    experience = ExperienceFiles(spec.folder, num_starts)
+    experience, is_whole = ExperienceFiles(spec.folder, num_starts), True
     if saved:
         learner.load_state_dict(saved["learner"])
-        restore_experience(learner, experience, saved["experience"])
+        is_restored = restore_experience(learner, experience, saved["experience"])
+        is_whole = is_restored and saved["collectors"] is not None
     else:
         experience.clear()
     tensors = weights_on_host(learner.network)
@@ -145,9 +145,10 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     else:
         build = _in_processes if cluster is None else partial(_on_cluster, cluster)
         collectors = build(spec, learner, quantiser.quantise(learner.version, tensors), num_starts, stack)
-    if saved and saved["collectors"] is not None:
+    if saved and saved["collectors"]:
         collectors.load_state_dict(saved["collectors"])
-    return Rank(spec, learner, quantiser, collectors, experience)
+    collectors.start()
+    return Rank(spec, learner, quantiser, collectors, experience, is_whole=is_whole)
 
 
 def _in_this_process(spec: RunSpec, learner: Learner, num_starts: int, stack: ExitStack) -> Collectors:
@@ -160,7 +161,7 @@ def _in_this_process(spec: RunSpec, learner: Learner, num_starts: int, stack: Ex
 def _in_processes(
     spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
 ) -> Collectors:
-    """Starts collectors in processes of this machine.
+    """Makes collectors in processes of this machine.
 
     With `train.inference: central` the one actor lives in a process of its own, the policy worker, which all collectors
     ask (`rulka.runtime.central`):
@@ -176,7 +177,6 @@ def _in_processes(
     half = _other_half(spec, learner, stack)
     collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts, other_half=half)
     stack.callback(collectors.stop)
-    collectors.start()
     return collectors
 
 
@@ -188,7 +188,7 @@ def _on_cluster(
     num_starts: int,
     stack: ExitStack,
 ) -> Collectors:
-    """Starts collectors on the nodes of a Ray cluster, each an actor of Ray's.
+    """Makes collectors on the nodes of a Ray cluster, each an actor of Ray's.
 
     A permission is a call with the newest weights, whose answer brings the block (`rulka.runtime.ray_collectors`):
 
@@ -201,7 +201,6 @@ def _on_cluster(
     half = _other_half(spec, learner, stack)
     collectors = RayCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
     stack.callback(collectors.stop)
-    collectors.start()
     return collectors
 
 
@@ -227,7 +226,7 @@ def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfP
 
 
 def _other_ranks(
-    spec: RunSpec, precision: Precision, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
+    spec: RunSpec, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
 ) -> RankProcesses:
     """Starts all learners but the first and connects them with it; they go on from the newest checkpoint.
 
@@ -241,7 +240,7 @@ def _other_ranks(
         |                Learner ============= torch.distributed ============== Learner                   |
         +------------------------------------------+    gradients   +-------------------------------------+
     """
-    runs = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
+    runs = [spec.of_rank(rank) for rank in range(1, spec.train.learners)]
     others = RankProcesses(runs, build_rank, spec.folder, newest, num_starts)
     stack.callback(others.stop)
     others.connect(spec.of_rank(0).device, stop.check)
@@ -256,16 +255,21 @@ def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     return own | {"learner": state["learner"] | own["learner"]}
 
 
-def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:
-    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
+def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> bool:
+    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew.
+
+    Returns:
+        Whether it has it back.
+    """
     try:
         if saved is not None:
             learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
             files.go_on_from(saved["names"])
-            return
+            return True
     except DamagedExperienceError as error:
         _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
     learner.forget_experience()
+    return False
 
 
 def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals, stack: ExitStack) -> GreedyCheck:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rulka.device import weights_on_host
@@ -26,6 +26,9 @@ from rulka.runtime.supervisor import WorkerCrashError
 WAIT_S = 0.5
 """Longest wait for experience before looking at signals and clocks again."""
 REPORT_S = 2.0
+REPORTS_OF_BUDGET, MOST_REPORT_STEPS = 500, 16_384
+"""In exact order reports follow from environment steps, so that they say the same again: so many of a run, but one at
+least after so many steps."""
 COMPARE_S = 30.0
 """How often the weights of several learners are compared, beside at each checkpoint."""
 CHECK_SEED, CHOICE_SEED = 1, 2
@@ -55,6 +58,10 @@ class RunState:
         num_starts: how often the run was started.
         num_checks: greedy checks that were due so far.
         checked_version: of the weights that raced in the last greedy check; -1 before the first.
+        num_reports: that were due so far, in exact order.
+        due: which learners have to take a block in before the next update, in exact order.
+        is_whole: no races or experience had to begin anew when it was started again.
+        marks: environment steps and checksum of the weights at each greedy check that was due.
     """
 
     env_steps: int = 0
@@ -64,6 +71,10 @@ class RunState:
     num_starts: int = 0
     num_checks: int = 0
     checked_version: int = -1
+    num_reports: int = 0
+    due: list[bool] = field(default_factory=list)
+    is_whole: bool = True
+    marks: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,8 @@ class Outcome:
         state: its counters.
         record_s: time of the fastest greedy race, driven twice, or None.
         precision: in which the network learned.
+        repeats: "yes" if the same parameters, inputs and code give the same weights again, on processors of one kind;
+            otherwise why not.
     """
 
     best: Candidate
@@ -83,6 +96,7 @@ class Outcome:
     state: RunState
     record_s: float | None
     precision: str
+    repeats: str
 
 
 class LearnerLoop:
@@ -126,6 +140,9 @@ class LearnerLoop:
         self.records = Records(spec.folder)
         rank.spending = self._shares.spending
         self._size = spec.train.learners
+        self._is_exact = spec.train.order == "exact"
+        if self._is_exact and not state.due:
+            state.due = [True] * self._size
         self._standings: list[Standing] = self._everywhere(Rank.standing)
         self._num_restarts = num_restarts
         self._has_work = False
@@ -137,6 +154,8 @@ class LearnerLoop:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what earlier starts of the run have measured and chosen."""
         self.races.load_state_dict(state["races"])
+        self._learning.load_state_dict(state["learning"])
+        self._checked = state["checked"]
         self.best.load_state_dict(state["best"])
         self.records.load_state_dict(state["records"])
 
@@ -173,7 +192,18 @@ class LearnerLoop:
                 self._others.stop()  # the last races need the processor more
             self._collectors.stop()
             best = self.best.choose(self._last_check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
-        return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
+        record_s, precision = self.records.time_s, self._learner.precision
+        return Outcome(best, ended_by, self.state, record_s, precision, self._repeats(ended_by))
+
+    def _repeats(self, ended_by: EndedBy) -> str:
+        """Returns "yes", or why the run would not come out the same."""
+        reasons = {
+            f"train.order is {self.spec.train.order}": not self._is_exact,
+            f"{ended_by} ended it": ended_by != "max_env_steps",
+            f"it learned on {self.spec.device.type}": self.spec.device.type != "cpu",
+            "it was interrupted, and began races or experience anew": not self.state.is_whole,
+        }
+        return "; ".join(reason for reason, holds in reasons.items() if holds) or "yes"
 
     def _train(self, bar: Progress) -> EndedBy:
         self._rank.publish()
@@ -203,7 +233,9 @@ class LearnerLoop:
         }
 
     def _budget_share(self) -> float:
-        return min(1.0, max(self._shares_used().values()))
+        """Returns how much of the budget is used; in exact order no clock has a say."""
+        used = self._shares_used()
+        return min(1.0, used["max_env_steps"] if self._is_exact else max(used.values()))
 
     def _everywhere(self, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
         """Has every rank call a method of its `Rank`, all at once, and returns what they return.
@@ -218,10 +250,20 @@ class LearnerLoop:
         return self._others.everywhere(self._rank, method, arguments)
 
     def _take_experience(self) -> int:
-        """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
+        """Inserts blocks, waiting a moment if there is nothing else to do; returns env steps.
+
+        In free order these are all that are there. In exact order each learner takes one, however long it takes to
+        come, and then they learn for as long as they can.
+        """
         env_steps_before = self.state.env_steps
         taken: list[Taken] = self._everywhere(Rank.take, self._turns())
         self._standings = [each.standing for each in taken]
+        self.state.is_whole &= all(standing.is_whole for standing in self._standings)
+        if self._is_exact:
+            self.state.due = [
+                is_due and not each.blocks and each.standing.num_under_way > 0
+                for is_due, each in zip(self.state.due, taken, strict=True)
+            ]
         self._shares.add_deliveries(sum(len(each.blocks) for each in taken))
         for rank, each in enumerate(taken):
             for collector, facts, version in each.blocks:
@@ -232,22 +274,32 @@ class LearnerLoop:
             self._shares.add_learner(rank, each.spent_s)
         return self.state.env_steps - env_steps_before
 
-    def _turns(self) -> list[tuple[int, float, float, int]]:
+    def _turns(self) -> list[tuple[int, float, float, int, int | None]]:
         """Returns each rank's arguments of `Rank.take`; one that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
+        due = self.state.due
         return [
             (
                 most[rank],
-                0.0 if self._has_work or (standing.is_ready and self._size > 1) else WAIT_S,
+                0.0 if self._has_work or (standing.is_ready and self._size > 1 and not due) else WAIT_S,
                 share,
                 self.state.env_steps - standing.num_env_steps,
+                int(due[rank]) if due else None,
             )
             for rank, standing in enumerate(self._standings)
         ]
 
     def _learn(self) -> None:
+        """Makes an update; in exact order, blocks come first if there was too little for one the last time."""
+        if any(self.state.due):
+            return
+        self._update()
+        if self._is_exact and not self._has_work:
+            self.state.due = [True] * self._size
+
+    def _update(self) -> None:
         if self._size > 1 and not all(standing.is_ready for standing in self._standings):
             self._has_work = False
             return
@@ -304,7 +356,10 @@ class LearnerLoop:
         self._show(bar, num_taken)
         with self._shares.spending("reporting"):
             self._live.write_when_due()
-        if now_s - self._reported_s >= REPORT_S:
+        every = min(max(1, self.spec.train.max_env_steps // REPORTS_OF_BUDGET), MOST_REPORT_STEPS)
+        num_due = self.state.env_steps // every
+        if num_due > self.state.num_reports if self._is_exact else now_s - self._reported_s >= REPORT_S:
+            self.state.num_reports = num_due
             self._report()
         if now_s - self._saved_s >= self.spec.train.checkpoint_s:
             self._save()
@@ -367,6 +422,7 @@ class LearnerLoop:
             with self._shares.spending("checking"):
                 self._check_weights()
             self.state.num_checks = num_due
+            self.state.marks.append([self.state.env_steps, self._rank.checksum()])
 
     def _check_weights(self) -> None:
         """Lets the weights of now race greedily and remembers them if they are among the best.
@@ -394,6 +450,8 @@ class LearnerLoop:
             "records": self.records.state_dict(),
             "run": asdict(self.state),
             "races": self.races.state_dict(),
+            "learning": self._learning.state_dict(),
+            "checked": self._checked,
             "best": self.best.state_dict(),
             "metrics_bytes": self._metrics.num_bytes,
         }

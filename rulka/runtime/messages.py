@@ -44,10 +44,12 @@ class Fill:
         slot: which block of its shared memory.
         moment: how far the run has come, environment steps given out before this block among them; drives the
             schedules of exploration and of the engineered rewards, whose values hold for the whole block.
+        version: of the weights that fill it; None for the newest there are when it is begun.
     """
 
     slot: int
     moment: Moment
+    version: int | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,13 @@ from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 NUM_RECENT_RACES = 200
 Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
 """Activities of the learner's process; in serial mode its collector drives while it waits."""
+MEASURED = {
+    *("minutes", "cpu_minutes", "blocks_under_way", "num_restarts", "blocks_ready", "learner_busy_share"),
+    *("env_steps_per_s", "samples_learned_per_s", "fresh_samples_per_s", "blocks_mb_per_s", "weights_mb_per_s"),
+    *("learner_cpu_share", *(f"learner_{activity}_share" for activity in get_args(Activity))),
+    *(f"collectors_{field.name.removesuffix('_s')}_share" for field in fields(CollectorTimes)),
+}
+"""Metrics that say how the machine was, and are never the same again."""
 SPREAD = {"grad_norm"}
 QUANTILES = {"median": 0.5, "d9": 0.9, "max": 1.0}
 _COLLECTOR_ACTIVITIES = [field.name.removesuffix("_s") for field in fields(CollectorTimes)]
@@ -215,3 +222,11 @@ class LearningMeans:
             means |= {f"{name}_{short}": value for short, value in zip(QUANTILES, quantiles, strict=True)}
         self._values.clear()
         return means
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """Returns what the next report is made of, for a checkpoint."""
+        return self._values
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._values = state

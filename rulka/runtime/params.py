@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from rulka.section import Count, Positive, Processes, Section, Seed, Several, key
+from rulka.section import TAKE_FREE, Count, Positive, Processes, Section, Seed, Several, Slots, key
 
 
 class RuntimeParams(Section):
     """How experience is collected and learned from: what the runtime of every algorithm reads of section `train`."""
 
     seed: Seed = key(1, "of starts, exploration and the order of learning")
-    max_env_steps: Count = key(1_000_000, "environment steps after which training ends")
-    max_minutes: Positive | None = key(4.0, "wall minutes after which training ends, if that comes first; null: none")
+    max_env_steps: Count = key(270_000, "environment steps after which training ends")
+    max_minutes: Positive | None = key(None, "wall minutes after which training ends, if that comes first; null: none")
     max_cpu_minutes: Positive | None = key(None, "the same of all processes together on processors; null: none")
     learners: Several = key(
         1, "that learn as one, each a process with its share of batches and collectors; the first is this one"
@@ -22,10 +22,16 @@ class RuntimeParams(Section):
     cluster: Literal["none", "ray"] = key(
         "none", "where collectors are: on this machine, or on the nodes of the Ray cluster in RULKA_CLUSTER"
     )
+    order: Literal["exact", "free"] = key(
+        "exact", "exact: what is learned from, when and by which weights follows from counts; free: from who is faster"
+    )
+    blocks_ahead: Slots = key(2, "blocks of a collector that are permitted and not yet learned from")
     inference: Literal["local", "central"] = key("local", "central lets one process act for all collectors")
     cars_per_collector: Several = key(32, "cars that one collector drives side by side")
     block_steps: Several = key(64, "decisions of every car in one block of experience")
-    precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster at start")
+    precision: Literal["auto", "float32", "bfloat16"] = key(
+        "auto", "auto: bfloat16 where the processor has instructions for it"
+    )
     acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = key(
         None, "of the weights that collectors get, and in which they act; null: float32 and precision"
     )
@@ -38,11 +44,20 @@ class RuntimeParams(Section):
 
     def _impossible(self) -> Iterator[str]:
         yield from super()._impossible()
+        if self.order == "exact":
+            yield from self._impossible_in_exact_order()
         if self.inference == "central" and self.num_collectors == 0:
             yield "central inference acts for collector processes, and num_collectors 0 has none"
         if self.num_collectors % self.learners:
             yield f"num_collectors {self.num_collectors} cannot be split over {self.learners} learners"
         yield from self._impossible_in_cluster()
+
+    def _impossible_in_exact_order(self) -> Iterator[str]:
+        """Yields what depends on who is faster, and is therefore not the same again."""
+        if self.inference == "central":
+            yield f"central inference decides for whoever has asked: {TAKE_FREE}"
+        if self.cluster != "none":
+            yield f"cluster {self.cluster} starts collectors where there is room: {TAKE_FREE}"
 
     def _impossible_in_cluster(self) -> Iterator[str]:
         """Yields what collectors on other nodes cannot do."""

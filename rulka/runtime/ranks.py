@@ -74,6 +74,7 @@ class Standing(NamedTuple):
         num_under_way: blocks that its collectors may fill and have not filled yet.
         is_ready: whether an update would learn now.
         num_restarts: how often a process of its collectors was started again.
+        is_whole: whether nothing that it goes on from was lost, races and experience.
     """
 
     num_env_steps: int
@@ -81,6 +82,7 @@ class Standing(NamedTuple):
     num_under_way: int
     is_ready: bool
     num_restarts: int
+    is_whole: bool
 
 
 class Taken(NamedTuple):
@@ -106,6 +108,7 @@ class Rank:
         quantiser: makes of its versions what its collectors get.
         collectors: its own.
         experience: its files.
+        is_whole: see `Standing`.
         spending: counts the time of a block of code by activity; the loop has its own for the first rank.
     """
 
@@ -116,25 +119,34 @@ class Rank:
         quantiser: Quantiser,
         collectors: Collectors,
         experience: ExperienceFiles,
+        *,
+        is_whole: bool,
     ) -> None:
         self._spec = spec
         self.learner, self.quantiser, self.collectors, self.experience = learner, quantiser, collectors, experience
-        self._published = -1
-        self._spent = Spent()
+        self._spent, self._is_whole = Spent(), is_whole
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
-    def take(self, most_env_steps: int, wait_s: float, budget_share: float, env_steps_elsewhere: int) -> Taken:
-        """Inserts all blocks that are there, waiting a moment for one, and gives permission for further ones.
+    def take(
+        self,
+        most_env_steps: int,
+        wait_s: float,
+        budget_share: float,
+        env_steps_elsewhere: int,
+        most_blocks: int | None = None,
+    ) -> Taken:
+        """Inserts blocks that are there, waiting a moment for one, and gives permission for further ones.
 
         Args:
             most_env_steps: as many its collectors may have begun in all, however many more it would allow.
             wait_s: longest wait for a block.
             budget_share: of the run that is used.
             env_steps_elsewhere: that the other learners have taken in.
+            most_blocks: to insert; None for all.
         """
         allowed = min(self.learner.num_allowed_env_steps(), most_env_steps)
         with self.spending("waiting"):
-            deliveries = self.collectors.collect(allowed, wait_s, budget_share, env_steps_elsewhere)
+            deliveries = self.collectors.collect(allowed, wait_s, budget_share, env_steps_elsewhere, most_blocks)
         blocks = []
         for delivery in deliveries:
             with self.spending("inserting"):
@@ -173,7 +185,7 @@ class Rank:
             DivergedError: if the weights are not finite.
         """
         version = self.learner.version
-        if version == self._published:
+        if version == self.collectors.version:
             return {}
         tensors = weights_on_host(self.learner.network)
         wrong = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
@@ -182,7 +194,6 @@ class Rank:
             raise DivergedError(message, hint="Lower the learning rate; the last checkpoint is from before.")
         published = self.quantiser.quantise(version, tensors)
         self.collectors.publish(version, published)
-        self._published = version
         return published
 
     def standing(self) -> Standing:
@@ -194,6 +205,7 @@ class Rank:
             num_under_way=self.collectors.num_under_way,
             is_ready=learner.is_ready(),
             num_restarts=self.collectors.num_restarts,
+            is_whole=self._is_whole and not self.collectors.has_lost_states,
         )
 
     def checksum(self) -> int:

@@ -31,10 +31,10 @@ from rulka.device import CPU
 from rulka.errors import UserError
 from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
-from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, PermittedCollectors, collector_spec
-from rulka.runtime.messages import BlockFilled
+from rulka.runtime.collectors import PermittedCollectors, collector_spec
+from rulka.runtime.messages import BlockFilled, Fill
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.shared import WeightsError, WeightsLayout, checksum, fill, layout_of, views
+from rulka.runtime.shared import NO_VERSION, WeightsError, WeightsLayout, checksum, fill, layout_of, views
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
 from rulka.schedule import Moment
@@ -243,7 +243,7 @@ class RayCollectors(PermittedCollectors):
         super().__init__(spec, env_steps, num_starts, other_half)
         self._cluster, self._limits = cluster, limits or Limits()
         self._layout, self._code = layout_of(tensors), code_version()
-        block_bytes = SLOTS_PER_COLLECTOR * (spec.block.num_bytes + self._layout.num_bytes)
+        block_bytes = spec.train.blocks_ahead * (spec.block.num_bytes + self._layout.num_bytes)
         check_size(spec.train.num_collectors, cluster.nodes(), cluster.num_free_cpus(), block_bytes)
         self.remotes = [Remote(index) for index in range(spec.train.num_collectors)]
         self._newest: tuple[int, int, Any] | None = None
@@ -266,6 +266,11 @@ class RayCollectors(PermittedCollectors):
     def cpu_seconds_elsewhere(self) -> float:
         """CPU time of the collectors, as far as they have said so."""
         return sum(remote.ended_cpu_s + remote.cpu_s for remote in self.remotes)
+
+    @property
+    def version(self) -> int:
+        """Of the weights that were published last, or `NO_VERSION`."""
+        return NO_VERSION if self._newest is None else self._newest[0]
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Lays a version where all nodes can take it, once; it acts in the blocks that are permitted from now on."""
@@ -292,12 +297,12 @@ class RayCollectors(PermittedCollectors):
     def _is_there(self, index: int) -> bool:
         return self.remotes[index].state == "working" and self._newest is not None
 
-    def _permit(self, index: int, slot: int, moment: Moment) -> None:
+    def _permit(self, index: int, fill: Fill) -> None:
         assert self._newest is not None, "or nobody could be permitted a block"
         remote, version = self.remotes[index], self._newest[0]
         if version != remote.version:
             remote.version, self._weight_bytes = version, self._weight_bytes + self._layout.num_bytes
-        self._call(remote, "fill", slot, moment, *self._newest)
+        self._call(remote, "fill", fill.slot, fill.moment, *self._newest)
 
     def _launch(self, remote: Remote) -> None:
         remote.state, remote.name, remote.version = "placing", f"collector {remote.index}", None

@@ -5,9 +5,10 @@ ended. The environment of a collector writes blocks where the learner reads them
 messages: `Fill` hands it to the collector, `BlockFilled` hands it back. A slot is poisoned before it is given out, so
 that a block which was not written whole is noticed and never learned from.
 
-Of the weights there are two copies. The learner writes the older one and then points to it, so a reader hardly ever
-meets the writer, and nobody waits for a lock that a killed process might hold. Each copy carries a checksum over
-version and bytes: a reader that was overtaken sees that it does not fit and reads again. Torn weights are never used.
+Of the weights there are several copies. The learner writes the oldest one that nobody needs any more and then points to
+it, so a reader hardly ever meets the writer, and nobody waits for a lock that a killed process might hold. Each copy
+carries a checksum over version and bytes: a reader that was overtaken sees that it does not fit and reads again. Torn
+weights are never used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,8 +42,8 @@ RETRY_S = 0.001
 
 _NUMBERS = ("potential", "reward", "log_prob", "floats")
 _TRUTHS = ("terminated", "truncated", "is_reset", "is_greedy")
-_CURRENT, _VERSION, _CHECKSUM = 0, 1, 3  # places in the header: current copy; version of each; checksum of each
-_HEADER_BYTES = ALIGNMENT
+NUM_COPIES = 2
+"""Of weights, where readers want the newest: one that they read, one that is written."""
 
 
 class SharedMemoryError(UserError):
@@ -193,78 +194,92 @@ def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
     return WeightsLayout(tuple(places), max(offset, ALIGNMENT))
 
 
-def memory_bytes(layout: WeightsLayout) -> int:
+def memory_bytes(layout: WeightsLayout, num_copies: int = NUM_COPIES) -> int:
     """Returns how much shared memory weights of a layout take."""
-    return _HEADER_BYTES + 2 * layout.num_bytes
+    return _header_bytes(num_copies) + num_copies * layout.num_bytes
+
+
+def _header_bytes(num_copies: int) -> int:
+    """Bytes of int64: which copy is the newest; version of each; checksum of each."""
+    return -(-8 * (1 + 2 * num_copies) // ALIGNMENT) * ALIGNMENT
 
 
 class SharedWeights:
-    """Two copies of the weights in shared memory, for one writer and any number of readers.
+    """Copies of the weights in shared memory, for one writer and any number of readers.
 
     Whoever makes it may publish; another process that gets it shares its memory, and reads.
     """
 
-    def __init__(self, layout: WeightsLayout, memory: Tensor | None = None) -> None:
+    def __init__(self, layout: WeightsLayout, num_copies: int = NUM_COPIES, memory: Tensor | None = None) -> None:
         """Reserves memory that holds no version yet, or takes over that of another process.
 
         Args:
-            layout: of both copies.
+            layout: of each copy.
+            num_copies: the newest, one that is written, and as many as are to be kept beside these.
             memory: of another process.
         """
         is_new = memory is None
-        memory = new_memory(memory_bytes(layout)) if memory is None else memory
-        self._layout, self._memory = layout, memory
-        content = memory.numpy()
-        self._header = content[:_HEADER_BYTES].view(np.int64)
-        self._copies = content[_HEADER_BYTES:].reshape(2, layout.num_bytes)
+        memory = new_memory(memory_bytes(layout, num_copies)) if memory is None else memory
+        self._layout, self._memory, self._num_copies = layout, memory, num_copies
+        content, header_bytes = memory.numpy(), _header_bytes(num_copies)
+        header = content[:header_bytes].view(np.int64)
+        self._newest, self._versions, self._checksums, _ = np.split(header, np.cumsum([1, num_copies, num_copies]))
+        self._copies = content[header_bytes:].reshape(num_copies, layout.num_bytes)
         self._private = np.zeros(layout.num_bytes, np.uint8)
         self._views = views(self._private, layout)
         if is_new:
-            self._header[:] = 0
-            self._header[_VERSION : _VERSION + 2] = NO_VERSION
+            header[:] = 0
+            self._versions[:] = NO_VERSION
 
     def __reduce__(self) -> tuple[Callable[..., SharedWeights], tuple[Any, ...]]:
         """Lets another process, which this is pickled for, have the same memory."""
-        return SharedWeights, (self._layout, self._memory)
+        return SharedWeights, (self._layout, self._num_copies, self._memory)
 
     @property
     def version(self) -> int:
         """The newest version, or `NO_VERSION` before the first."""
-        return int(self._header[_VERSION + int(self._header[_CURRENT])])
+        return int(self._versions[self._newest[0]])
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Makes new weights visible to all readers.
+    def publish(self, version: int, tensors: Mapping[str, Tensor], kept: Collection[int] = ()) -> None:
+        """Makes new weights visible to all readers, in place of the oldest that nobody needs.
 
         Args:
             version: rising.
             tensors: exactly those of the layout.
+            kept: versions that stay, beside the newest.
 
         Raises:
             WeightsError: if a tensor is missing, unknown, or has another shape.
         """
         fill(self._views, tensors)
-        target = 1 - int(self._header[_CURRENT])
-        self._header[_CHECKSUM + target] = -1  # fits no bytes: a reader of this copy starts again
+        newest = int(self._newest[0])
+        free = [k for k in range(self._num_copies) if k != newest and int(self._versions[k]) not in kept]
+        target = min(free, key=lambda k: int(self._versions[k]))
+        self._checksums[target] = -1  # fits no bytes: a reader of this copy starts again
         self._copies[target] = self._private
-        self._header[_VERSION + target] = version
-        self._header[_CHECKSUM + target] = checksum(version, self._private)
-        self._header[_CURRENT] = target
+        self._versions[target] = version
+        self._checksums[target] = checksum(version, self._private)
+        self._newest[0] = target
 
-    def read(self) -> Weights:
-        """Returns the newest weights; the tensors are overwritten by the next call.
+    def read(self, version: int | None = None) -> Weights:
+        """Returns weights; the tensors are overwritten by the next call.
+
+        Args:
+            version: which; None for the newest.
 
         Raises:
             WeightsError: if nothing whole could be read within `READ_TIMEOUT_S`.
         """
         give_up_s = time.monotonic() + READ_TIMEOUT_S
         while time.monotonic() < give_up_s:
-            current = int(self._header[_CURRENT])
-            version = int(self._header[_VERSION + current])
-            self._private[:] = self._copies[current]
-            if version != NO_VERSION and self._header[_CHECKSUM + current] == checksum(version, self._private):
-                return Weights(version, self._views)
+            wanted = self.version if version is None else version
+            for copy in np.flatnonzero(self._versions == wanted) if wanted != NO_VERSION else ():
+                self._private[:] = self._copies[copy]
+                if self._checksums[copy] == checksum(wanted, self._private):
+                    return Weights(wanted, self._views)
             time.sleep(RETRY_S)
-        message = f"no whole weights could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
+        which = "whole weights" if version is None else f"whole weights of version {version}"
+        message = f"no {which} could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
         raise WeightsError(message)
 
 

@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 
 from rulka.agents.learner import Learner
-from rulka.agents.precision import Precision
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
@@ -49,12 +48,10 @@ class LearnerShare:
     Attributes:
         num_learners: how many there are.
         device: where this one learns.
-        precision: in which all of them learn, as the first one has measured; None for the first one.
     """
 
     num_learners: int
     device: torch.device
-    precision: Precision | None = None
 
 
 class BuildLearner(Protocol):
@@ -89,7 +86,6 @@ class RunSpec:
         rank: which of the learners this is.
         num_ranks: how many share the run.
         first_collector: the number, in all of the run, of the first collector here.
-        precision: see `LearnerShare`.
     """
 
     make_cars: MakeCars
@@ -108,11 +104,10 @@ class RunSpec:
     rank: int = 0
     num_ranks: int = 1
     first_collector: int = 0
-    precision: Precision | None = None
 
     def make_learner(self) -> Learner:
         """Builds the learner, or the one of this rank."""
-        return self.build_learner(LearnerShare(self.num_ranks, self.device, self.precision))
+        return self.build_learner(LearnerShare(self.num_ranks, self.device))
 
     @property
     def collecting_actor(self) -> MakeActor:
@@ -123,12 +118,11 @@ class RunSpec:
         """Returns the factory of a collector's environment, by its number in all of the run."""
         return self.make_cars if self.make_collector_cars is None else self.make_collector_cars(collector)
 
-    def of_rank(self, rank: int, precision: Precision | None = None) -> RunSpec:
+    def of_rank(self, rank: int) -> RunSpec:
         """Returns the part of one of several learners: a share, a folder and a device of its own.
 
         Args:
             rank: which one.
-            precision: see `LearnerShare`.
 
         Raises:
             DeviceError: if there are more learners than devices.
@@ -141,7 +135,6 @@ class RunSpec:
             train=self.train.share_of_learner,
             folder=rank_folder(self.folder, rank),
             device=devices_of_learners(self.device, count)[rank],
-            precision=precision,
             rank=rank,
             num_ranks=count,
             first_collector=rank * (self.train.num_batches // count),

@@ -50,6 +50,7 @@ RUNS: Columns = {
     "cpu_minutes": ("CPU min", "{:.1f}"),
     "cpu_minutes_before": ("before", "{:.1f}"),
     "minutes": ("minutes", "{:.1f}"),
+    "repeats": ("repeats", "{}"),
 }
 CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
 AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))

@@ -7,7 +7,6 @@ it, its code, and the keys of the stages before it.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.problems import problems_of
 from rulka.presets import laid_over
 from rulka.provenance import hash_json, hash_path
+from rulka.runtime.live import METRICS_FILE
 from rulka.section import Count, Section, Seed
 from rulka.study.work import Job, Work, jobs_left
 
@@ -56,7 +56,9 @@ class Budget(Section):
     def overlay(self) -> dict[str, Any]:
         """The parameters that set it."""
         limits = {"max_env_steps": self.env_steps or NO_LIMIT, "max_cpu_minutes": self.cpu_minutes}
-        return {"train": limits | {"max_minutes": None}}
+        # Schedules and checks go by the budget, and in exact order by environment steps alone.
+        order = {"order": "free"} if self.env_steps is None else {}
+        return {"train": limits | {"max_minutes": None, "compared_env_steps": None} | order}
 
 
 class StudyFile(Section):
@@ -278,7 +280,9 @@ def do_stages(cells: Sequence[Cell], num_processes: int, say: Callable[[str], No
         say(f"{len(jobs) - left} of {counted(len(jobs), 'stage')} were done before")
 
     def end(job: Job) -> str:
-        shutil.rmtree(job.folder / RUNS, ignore_errors=True)  # checkpoints and experience, large
+        for file in (job.folder / RUNS).rglob("*"):  # checkpoints and experience are large; what was measured stays
+            if file.is_file() and file.name != METRICS_FILE:
+                file.unlink()
         return f"{(job.cpu_seconds or 0.0) / 60:.1f} CPU minutes; {jobs_left(jobs)} stages are left"
 
     work.do(lambda: [job for job in jobs if job.is_due], end)

@@ -52,7 +52,7 @@ LAST_STAGE = "transfer"
 """What members do before their first turn ends with this stage."""
 DECIDES = tuple(Path("rulka", name) for name in ("statistics.py", "study/selection.py", "study/turn.py"))
 """Code that decides, beside that of the stages, how a population goes."""
-_OWN = {"compared": [], "max_minutes": None, "max_cpu_minutes": None}
+_OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None, "max_cpu_minutes": None}
 # A turn ends with its newest weights: there is nothing to choose from, and the population races them itself.
 _OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 

@@ -12,9 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rulka.agents.algorithms import ALGORITHMS
+from rulka.artifacts import META_FILE
 from rulka.evaluation.metrics import TRACK_HEAD, track_rows
-from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_LOG, TRANSFER_REPORT
+from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_RUNS, TRANSFER_REPORT
 from rulka.graph import read_graph
+from rulka.runtime.live import METRICS_FILE as RUN_METRICS
 from rulka.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
 from rulka.stored import checked
 from rulka.study.plan import EXPERIMENTS, Cell, Plan, StudyError
@@ -146,7 +148,9 @@ def _number(metrics: Any, name: str, whose: str) -> float:
 def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """Returns the row, the curve and the tracks of a cell whose agent has raced."""
     metrics = _json(cell.jobs["evaluate"].folder / EVALUATION / METRICS_FILE)
-    log = cell.jobs["train"].folder / AGENT / TRAINING_LOG
+    trained = cell.jobs["train"].folder
+    training = _json(trained / AGENT / META_FILE)["provenance"]["training"]
+    log = trained / TRAINING_RUNS / training["run"] / RUN_METRICS  # with times, which no output has
     lines = [_object(line, log) for line in log.read_bytes().splitlines()]
     agent, last, before = metrics["agent"], lines[-1], _minutes_before(cell)
     own = {"variant": cell.variant, "seed": cell.seed}
@@ -160,6 +164,7 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
         "cpu_minutes": last["cpu_minutes"],
         "cpu_minutes_before": before,
         "minutes": last["minutes"],
+        "repeats": "yes" if training["repeats"] == "yes" else "no",
     }
     curve = [line | {"cpu_minutes": line["cpu_minutes"] + before, PACE: _pace(line)} for line in lines]
     tracks = pd.DataFrame(track_rows(metrics["tracks"]), columns=list(TRACK_HEAD))

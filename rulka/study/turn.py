@@ -162,8 +162,8 @@ def take_over(checkpoint: Path, folder: Path, *, is_copied: bool) -> None:
             theirs, ours = (rank_folder(each, rank) for each in (checkpoint.parent, folder))
             _copy_experience(theirs, ours, own["experience"]["names"])
         if is_copied:
-            own["collectors"] = None
-    state |= {"best": [], "metrics_bytes": 0}
+            own["collectors"] = {}
+    state |= {"best": [], "metrics_bytes": 0, "learning": {}, "checked": {}}
     state["run"] |= {"checked_version": -1}
     Checkpoints(folder).save(state["run"]["env_steps"], state)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 from rulka.agents.params import Algorithm
 from rulka.datasets.params import Backend
 from rulka.race_params import TrainingRaceParams
 from rulka.runtime.params import RuntimeParams
-from rulka.section import key
+from rulka.section import TAKE_FREE, Count, key
 from rulka.tracks.params import MainTrackParams, TracksParams
 
 
@@ -18,6 +19,7 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
     environment: Backend = key("simulator", "where the races are driven")
     algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
     compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
+    compared_env_steps: Count | None = key(135_000, "after which these end, if that comes before max_env_steps")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
     )
@@ -48,6 +50,14 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
             wrong.append("tracks must be the main one alone")
         if wrong:
             yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
+        if self.order == "exact":
+            yield f"a game's clock does not wait: {TAKE_FREE}"
+
+    def of(self, algorithm: Algorithm) -> Self:
+        """Returns what the training of one algorithm goes by."""
+        if algorithm == self.algorithm or self.compared_env_steps is None:
+            return self
+        return self.model_copy(update={"max_env_steps": min(self.max_env_steps, self.compared_env_steps)})
 
     @property
     def num_tracks(self) -> int:

@@ -7,10 +7,13 @@ its run, and is delivered again whenever it is asked for.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
+from rulka.runtime.metrics import MEASURED
+from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.specs import RunSpec
 from rulka.stage import require
 from rulka.tracks.find import chosen_tracks
@@ -95,6 +100,7 @@ class AgentRun:
                 compute here in `train.acting_precision`, or there are more learners than devices, or no cluster.
         """
         check_machine(params.train, device)
+        params = params.model_copy(update={"train": params.train.of(algorithm)})
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._params, self._folders = params, folders
@@ -125,12 +131,15 @@ class AgentRun:
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
         origin = provenance("train", sections_of(self._params, self._algorithm), inputs)
         facts = {
+            "run": self.folder.name,
             "learners": train.learners,
             "num_collectors": train.num_collectors,
             "cars": train.num_cars,
             "tracks": [track.uid for track in races.tracks],
         }
-        save_artifact(self.final_dir, trained_agent(races, self._agent_spec(initial, races), outcome, origin, **facts))
+        agent = trained_agent(races, self._agent_spec(initial, races), outcome, origin, **facts)
+        save_artifact(self.final_dir, agent)
+        self._compare(agent.provenance["training"])
 
     def spec(self) -> RunSpec:
         """Returns the specification of the run, for whoever races its weights.
@@ -141,13 +150,26 @@ class AgentRun:
         return self._run_spec(self._initial(), self._races())
 
     def deliver(self, out: Path) -> None:
-        """Copies the trained agent, the log and the record into the stage's output."""
+        """Copies the trained agent, the record and the log, without what was measured, into the stage's output."""
         out.mkdir(parents=True, exist_ok=True)
         for file in self.final_dir.iterdir():
             shutil.copyfile(file, out / file.name)
-        shutil.copyfile(self.folder / METRICS_FILE, out / TRAINING_LOG)
+        logged = read_metrics(self.folder / METRICS_FILE)
+        lines = [{name: value for name, value in line.items() if name not in MEASURED} for line in logged]
+        (out / TRAINING_LOG).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         if (self.folder / RECORD_FILE).exists():
             shutil.copyfile(self.folder / RECORD_FILE, out / RECORD_FILE)
+
+    def _compare(self, training: Mapping[str, Any]) -> None:
+        """Says so where the agent in the stage's output came of an equal run, and is another one."""
+        out = self._folders.out
+        if self._algorithm != self._params.train.algorithm:
+            out = out / COMPARED / self._algorithm
+        with suppress(ArtifactError):
+            before = read_meta(out)["provenance"].get("training", {})
+            words = parted(before.get("marks", []), training["marks"])
+            if words and (before.get("run"), before.get("repeats")) == (self.folder.name, training["repeats"]):
+                _LOGGER.warning("%s came of equal parameters, inputs and code, and now %s", out.as_posix(), words)
 
     def _is_trained(self) -> bool:
         """True if there is a trained agent; a damaged one is removed, with a warning."""
@@ -172,7 +194,8 @@ class AgentRun:
         """Returns the parameters that the training of this algorithm reads."""
         read = sections_of(self._params, self._algorithm)
         sections = {name: section.model_dump(mode="json") for name, section in read.items()}
-        for name in ("algorithm", "compared"):  # which other algorithms are trained makes no difference
+        # Which other algorithms are trained makes no difference.
+        for name in ("algorithm", "compared", "compared_env_steps"):
             del sections["train"][name]
         others = tuple(key for name in ALGORITHM_NAMES if name != self._algorithm for key in keys_of(name))
         return _without(sections, others)
@@ -242,6 +265,22 @@ def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = 
         for key, value in values.items()
         if not f"{inside}{key}.".startswith(beginnings)
     }
+
+
+def parted(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str:
+    """Says when the weights of two trainings first differed; nothing where they never did.
+
+    Args:
+        one: marks of a training: environment steps at each greedy check, and the checksum of the weights then.
+        other: those of the other one.
+    """
+    same = 0
+    for mark, found in zip_longest(one, other):
+        if mark is None or found is None or tuple(mark) != tuple(found):
+            (differs_at, _) = mark or found or (same, 0)
+            return f"the weights differ at {differs_at} environment steps; at {same} they were the same"
+        same = mark[0]
+    return ""
 
 
 def code_hash() -> str:

@@ -179,10 +179,9 @@ def trained_agent(
     training = {
         "env_steps": state.env_steps,
         "gradient_steps": state.gradient_steps,
-        "minutes": round(state.seconds / 60.0, 3),
-        "cpu_minutes": round(state.cpu_seconds / 60.0, 3),
-        "num_starts": state.num_starts,
         "ended_by": outcome.ended_by,
+        "repeats": outcome.repeats,
+        "marks": state.marks,
         "record_s": outcome.record_s,
         "weights_of_env_steps": best.env_steps,
         "last_check": asdict(best.result),
@@ -228,8 +227,7 @@ def block_spec(
 
 def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
     """Returns the spec of one of several learners, with its share of batch and buffer sizes; the only one has all."""
-    settings = spec.settings.share_of_learner(share.num_learners)
-    return replace(spec, settings=settings, precision=share.precision or spec.precision)
+    return replace(spec, settings=spec.settings.share_of_learner(share.num_learners))
 
 
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:

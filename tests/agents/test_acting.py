@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 from models.iqn import fixed_fractions
 from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.agents.precision import faster_precision
 from rulka.device import CPU
 from tests.agents.conftest import views
 
@@ -28,7 +26,7 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "measured"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "auto"])
 @pytest.mark.parametrize(
     ("algorithm", "extras"),
     [*((name, {}) for name in ALGORITHMS), ("iqn", {"layer_norm": True})],
@@ -37,7 +35,7 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, alg
     """By torch, through a copy in bfloat16, by a prepared snapshot: none may lag."""
     spec = replace(lab.spec(algorithm, extras), precision=precision)
     actor, fresh = make_actor(spec, seed=0), make_actor(spec, seed=0)
-    image, floats = views(7 if precision == "measured" else 20)  # few: nothing is measured, it acts prepared
+    image, floats = views(7 if precision == "auto" else 20)  # few: it acts prepared
     before = actor.action_values(image, floats).value
     tensors = with_other_encoder(actor.network)
     actor.load_network(tensors)
@@ -48,39 +46,30 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, alg
     np.testing.assert_array_equal(after.argmax(axis=1), actor.act(image, floats, explore=False).action)
 
 
+@pytest.mark.parametrize("is_fast", [True, False])
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn", "pql"])
-def test_measured_precision_works_from_the_first_batch(lab, algorithm):
-    actor, exact = (make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("measured", "float32"))
+def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, lab, algorithm, is_fast):
+    monkeypatch.setattr(precision, "has_instructions", lambda _name: is_fast)
+    actors = [make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("auto", "float32", "bfloat16")]
     image, floats = views(16)
-    expected = exact.action_values(image, floats).value
-    few = actor.action_values(image[:2], floats[:2]).value
-    assert actor.precision == "measured"
-    np.testing.assert_allclose(few, expected[:2], atol=1e-5)  # in float32, whatever is faster
-    many = actor.action_values(image, floats).value
-    assert actor.precision in ("float32", "bfloat16")
-    np.testing.assert_allclose(many, expected, atol=0.05)
+    many, exact, rough = (actor.action_values(image, floats).value for actor in actors)
+    assert np.array_equal(many, rough) == is_fast
+    np.testing.assert_allclose(many, exact, atol=0.05 if is_fast else 1e-5)
+    np.testing.assert_allclose(actors[0].action_values(image[:2], floats[:2]).value, exact[:2], atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("float32_s", "bfloat16_s", "expected"),
-    [(1.0, 0.5, "bfloat16"), (1.0, 0.89, "bfloat16"), (1.0, 0.91, "float32"), (0.5, 1.0, "float32")],
+    ("asked", "is_fast", "expected"),
+    [
+        ("auto", True, "bfloat16"),
+        ("auto", False, "float32"),
+        ("float32", True, "float32"),
+        ("bfloat16", False, "bfloat16"),
+    ],
 )
-def test_faster_precision_is_the_faster_one_by_a_tenth(monkeypatch, float32_s, bfloat16_s, expected):
-    """On a clock that runs alone count for; the first run of each, and one that was held up, say nothing."""
-    clock = SimpleNamespace(now_s=0.0, perf_counter=lambda: clock.now_s)
-    monkeypatch.setattr(precision, "time", clock)
-    monkeypatch.setattr(precision, "has_instructions", lambda _name: True)
-    took_s = {"float32": iter((9.0, float32_s, 7.0, 8.0)), "bfloat16": iter((0.1, 7.0, bfloat16_s, 8.0))}
-
-    def run(name):
-        clock.now_s += next(took_s[name])
-
-    assert faster_precision(run, CPU) == expected
-
-
-def test_on_processors_without_bfloat16_it_is_not_tried(monkeypatch):
-    monkeypatch.setattr(precision, "has_instructions", lambda _name: False)
-    assert faster_precision(lambda name: pytest.fail(name), CPU) == "float32"
+def test_precision_is_what_was_asked_for_or_what_the_processor_is(monkeypatch, asked, is_fast, expected):
+    monkeypatch.setattr(precision, "has_instructions", lambda _name: is_fast)
+    assert precision.chosen_precision(asked, CPU) == expected
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import cluster, learners, link, runtime
+from benchmarks import cluster, learners, link, order, runtime
 from rulka.params import read_params
 
 
@@ -19,6 +19,7 @@ from rulka.params import read_params
         (runtime, "--seconds 2", {"alone", "together", "inference", "central"}),
         (learners, "--env-steps 16384 --rounds 1", {f"ppo, learners {n}, collectors {c}" for n, c in learners.PLANS}),
         (cluster, "--blocks 1 --rounds 1", {"processes", "cluster"}),
+        (order, "--env-steps 16384 --rounds 1", {"ppo, exact beside free", "iqn, exact beside free"}),
         (link, "", {"target_cycles_per_s", "with the state"}),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rulka.cli import main
+from rulka.dashboard import runs
 from rulka.dashboard.app import PAGES, make_server, moment, open_port
 from rulka.runtime.live import METRICS_FILE
 from tests.waiting import PATIENCE_S
@@ -60,13 +61,14 @@ def test_no_other_file_and_no_other_host(client: TestClient, project: Path) -> N
     assert moment("yesterday") == "yesterday"
 
 
-def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path) -> None:
+def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = project / "data/agents/iqn-2"
     other.mkdir(parents=True)
     (other / "training.jsonl").write_text('{"env_steps": 10, "minutes": 2.0, "loss": 5.0}\n')
+    monkeypatch.setattr(runs, "_run_of", lambda agent: run.name if agent == Path("data/agent") else None)
     agent = project / "data/agent"
     agent.mkdir()
-    (agent / "training.jsonl").write_text((run / METRICS_FILE).read_text())  # the same training, handed on
+    (agent / "training.jsonl").write_text('{"env_steps": 64, "loss": 2.0}\n')  # the same training, handed on
     curves = {curve["key"]: curve for curve in client.get("/curves.json?metric=loss&axis=env_steps").json()}
     assert {key: (curve["x"], curve["y"]) for key, curve in curves.items()} == {
         "runs/train/ppo-1": ([64, 128], [2.0, 1.0]),

@@ -102,7 +102,7 @@ def statements() -> Iterator[tuple[str, str]]:
     own = PARAMS
     pythons = f"Python {' or '.join(PYTHONS)} and make"
     yield from (("README.md", pythons), ("docs/index.md", pythons))
-    yield "docs/questions.md", f"`train.max_minutes` (default {own.train.max_minutes:g})"
+    yield "docs/questions.md", f"`train.max_env_steps` (default {own.train.max_env_steps:,})"
     yield "docs/architecture.md", f"`gradient_steps_per_update` ({own.iqn.gradient_steps_per_update})"
     yield "docs/architecture.md", f"`mini_race_ms` ({own.iqn.mini_race_ms / 1000:g} s)"
     yield "docs/architecture.md", f"uint8 and {num_floats(1)} floats"

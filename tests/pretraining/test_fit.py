@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from rulka.agents import precision as agents_precision
 from rulka.datasets.frames import Batch
-from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, choose_precision, fit, say_if_stopped
+from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, fit, say_if_stopped
 from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 
@@ -210,17 +209,3 @@ def test_learning_rate_by_hand() -> None:
     assert [factor(step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
     assert factor(5 + 95 // 2) == pytest.approx(0.5, abs=0.01)
     assert factor(99) < 0.001
-
-
-def test_precision_is_measured_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents_precision, "has_instructions", lambda _name: True)
-    network, calls = nn.Linear(8, 8), []
-
-    def loss() -> torch.Tensor:
-        calls.append(1)
-        return network(torch.ones(4, 8)).float().sum()
-
-    assert (choose_precision("bfloat16", network, loss), calls) == ("bfloat16", [])
-    assert choose_precision("measured", network, loss) in ("float32", "bfloat16")
-    assert calls
-    assert network.weight.grad is None

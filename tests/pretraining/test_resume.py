@@ -28,7 +28,7 @@ VIEWS: dict[str, Any] = {"projection": 8, "crop_pixels": 4.0, "brightness": 0.2,
 VICREG = VicregParams(kind="vicreg", invariance=25.0, variance=25.0, covariance=1.0, **VIEWS)
 OBSERVATION = sees(34, 34)
 NUM_BATCHES = 4
-ORIGIN = {"params_sha256": "a", "inputs_sha256": {"frames": "b"}, "code_sha256": "c", "created": "now"}
+ORIGIN = {"params_sha256": "a", "inputs_sha256": {"frames": "b"}, "code_sha256": "c", "commit": "d"}
 
 
 class Images(NamedTuple):
@@ -177,7 +177,7 @@ def test_other_parameters_inputs_or_code_begin_anew(tmp_path: Path) -> None:
         save(runs, ORIGIN)
         with resumable(runs, ORIGIN | change) as checkpoints:
             assert checkpoints.load_newest() is None
-        with resumable(runs, ORIGIN | {"created": "later"}) as checkpoints:
+        with resumable(runs, ORIGIN | {"commit": "e"}) as checkpoints:
             assert checkpoints.load_newest() == {"one": 1}
             with pytest.raises(RunInUseError, match="trains there"), resumable(runs, ORIGIN):
                 pass

@@ -18,25 +18,25 @@ from rulka.tracks.track import Track
 
 def test_training_log(tmp_path: Path) -> None:
     rows = [
-        {"env_steps": 10, "minutes": 0.1, "record_s": None, "phase": "warm-up"},
-        {"env_steps": 20, "minutes": 0.2, "record_s": 31.5},
-        {"env_steps": 30, "minutes": 0.3, "record_s": 30.0, "finish_rate": 0.25},
+        {"env_steps": 10, "record_s": None, "phase": "warm-up"},
+        {"env_steps": 20, "record_s": 31.5},
+        {"env_steps": 30, "record_s": 30.0, "finish_rate": 0.25},
     ]
     path = tmp_path / "training.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     log = read_training_log(path, "PPO")
-    steps, times_s = log.curve("env_steps", "record_s")
+    steps, times_s = log.curve("record_s")
     assert (steps.tolist(), times_s.tolist()) == ([20, 30], [31.5, 30.0])
-    assert len(log.curve("minutes", "never_written")[0]) == 0
-    assert log.curve("minutes", "finish_rate")[1].tolist() == [0.25]
-    assert len(log.curve("minutes", "phase")[0]) == 0, "words are no curve"
+    assert len(log.curve("never_written")[0]) == 0
+    assert log.curve("finish_rate")[1].tolist() == [0.25]
+    assert len(log.curve("phase")[0]) == 0, "words are no curve"
     path = tmp_path / "training.jsonl"
-    for line in ('{"env_steps": 1, "minu', '{"minutes": 0.1}'):
+    for line in ('{"env_steps": 1, "minu', '{"loss": 0.1}'):
         path.write_text(line)
         with pytest.raises(TrainingLogError, match=r"training\.jsonl is damaged"):
             read_training_log(path, "PPO")
     path.write_text("")
-    assert len(read_training_log(path, "PPO").curve("minutes", "loss")[0]) == 0
+    assert len(read_training_log(path, "PPO").curve("loss")[0]) == 0
 
 
 def race_of(source: Source, gates: tuple[int, ...], race_time_ms: int | None, end_ms: int = 6000) -> Race:

@@ -154,7 +154,7 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert "after 2 s without getting 0.5 m further, or after 120 s, as in training" in empty["Evaluation"]
     train = read_params().train.model_dump(mode="json") | {"algorithm": "iqn", "start_anywhere": 0.25}
     train |= {"num_checks": 8, "check_races": 4, "check_candidates": 3, "final_check_races": 9}
-    training = {"env_steps": 123456, "gradient_steps": 10, "minutes": 2.0, "precision": "float32", "num_collectors": 0}
+    training = {"env_steps": 123456, "gradient_steps": 10, "precision": "float32", "num_collectors": 0}
     sections = {"train": train, "iqn": {"demonstration_share": 0.5, "warmup_steps": 1000}}
     made = {"parameters": sections, "training": training, "versions": {"torch": "2.9", "none": None}}
     made |= {"commit": "c" * 40}
@@ -163,7 +163,7 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     encoder = {"provenance": {"parameters": {"pretrain": {"objective": {"kind": "simclr"}, "epochs": 1}}}}
     known = used(track, make_race, Origins(encoder, {}, {}, agent, (other,)))
     assert known["Training"].startswith("IQN, one process with 32 cars: 123,456 env steps")
-    assert known["Training"].endswith("in 2.0 minutes, in float32, seed 1.")
+    assert known["Training"].endswith("and 10 gradient steps, in float32, seed 1.")
     assert known["Also trained"].startswith("PPO, one process")
     assert known["Pretraining"] == "Level 0: simclr on frames, 1 epoch."
     selection = "of the best 3 and the initial weights those are taken that do best in 9 further races"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -40,6 +41,8 @@ RACE_STEPS = 7
 SPEC = BlockSpec(num_steps=16, num_cars=3, height=HEIGHT, width=WIDTH, num_floats=NUM_FLOATS)
 BLOCK_STEPS = SPEC.num_steps * SPEC.num_cars
 MAIN = Path(__file__).parent / "fake_main.py"
+CLOCK = random.SystemRandom()
+"""How long what takes a random time takes: no seed makes that the same again."""
 OVER_S = 1e9
 """Seconds of training after which a run is over: a test sets `loop.state.seconds` to end it.
 
@@ -51,9 +54,18 @@ class FakeCars:
     """Observations count decisions: floats are (count, car, seed, decisions of this race)."""
 
     def __init__(
-        self, num_cars: int, *, at_line: bool, starts_at_line: bool = True, step_s: float = 0.0, fault: str = ""
+        self,
+        num_cars: int,
+        *,
+        at_line: bool,
+        starts_at_line: bool = True,
+        step_s: float = 0.0,
+        jitter_s: float = 0.0,
+        fault: str = "",
+        is_kept: bool = True,
     ) -> None:
-        self._num_cars, self._step_s, self._fault = num_cars, step_s, fault
+        self._num_cars, self._step_s, self._jitter_s, self._fault = num_cars, step_s, jitter_s, fault
+        self._is_kept = is_kept
         self._is_full_race = at_line or starts_at_line
         self._count = 0
         self._seed = 0
@@ -67,7 +79,7 @@ class FakeCars:
         self._write(image_out, floats_out, potential_out)
 
     def step_into(self, actions, image_out, floats_out, potential_out) -> StepResult:
-        time.sleep(self._step_s)
+        time.sleep(self._step_s + self._jitter_s * CLOCK.random())
         self._count += 1
         self._misbehave()
         is_reset = self._has_ended.copy()
@@ -97,7 +109,9 @@ class FakeCars:
         cars = np.arange(self._num_cars)
         return np.stack([self._race_steps, cars * 0, cars, cars * 0 + 3], axis=1).astype(np.float32)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any] | None:
+        if not self._is_kept:
+            return None
         return {"count": self._count, "seed": self._seed, "race_steps": self._race_steps, "has_ended": self._has_ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -189,13 +203,14 @@ class FakeLearner:
         blocks_per_update: int = 2,
         ahead: int = 4,
         update_s: float = 0.0,
+        jitter_s: float = 0.0,
         fault: str = "",
         is_central: bool = False,
     ) -> None:
         self.network = FakeNetwork()
         self.version, self.num_env_steps, self._pending = 0, 0, 0
         self._blocks_per_update, self._ahead, self._update_s, self._fault = blocks_per_update, ahead, update_s, fault
-        self._is_central = is_central
+        self._is_central, self._jitter_s = is_central, jitter_s
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
@@ -244,7 +259,7 @@ class FakeLearner:
     def update(self) -> dict[str, float] | None:
         if not self.is_ready():
             return None
-        time.sleep(self._update_s)
+        time.sleep(self._update_s + self._jitter_s * CLOCK.random())
         self._misbehave()
         self.together += float(self.ranks.total(torch.tensor(sum(self.seen[-self._pending :]), dtype=torch.float64)))
         self._pending = 0
@@ -331,6 +346,8 @@ def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = Fal
 def fake_train(**changes: object) -> TrainParams:
     """Returns `train` parameters for fakes."""
     small = {
+        "order": "free",
+        "blocks_ahead": 3,
         "num_collectors": 0,
         "cars_per_collector": SPEC.num_cars,
         "block_steps": SPEC.num_steps,

@@ -250,7 +250,7 @@ def test_signals_take_all_processes_with_them_and_the_next_start_goes_on(
 
 
 def standing(num_env_steps: int, num_under_way: int = 0, *, is_ready: bool = False) -> Standing:
-    return Standing(num_env_steps, 0, num_under_way, is_ready, 0)
+    return Standing(num_env_steps, 0, num_under_way, is_ready, 0, is_whole=True)
 
 
 def test_permission_by_hand() -> None:

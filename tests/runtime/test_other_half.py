@@ -42,7 +42,14 @@ def small_spec(folder: Path, track: Path, max_env_steps: int = 10_000) -> RunSpe
         "max_steps_ahead": 16,
         "buffer_steps": 1024,
     }
-    run = {"num_collectors": 1, "cars_per_collector": 4, "block_steps": 4, "num_checks": 1, "checkpoint_s": 60.0}
+    run = {
+        "order": "free",
+        "num_collectors": 1,
+        "cars_per_collector": 4,
+        "block_steps": 4,
+        "num_checks": 1,
+        "checkpoint_s": 60.0,
+    }
     params = small_params("pql", own, max_env_steps=max_env_steps, **run)
     seen = params.observation.model_copy(update={"withheld": ("image",)})
     return run_spec(params.model_copy(update={"observation": seen}), track, folder)

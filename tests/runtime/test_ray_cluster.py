@@ -14,13 +14,12 @@ from typing import Any
 import psutil
 import pytest
 from ray_main import PATIENCE
-from runtime_fakes import BLOCK_STEPS, OVER_S, FakeLearner, fake_run, is_alive
+from runtime_fakes import BLOCK_STEPS, OVER_S, FakeLearner, fake_run, fake_train, is_alive
 
 from benchmarks.ray_nodes import add_node, pretended_cluster
 from rulka.cluster import CLUSTER_VARIABLE
 from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.ray_collectors import Limits, RayCollectors
@@ -29,6 +28,7 @@ from tests.waiting import PATIENCE_S, wait_for
 
 STORE_MB = 100
 NUM_BLOCKS = 400
+BLOCKS_AHEAD = fake_train().blocks_ahead
 ROOT = Path(__file__).parents[2]
 
 
@@ -71,7 +71,7 @@ class Watch:
                 self.in_main.pop(0)()
             hear(timeout_s)
             free = sum(map(len, self.collectors._free))
-            self.most_held = max(self.most_held, SLOTS_PER_COLLECTOR * len(self.collectors.remotes) - free)
+            self.most_held = max(self.most_held, BLOCKS_AHEAD * len(self.collectors.remotes) - free)
 
         self.collectors._hear = note  # type: ignore[method-assign]
 
@@ -108,7 +108,7 @@ class Watch:
             raise self.failures[0]
         assert self.loop.state.env_steps == self.learner.num_env_steps == len(self.learner.seen) * BLOCK_STEPS
         assert max(self.learner.staleness) <= self.learner.allowed_lag
-        assert 0 < self.most_held <= SLOTS_PER_COLLECTOR * len(self.collectors.remotes)
+        assert 0 < self.most_held <= BLOCKS_AHEAD * len(self.collectors.remotes)
 
 
 def _store_bytes() -> int:
@@ -197,7 +197,7 @@ def test_nothing_accumulates_in_rays_memory_and_no_process_is_left(tmp_path: Pat
             count(*arguments)
             if len(watch.learner.seen) % 50 == 0:
                 # Blocks and versions on both nodes, and little of what there would be if nothing were freed.
-                bound = min(2 * 2 * SLOTS_PER_COLLECTOR * each, NUM_BLOCKS * each // 10)
+                bound = min(2 * 2 * BLOCKS_AHEAD * each, NUM_BLOCKS * each // 10)
                 wait_for(lambda: _store_bytes() < bound, "all else to be freed")
                 processes[:] = [watch.process(index) for index in range(2)]
 

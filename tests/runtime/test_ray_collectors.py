@@ -652,7 +652,9 @@ def test_every_algorithm_learns_from_blocks_where_they_came(
     cluster = ClusterHere(nodes(1, 1))
     monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
     monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
-    spec = run_spec(small_params(algorithm, {}, cluster="ray", num_collectors=2, checkpoint_s=60.0), track, tmp_path)
+    spec = run_spec(
+        small_params(algorithm, {}, cluster="ray", order="free", num_collectors=2, checkpoint_s=60.0), track, tmp_path
+    )
     with StopSignals() as stop, connect(spec, stop) as loop:
         heard: set[int] = set()
         insert = loop._learner.insert

@@ -115,7 +115,7 @@ def test_wrong_tensors_are_refused(weights: SharedWeights, change: dict, words: 
 
 
 def test_weights_of_any_dtype_come_through(weights: SharedWeights) -> None:
-    reader = SharedWeights(weights._layout, weights._memory)
+    reader = SharedWeights(weights._layout, memory=weights._memory)
     assert reader.version == NO_VERSION
     weights.publish(5, TENSORS)
     version, read = reader.read()
@@ -130,10 +130,23 @@ def test_torn_copy_is_never_returned(weights: SharedWeights, monkeypatch: pytest
     monkeypatch.setattr(shared_module, "READ_TIMEOUT_S", 0.02)
     for version in (1, 2, 3):
         weights.publish(version, TENSORS)
-        current = int(weights._header[0])
+        current = int(weights._newest[0])
         weights._copies[current][8] ^= 0xFF
         with pytest.raises(WeightsError, match="no whole weights"):
             weights.read()
+
+
+def test_versions_that_are_kept_can_be_read_and_others_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_module, "READ_TIMEOUT_S", 0.02)
+    weights = SharedWeights(layout_of({"a": torch.zeros(3)}), num_copies=4)
+    for version in range(1, 7):
+        weights.publish(version, {"a": torch.full((3,), float(version))}, kept={1, 2})
+    assert [weights.read(version).tensors["a"][0].item() for version in (None, 6, 5, 2, 1)] == [6.0, 6.0, 5.0, 2.0, 1.0]
+    weights.publish(7, {"a": torch.zeros(3)}, kept={2})
+    assert weights.read(2).version == 2
+    for gone in (1, 3):
+        with pytest.raises(WeightsError, match=f"no whole weights of version {gone} could be read"):
+            weights.read(gone)
 
 
 def test_reading_while_publishing_gives_whole_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +154,7 @@ def test_reading_while_publishing_gives_whole_weights(monkeypatch: pytest.Monkey
     monkeypatch.setattr(shared_module, "READ_TIMEOUT_S", PATIENCE_S)
     size = 300_000
     writer = SharedWeights(layout_of({"a": torch.zeros(size), "b": torch.zeros(size)}))
-    reader = SharedWeights(writer._layout, writer._memory)
+    reader = SharedWeights(writer._layout, memory=writer._memory)
     writer.publish(0, {"a": torch.zeros(size), "b": torch.zeros(size)})
     is_over = threading.Event()
 

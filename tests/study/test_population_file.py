@@ -92,7 +92,7 @@ def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: d
 
 
 def test_games_hold_no_population(tmp_path: Path) -> None:
-    one_car = {"environment": "game", "cars_per_collector": 1, "check_races": 1, "start_anywhere": 0.0}
+    one_car = {"environment": "game", "order": "free", "cars_per_collector": 1, "check_races": 1, "start_anywhere": 0.0}
     one_car |= {"start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0, "algorithm": "impala"}
     with pytest.raises(UserError, match=r"train\.environment is game"):
         read(tmp_path, overrides={"train": one_car})

@@ -59,12 +59,15 @@ steps = [{"env_steps": 1000 * n, "cpu_minutes": n / 10, "minutes": n, "finish_ra
 checks = [{"env_steps": 10 * n, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (30, 0.0))]
 times = {"minutes": 0, "finish_rate": None, "check_mean_time_s": 10 / score}
 steps = [{"cpu_minutes": check["env_steps"] / 100, **times} | check for check in checks] + steps
-Path("data/agent/training.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+training = {"run": "ppo-1", "repeats": "yes" if score < 0.9 else "max_cpu_minutes ended it"}
+Path("runs/train/ppo-1").mkdir(parents=True)
+Path("runs/train/ppo-1/metrics.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+Path("data/agent/meta.json").write_text(json.dumps({"provenance": {"training": training}, "score": score}))
 """
 EVALUATE = """
 import json
 from pathlib import Path
-score = json.loads(Path("data/agent/training.jsonl").read_text().splitlines()[-1])["score"]
+score = json.loads(Path("data/agent/meta.json").read_text())["score"]
 agent = {"lap_share": score, "finish_rate": 1.0, "median_time_s": 10 / score, "mean_progress_m": 600.0}
 Path("data/evaluation").mkdir()
 driver = {"races": 2, "finished": 2, "median_time_s": 10 / score, "times_reference": 1 / score, "medal": "gold"}
@@ -132,7 +135,8 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     ]
     page = Path("page.md").read_text()
     assert table in page
-    assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2,000 | 0 |" in page
+    assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2,000 | 0 | 0.2 | 0.0 | 2.0 | yes |" in page
+    assert "| plain | 2 | 1.010 | 100% | 9.90 s | 0.75 | 2,000 | 0 | 0.2 | 0.0 | 2.0 | no |" in page
     assert "| plain | 1 of 2 | 190 (190 to 190) | 1.00 | 1.9 (1.9 to 1.9) |" in page, "0.9 / 9.90 s is the better one's"
     assert "| low | 0 of 2 | - | - | - |" in page
     first = page[page.index("## The first finish") : page.index("## As good as")]

@@ -77,7 +77,7 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
         config["algorithm"] = algorithm
     contract = sight_contract(params.observation)
     sections = {"train": params.train.model_dump(mode="json")}
-    training = {"env_steps": 1000, "gradient_steps": 10, "minutes": 0.5, "precision": "bf16", "num_collectors": 2}
+    training = {"env_steps": 1000, "gradient_steps": 10, "precision": "bf16", "num_collectors": 2}
     training["tracks"] = ["tiny"]
     provenance = {"parameters": sections, "training": training, "commit": None}
     save_artifact(folder, Artifact(kind, network.state_dict(), config, contract, TABLE, normalisation, provenance))
@@ -92,7 +92,7 @@ def write_inputs(tmp_path: Path) -> Inputs:
     save_driver(tmp_path / "agent", "agent", "ppo", FORWARD)
     save_driver(tmp_path / "agent" / "compared" / "iqn", "agent", "iqn", 3)
     save_driver(tmp_path / "policy", "policy", "", 1)
-    log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "record_s": None, "mean_return": -1.0}
+    log = {"env_steps": 100, "finish_rate": None, "record_s": None, "mean_return": -1.0}
     (tmp_path / "agent" / "training.jsonl").write_text(json.dumps(log) + "\n")
     (tmp_path / "policy" / "metrics.json").write_text(json.dumps({"confusion": (np.eye(12) * 3).tolist()}))
     (tmp_path / "races").mkdir()

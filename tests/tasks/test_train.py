@@ -21,6 +21,7 @@ from rulka.observation import FLOATS
 from rulka.params import Params
 from rulka.race_params import RewardParams
 from rulka.runtime.checkpoint import load_checkpoint
+from rulka.runtime.metrics import MEASURED
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.racing import Folders
@@ -48,7 +49,8 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
         assert other not in agent.provenance["parameters"]
         lines = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
         # A line holds a loss only if there was an update since the one before it.
-        assert {"env_steps", "minutes", "finish_rate", "mean_return", "record_s", "loss"} <= set().union(*lines)
+        assert {"env_steps", "finish_rate", "mean_return", "record_s", "loss", "versions_behind"} <= set().union(*lines)
+        assert not MEASURED & set().union(*lines), "an output holds no times"
         policy = load_policy(folder, actions=action_table(5))
         assert policy.actions.repeats == 2
         assert policy(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 184), np.float32)).shape == (2,)

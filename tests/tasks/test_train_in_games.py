@@ -34,6 +34,7 @@ from tests.waiting import PATIENCE_S, wait_for
 
 IN_GAMES = {
     "environment": "game",
+    "order": "free",
     "compared": [],
     "cars_per_collector": 1,
     "check_races": 1,

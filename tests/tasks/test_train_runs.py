@@ -47,7 +47,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ExperienceFiles(spec.folder, 0).write({0: {}})
         result = CheckResult(1, 0.0, None, None, 1.0, None)
         best = Candidate(1, result, spec.make_learner().network.state_dict())
-        return Outcome(best, "max_env_steps", RunState(env_steps=1), None, "float32")
+        return Outcome(
+            best, "max_env_steps", RunState(env_steps=1, marks=[[0, 5], [1, len(labels)]]), None, "float32", "yes"
+        )
 
     monkeypatch.setattr(stage, "train_run", train_at_once)
     return labels
@@ -79,6 +81,19 @@ def test_a_finished_run_is_delivered_again_and_never_emptied(
     shutil.rmtree(folder)
     train(params, folders=folders)
     assert trained == ["train ppo", "train ppo", "train ppo"], "as its message says"
+
+
+def test_weights_that_an_equal_run_did_not_have_are_said(
+    params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    train(params, folders=folders)
+    assert "now the weights" not in caplog.text
+    (folder,) = folders.runs.iterdir()
+    shutil.rmtree(folder)
+    train(params, folders=folders)
+    assert len(trained) == 2
+    expected = "came of equal parameters, inputs and code, and now the weights differ at 1 environment steps; at 0"
+    assert expected in caplog.text
 
 
 def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
