@@ -100,7 +100,7 @@ def test_who_is_fast_changes_nothing_and_neither_do_deaths(tmp_path: Path) -> No
     learner = whole._learner
     assert learner.collectors == [0, 1] * (NUM_BLOCKS // 2), "they take turns"
     assert set(learner.staleness[4:]) == {1}, "as many versions as the learner allows"
-    killed = run_killed(fakes(tmp_path / "killed"), [7], num_collectors=2)
+    killed = run_killed(fakes(tmp_path / "killed"), [7], num_collectors=1)
     assert killed.state.num_starts == 2
     assert digest_of(killed) == digest_of(whole)
     assert not list((tmp_path / "killed").rglob("*.state")), "they go with the run"
@@ -142,6 +142,7 @@ def test_fewer_blocks_ahead_are_made_by_newer_weights(tmp_path: Path) -> None:
     assert loop._learner.staleness[4:] == [1, 0] * (NUM_BLOCKS // 2 - 2)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_say_where_it_was_begins_anew_and_the_run_says_so(tmp_path: Path) -> None:
     loop = run_killed(fakes(tmp_path, cars={"is_kept": False}), [7])
     assert not loop.state.is_whole
