@@ -221,6 +221,11 @@ def use_cores() -> None:
         torch.set_num_threads(os.cpu_count() or 1)
 
 
+def has_bfloat16(gpu: torch.device) -> bool:
+    """Whether a GPU has instructions for bfloat16; an emulation is none."""
+    return gpu.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def wait_for(device: torch.device) -> None:
     """Waits until a device has done all that it was told to; the CPU always has."""
     if device.type != "cpu":
@@ -228,11 +233,6 @@ def wait_for(device: torch.device) -> None:
 
 
 # There and back -------------------------------------------------------------------------------------------------------
-
-
-def has_bfloat16(gpu: torch.device) -> bool:
-    """Whether a GPU has instructions for it."""
-    return gpu.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def has_pinned_copies(device: torch.device) -> bool:

@@ -39,8 +39,9 @@ MOST_START_MPS = 300.0
 StartSpeedMps = Annotated[float, Field(ge=0.0, le=MOST_START_MPS)]
 AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
-TAKE_FREE = "no run of it repeats, so set train.order to free"
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
+TAKE_FREE = "no run of it repeats, so set train.order to free"
+"""How sections refuse what exact order cannot do."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def train(
     if out is not None:
         with filled_folder(out) as beside:
             write_artifact(beside, agent)
-    measured = {name: read_metrics(folder / METRICS_FILE)[-1][name] for name in ("minutes", "cpu_minutes")}
+    last = read_metrics(folder / METRICS_FILE)[-1]
+    measured = {name: last[name] for name in ("minutes", "cpu_minutes")}
     _report(out or folder, agent, agent.provenance["training"]["returns"], measured, as_json=as_json)
 
 

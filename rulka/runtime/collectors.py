@@ -153,7 +153,7 @@ class Collectors(ABC):
 
 
 class SerialCollectors(Collectors):
-    """One collector in this process: the same parts in a fixed order, so that runs repeat bit by bit."""
+    """One collector in this process: it drives while the learner waits, in either order."""
 
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
         """Builds the collector.

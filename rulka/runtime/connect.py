@@ -18,7 +18,7 @@
 `train.acting_precision` may have take fewer bits. What can take the place of a part is built by one function, whose
 docstring has its picture:
 
-    _in_this_process    train.num_collectors: 0     no right-hand side, and a run repeats bit by bit
+    _in_this_process    train.num_collectors: 0     no right-hand side
     _in_processes       train.cluster: none         the picture above
     _on_cluster         train.cluster: ray          collectors on the nodes of a Ray cluster
     _other_half         pql.policy_process          half of the learner in a process of its own

@@ -61,7 +61,7 @@ class RunState:
         num_reports: that were due so far, in exact order.
         due: which learners have to take a block in before the next update, in exact order.
         is_whole: no races or experience had to begin anew when it was started again.
-        marks: environment steps and checksum of the weights at each greedy check that was due.
+        marks: environment steps and checksum of the weights at each greedy check, the last of which is at the end.
     """
 
     env_steps: int = 0
@@ -367,7 +367,7 @@ class LearnerLoop:
     def _show(self, bar: Progress, num_taken: int) -> None:
         train, state = self.spec.train, self.state
         if state.env_steps and (state.cpu_seconds or not train.max_cpu_minutes):  # CPU time is counted by reports
-            share = self._budget_share()  # of whichever limit comes first
+            share = min(1.0, max(self._shares_used().values()))  # of whichever limit comes first
             bar.total = min(train.max_env_steps, state.env_steps / share)
             bar.is_estimate = bar.total < train.max_env_steps
             bar.left_s = state.seconds * (1.0 - share) / share
@@ -422,7 +422,6 @@ class LearnerLoop:
             with self._shares.spending("checking"):
                 self._check_weights()
             self.state.num_checks = num_due
-            self.state.marks.append([self.state.env_steps, self._rank.checksum()])
 
     def _check_weights(self) -> None:
         """Lets the weights of now race greedily and remembers them if they are among the best.
@@ -438,6 +437,7 @@ class LearnerLoop:
         if self.spec.keeps_record:
             self.records.offer(self._check, tensors, self.state.env_steps, result)
         self.state.checked_version = self._learner.version
+        self.state.marks.append([self.state.env_steps, self._rank.checksum()])
         self._checked = _named_check(result)
 
     def _save(self) -> None:

@@ -18,16 +18,16 @@ from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 NUM_RECENT_RACES = 200
 Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
 """Activities of the learner's process; in serial mode its collector drives while it waits."""
+_COLLECTOR_ACTIVITIES = [field.name.removesuffix("_s") for field in fields(CollectorTimes)]
 MEASURED = {
     *("minutes", "cpu_minutes", "blocks_under_way", "num_restarts", "blocks_ready", "learner_busy_share"),
     *("env_steps_per_s", "samples_learned_per_s", "fresh_samples_per_s", "blocks_mb_per_s", "weights_mb_per_s"),
     *("learner_cpu_share", *(f"learner_{activity}_share" for activity in get_args(Activity))),
-    *(f"collectors_{field.name.removesuffix('_s')}_share" for field in fields(CollectorTimes)),
+    *(f"collectors_{activity}_share" for activity in _COLLECTOR_ACTIVITIES),
 }
 """Metrics that say how the machine was, and are never the same again."""
 SPREAD = {"grad_norm"}
 QUANTILES = {"median": 0.5, "d9": 0.9, "max": 1.0}
-_COLLECTOR_ACTIVITIES = [field.name.removesuffix("_s") for field in fields(CollectorTimes)]
 _NO_TIME = np.zeros(len(_COLLECTOR_ACTIVITIES))
 
 

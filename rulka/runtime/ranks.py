@@ -108,7 +108,7 @@ class Rank:
         quantiser: makes of its versions what its collectors get.
         collectors: its own.
         experience: its files.
-        is_whole: see `Standing`.
+        is_whole: nothing was lost of what it began with in this start.
         spending: counts the time of a block of code by activity; the loop has its own for the first rank.
     """
 
@@ -124,7 +124,7 @@ class Rank:
     ) -> None:
         self._spec = spec
         self.learner, self.quantiser, self.collectors, self.experience = learner, quantiser, collectors, experience
-        self._spent, self._is_whole = Spent(), is_whole
+        self._spent, self.is_whole = Spent(), is_whole
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
     def take(
@@ -205,7 +205,7 @@ class Rank:
             num_under_way=self.collectors.num_under_way,
             is_ready=learner.is_ready(),
             num_restarts=self.collectors.num_restarts,
-            is_whole=self._is_whole and not self.collectors.has_lost_states,
+            is_whole=self.is_whole and not self.collectors.has_lost_states,
         )
 
     def checksum(self) -> int:
