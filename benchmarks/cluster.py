@@ -44,7 +44,7 @@ NUM_NODES = 2
 STORE_MB = 400
 PARTS = ("learner", "collectors", "daemons")
 PLAIN = {"order": "free", "precision": "float32"}
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 _TITLE = "ray::RemoteCollector"
 
 

@@ -37,6 +37,8 @@ from rulka.tracks.generate import generate_track
 ORDERS = ("exact", "free")
 ALGORITHMS: tuple[Algorithm, ...] = ("ppo", "iqn")
 LOOK_S = 0.5
+COMPARED = ("env steps per CPU s", "gradient steps per CPU s", "env steps per s", "memory, MB")
+"""What is compared as a ratio; the others may be zero."""
 
 
 class Memory(threading.Thread):
@@ -115,7 +117,7 @@ def main() -> None:
                 }
             result[f"{algorithm}, exact beside free"] = {
                 name: statistics.median(each["exact"][name] / each["free"][name] for each in rounds)
-                for name in rounds[0]["exact"]
+                for name in COMPARED
             }
     show(result, arguments.json)
 

@@ -7,11 +7,13 @@ fingerprint holds it. On the CPU everything here hands on what it is given, with
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,7 +44,7 @@ _REASONS = (
 """What torch says, in lower case, when a device cannot be used; what that means; what to do."""
 
 _NO_GPU = "this machine shows no NVIDIA GPU; if it has one, install the driver, and look at `nvidia-smi`"
-_NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+_NVIDIA_DRIVER, _PROCESSORS = Path("/proc/driver/nvidia"), Path("/proc/cpuinfo")
 
 BatchT = TypeVar("BatchT", bound=tuple[Tensor, ...])
 
@@ -63,6 +65,16 @@ class ChosenDevice(NamedTuple):
     device: torch.device
     why: str
     problem: str = ""
+
+
+def arithmetic_here() -> str:
+    """Returns what decides, on this machine, how sums are rounded: kind of processor, number of threads, torch."""
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):  # Linux alone has the file, and not on every processor its line
+        if found := re.search(r"^model name\s*: (.+)$", _PROCESSORS.read_text(encoding="utf-8"), re.MULTILINE):
+            model = found[1]
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return f"{model} with {kernels}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 # Choosing -------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ def serve(
     track: TrackName = None,
     speed: float = 1.0,
     in_menus: bool = False,
+    step_first: bool = False,
+    calls_back: bool = False,
 ) -> None:
     """Serve a simulated race to programs that speak the game's socket protocol; see docs/game.md.
 
@@ -25,6 +27,8 @@ def serve(
             left out.
         speed: factor of the race clock until a program sets another; 50 or more runs as fast as it can.
         in_menus: begin in the menus, without a race, until a program opens a map.
+        step_first: send the run step of a tick before its checkpoint: nobody knows which comes first in the game.
+        calls_back: have a rewind that changes the count of checkpoints say so at once, as a plain plugin may.
     """
     import logging
 
@@ -37,7 +41,8 @@ def serve(
     escape_logs(logging.INFO)
     params = read_params()
     where = generate_track(**dict(params.track)) if track is None else find_track(track, TRACKS)
-    server = make_server(where, params, port, speed=speed, is_in_menus=in_menus)
+    unknown = {"is_step_first": step_first, "calls_back": calls_back}
+    server = make_server(where, params, port, speed=speed, is_in_menus=in_menus, **unknown)
     say(f"{where.name} ({where.uid}), {where.length_m:.0f} m")
     serve_until_stopped(server, say)
 

@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from rulka.game.errors import GameProtocolError
+from rulka.game.state import MAX_BYTES
 
 LOOPBACK = "127.0.0.1"
 BASE_PORT = 8478
@@ -98,6 +99,8 @@ SYNCS = {
 }
 """Messages that stop the game until they are echoed, all of 32-bit integers. A frame is one, too: of pixels alone."""
 SYNC_IDS = frozenset((*SYNCS, MessageId.FRAME))
+NUMBERED_IDS = SYNC_IDS - {MessageId.FRAME, MessageId.ON_CONNECT}
+"""Syncs that a race causes, wherever it is moved."""
 
 _COMMAND_FORMATS = {
     MessageId.SET_SPEED: "f",  # factor, 0 stops the clock
@@ -111,6 +114,9 @@ _COMMAND_FORMATS = {
 }
 COMMAND_PAYLOADS = {number: struct.Struct("<" + _COMMAND_FORMATS.get(number, "")) for number in MessageId}
 """Fixed part of what follows the id of a message to the game; the id of a sync is its echo."""
+
+MOST_BYTES: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
+"""Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
 
 VERSION = 1
 """Version of what Rulka adds to the protocol."""

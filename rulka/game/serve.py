@@ -16,7 +16,16 @@ from rulka.ports import check_port
 from rulka.tracks.track import Track
 
 
-def make_server(track: Track, params: Params, port: int, *, speed: float, is_in_menus: bool = False) -> GameServer:
+def make_server(
+    track: Track,
+    params: Params,
+    port: int,
+    *,
+    speed: float,
+    is_in_menus: bool = False,
+    is_step_first: bool = False,
+    calls_back: bool = False,
+) -> GameServer:
     """Puts a server together; it listens, and serves when told to.
 
     Args:
@@ -25,6 +34,8 @@ def make_server(track: Track, params: Params, port: int, *, speed: float, is_in_
         port: 0 takes a free one.
         speed: factor of the race clock until a program sets another.
         is_in_menus: begin without a race.
+        is_step_first: see `GameServer`.
+        calls_back: the same.
 
     Raises:
         UserError: if the speed is negative, there is no such port or it is taken, or the track has too many gates.
@@ -36,7 +47,8 @@ def make_server(track: Track, params: Params, port: int, *, speed: float, is_in_
     race = SimulatedRace(track, params.simulator)
     sent = GameFrames(track, params.simulator)
     sent.warm_up(race.simulator)
-    return GameServer(SimulatedGame(race, speed=speed, is_in_menus=is_in_menus), sent, port)
+    game = SimulatedGame(race, speed=speed, is_in_menus=is_in_menus)
+    return GameServer(game, sent, port, is_step_first=is_step_first, calls_back=calls_back)
 
 
 def serve_until_stopped(server: GameServer, say: Callable[[str], None]) -> None:

@@ -2,23 +2,26 @@
 
 It behaves like the plugin in the game: it sends a sync and then reads and handles messages until the echo, and reads
 nothing at any other time. Frames are drawn between ticks, when no sync is open. One program at a time; a new connection
-takes the place of the old one, but is accepted only between syncs. Two things are kinder than the game: a program that
-closes its connection is dropped at once, not after the timeout; and without a program the race stands still.
+takes the place of the old one, between syncs or when that has been silent in one for a moment. Two things are kinder
+than the game: a program that closes its connection is dropped at once, not after the timeout; and without a program the
+race stands still. What nobody knows about the game is an option: the order of the messages of a tick, and whether a
+rewind calls back inside itself.
 """
 
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 import time
 from contextlib import suppress
 
 from rulka.actions import TICK_MS
-from rulka.game import state
 from rulka.game.errors import GameError
 from rulka.game.frames import GameFrames
-from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, MessageId, pack_sync
+from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, MOST_BYTES, MessageId, pack_sync
+from rulka.game.race import Passed
 from rulka.game.simulated import SimulatedGame
 
 logger = logging.getLogger(__name__)
@@ -32,8 +35,10 @@ LONGEST_S = 1_000_000.0
 BEHIND_S = 0.02
 """A race that lags further behind its clock does not catch up."""
 SEND_TIMEOUT_S = 2.0
-_MAX_CONTENT: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * state.MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
-"""Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
+SILENCE_S = 0.1
+"""After so long, another program may take the place of one that holds the game."""
+RECEIVED_BYTES = 65536
+"""At most, at once."""
 
 
 class Lost(Exception):  # noqa: N818
@@ -45,7 +50,7 @@ class _Program:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket, self._unread = connection, connection.makefile("rb")
+        self._socket, self._unread, self._wait_s = connection, bytearray(), SLICE_S
 
     def send(self, message: bytes | memoryview) -> None:
         """Sends all of a message."""
@@ -61,7 +66,7 @@ class _Program:
 
         An unknown id is a message of four bytes.
         """
-        self._socket.settimeout(min(max(wait_s, SLICE_S), LONGEST_S))
+        self._wait_s = min(max(wait_s, SLICE_S), LONGEST_S)
         (number,) = INT.unpack(self._take(INT.size))
         payload = COMMAND_PAYLOADS.get(number)  # pyright: ignore[reportArgumentType, reportCallIssue]
         if payload is None:
@@ -69,9 +74,9 @@ class _Program:
         if not payload or not payload.size:
             return number, ()
         values = payload.unpack(self._take(payload.size))
-        if number not in _MAX_CONTENT:
+        if number not in MOST_BYTES:
             return number, values
-        if not 0 <= values[0] <= _MAX_CONTENT[number]:
+        if not 0 <= values[0] <= MOST_BYTES[number]:
             reason = f"message {number} claims {values[0]} bytes"
             raise Lost(reason)
         return number, (self._take(values[0]),)
@@ -82,15 +87,27 @@ class _Program:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _take(self, size: int) -> bytes:
+    def is_quiet(self, wait_s: float) -> bool:
+        """Whether it has nothing to say for so long."""
         try:
-            data = self._unread.read(size)
-        except OSError as error:  # a timeout is one, too
-            reason = f"nothing came from it ({error})"
-            raise Lost(reason) from error
-        if len(data) < size:
-            reason = "it closed the connection"
-            raise Lost(reason)
+            return not self._unread and not select.select([self._socket], (), (), max(0.0, wait_s))[0]
+        except (OSError, ValueError):  # closed on our side: to receive says so
+            return False
+
+    def _take(self, size: int) -> bytes:
+        while len(self._unread) < size:
+            try:
+                self._socket.settimeout(self._wait_s)
+                received = self._socket.recv(RECEIVED_BYTES)
+            except OSError as error:  # a timeout is one, too
+                reason = f"nothing came from it ({error})"
+                raise Lost(reason) from error
+            if not received:
+                reason = "it closed the connection"
+                raise Lost(reason)
+            self._unread += received
+        data = bytes(self._unread[:size])
+        del self._unread[:size]
         return data
 
 
@@ -101,6 +118,8 @@ class GameServer:
         game: what is raced.
         frames: what it sends of them.
         port: where to listen; 0 takes a free one.
+        is_step_first: a tick sends its run step before its checkpoint, not after.
+        calls_back: a rewind that changes the count of checkpoints says so at once, before the answer to what follows.
 
     Attributes:
         port: where it listens.
@@ -109,8 +128,17 @@ class GameServer:
         GameError: if the port cannot be had.
     """
 
-    def __init__(self, game: SimulatedGame, frames: GameFrames, port: int) -> None:
+    def __init__(
+        self,
+        game: SimulatedGame,
+        frames: GameFrames,
+        port: int,
+        *,
+        is_step_first: bool = False,
+        calls_back: bool = False,
+    ) -> None:
         self._game, self._frames = game, frames
+        self._is_step_first, self._calls_back = is_step_first, calls_back
         self._last_tick_s = 0.0
         self._program: _Program | None = None
         self._stopped = threading.Event()
@@ -172,13 +200,21 @@ class GameServer:
         self._last_tick_s = max(self._last_tick_s + self._tick_s(), time.monotonic() - BEHIND_S)
         passed = race.tick()
         tick_ms = race.tick_time_ms
+        parts = [lambda: self._send_step(game.is_step_due()), lambda: self._send_counts(passed)]
+        for part in parts if self._is_step_first else reversed(parts):
+            # After a rewind in the first, the next step is that of the tick after: a program takes the rewind for it.
+            if race.tick_time_ms == tick_ms:
+                part()
+
+    def _send_step(self, is_due: bool) -> None:
+        if is_due:
+            self._sync(MessageId.RUN_STEP, pack_sync(MessageId.RUN_STEP, self._game.race.race_time_ms))
+
+    def _send_counts(self, passed: Passed | None) -> None:
         if passed is not None:
             self._sync(MessageId.CHECKPOINT_COUNT, pack_sync(MessageId.CHECKPOINT_COUNT, *passed))
-            if race.is_finished:
+            if self._game.race.is_finished:
                 self._sync(MessageId.LAP_COUNT, pack_sync(MessageId.LAP_COUNT, 1, 1))
-        # After a rewind in there, the next step is that of the tick after: a program takes the rewind for its step.
-        if race.tick_time_ms == tick_ms and game.is_step_due():
-            self._sync(MessageId.RUN_STEP, pack_sync(MessageId.RUN_STEP, race.race_time_ms))
 
     def _send_frame(self, width: int, height: int) -> None:
         """Draws and sends; the request is forgotten only after the wait, and one made in between with it."""
@@ -219,12 +255,21 @@ class GameServer:
         program.send(message)
         number = None
         while number != message_id:
-            number, values = program.receive(game.timeout_ms / 1000.0 - (time.monotonic() - started_s))
+            left_s = game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
+            while program.is_quiet(min(SILENCE_S, left_s)) and left_s > 0:
+                if select.select([self._listener], (), (), 0.0)[0]:
+                    reason = "another program connected while it was silent"
+                    raise Lost(reason)
+                left_s = game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
+            number, values = program.receive(left_s)
             if number == MessageId.SHUTDOWN:
                 reason = "it said so"
                 raise Lost(reason)
+            count = game.race.checkpoint_count
             answer = game.handle(number, values)
             if answer:
                 program.send(answer)
+            if self._calls_back and number == MessageId.REWIND_TO_STATE and game.race.checkpoint_count != count:
+                self._send_counts(Passed(game.race.checkpoint_count, game.race.num_checkpoints))
         # The game stood still, so the race clock has nothing to make up for.
         self._last_tick_s += time.monotonic() - started_s

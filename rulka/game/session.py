@@ -196,6 +196,8 @@ class GameSession:
         state = read_state(sync.echo_for_state())
         frame = self._next()
         while not isinstance(frame.message, Frame):
+            if _is_finish(frame):  # of the tick whose run step came first
+                return self._finish(frame, num_pressed)
             if isinstance(frame.message, RunStep) and frame.message.time_ms != state.race_time_ms:
                 expected = f"the frame of {state.race_time_ms} ms, since the clock stands still"
                 raise GameProtocolError(expected, f"the run step of {frame.message.time_ms} ms")
@@ -208,10 +210,7 @@ class GameSession:
         """Returns the next run step, or the checkpoint that is the finish."""
         while True:
             sync = self._next()
-            message = sync.message
-            if isinstance(message, RunStep) or (
-                isinstance(message, CheckpointCount) and message.current == message.target
-            ):
+            if isinstance(sync.message, RunStep) or _is_finish(sync):
                 return sync
             self._echo(sync)
 
@@ -244,6 +243,11 @@ class GameSession:
     def _echo(self, sync: Sync) -> None:
         self._pending = None
         sync.echo()
+
+
+def _is_finish(sync: Sync) -> bool:
+    message = sync.message
+    return isinstance(message, CheckpointCount) and message.current == message.target
 
 
 def _is_rewound(sync: Sync, start: bytes) -> bool:

@@ -32,6 +32,7 @@ class Sync:
         self.message_id, self.message = message_id, message
         self.is_open = True
         self._gathered = bytearray()
+        self._is_rewound = False
 
     # Commands -----------------------------------------------------------------------------------------------------
 
@@ -46,10 +47,12 @@ class Sync:
         """Puts the simulation back to a state that `state` returned."""
         state.read_state(block)
         self._gather(pack_sized(MessageId.REWIND_TO_STATE, block))
+        self._is_rewound = True
 
     def rewind_to_current(self) -> None:
         """Puts the simulation where it is, which ends what is under way between two ticks."""
         self._gather(pack(MessageId.REWIND_TO_CURRENT))
+        self._is_rewound = True
 
     def set_inputs(self, controls: Controls) -> None:
         """Holds keys from now on."""
@@ -113,6 +116,7 @@ class Sync:
         """Fetches the whole simulation, for `read_state` and `rewind`."""
         self._gather(pack(MessageId.GET_STATE))
         self._flush()
+        self._is_rewound = False
         return self._read_state()
 
     def is_finished(self) -> bool:
@@ -128,16 +132,19 @@ class Sync:
 
         Ask in a run step: a plain plugin has no inputs to answer with outside a race.
         """
+        self._settle()
         self.execute(protocol.VERSION_COMMAND)
         self._gather(pack(MessageId.GET_INPUTS))
         self._flush()
-        text = self._read_sized(MessageId.GET_INPUTS, 0, protocol.MAX_TEXT_BYTES)
+        size = self._read_int(f"the length of the answer to {MessageId.GET_INPUTS.name}")
+        text = self._read_content(MessageId.GET_INPUTS, size, 0, protocol.MAX_TEXT_BYTES)
         return protocol.read_version(text.decode(errors="replace"))
 
     # The end -------------------------------------------------------------------------------------------------------
 
     def echo(self) -> None:
         """Sends what was gathered and lets the game go on; the last thing a sync takes."""
+        self._settle()
         self._gather(pack(self.message_id))
         self._flush()
         self.is_open = False
@@ -148,6 +155,7 @@ class Sync:
         The game answers before it takes the echo, so the answer still comes before the next sync.
         """
         self._gather(pack(MessageId.GET_STATE))
+        self._is_rewound = False
         self.echo()
         return self._read_state()
 
@@ -179,7 +187,13 @@ class Sync:
             self._connection.fill(memoryview(out), what)
         return out
 
+    def _settle(self) -> None:
+        """Has a state come after a rewind before anything else does, see `_read_state`."""
+        if self._is_rewound:
+            self.state()
+
     def _flag(self, message_id: MessageId) -> bool:
+        self._settle()
         self._gather(pack(message_id))
         self._flush()
         answer = self._read_int(f"the answer to {message_id.name}")
@@ -191,16 +205,36 @@ class Sync:
     def _read_int(self, what: str) -> int:
         return protocol.INT.unpack(self._read(protocol.INT.size, what))[0]
 
-    def _read_sized(self, message_id: MessageId, least: int, most: int) -> bytearray:
+    def _read_content(self, message_id: MessageId, size: int, least: int, most: int) -> bytearray:
         what = f"the answer to {message_id.name}"
-        size = self._read_int(f"the length of {what}")
         if not least <= size <= most:
             expected = f"{least} to {most} bytes as {what}"
             raise GameProtocolError(expected, f"a length of {size}")
         return self._read(size, what)
 
     def _read_state(self) -> bytes:
-        block = bytes(self._read_sized(MessageId.GET_STATE, state.EMPTY_BYTES, state.MAX_BYTES))
+        """Reads the answer to the last request of a state.
+
+        A plain plugin that the game calls back inside a rewind sends a sync in there. It stands where the length of a
+        state is due, and no state is so short. What had been sent before is then handled inside that sync, the echo of
+        this one included, which does not count there and is sent again.
+        """
+        num_due, is_nested = 1, False
+        while num_due:
+            size = self._read_int(f"the length of the answer to {MessageId.GET_STATE.name}")
+            if size in protocol.NUMBERED_IDS:
+                self._read(protocol.INT.size * len(protocol.SYNCS[MessageId(size)]._fields), f"message {size}")
+                self._connection.send(pack(MessageId(size)) + pack(MessageId.GET_STATE))
+                num_due, is_nested = num_due + 1, True
+            else:
+                block = self._read_block(size)
+                num_due -= 1
+        if is_nested and not self.is_open:
+            self._connection.send(pack(self.message_id))
+        return block
+
+    def _read_block(self, size: int) -> bytes:
+        block = bytes(self._read_content(MessageId.GET_STATE, size, state.EMPTY_BYTES, state.MAX_BYTES))
         try:
             state.read_state(block)
         except StateRefusedError as error:

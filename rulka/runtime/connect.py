@@ -130,7 +130,7 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     experience, is_whole = ExperienceFiles(spec.folder, num_starts), True
     if saved:
         learner.load_state_dict(saved["learner"])
-        is_restored = restore_experience(learner, experience, saved["experience"])
+        is_restored = restore_experience(learner, experience, saved["experience"], saved["run"]["env_steps"])
         is_whole = is_restored and saved["collectors"] is not None
     else:
         experience.clear()
@@ -252,11 +252,19 @@ def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     if rank == 0:
         return dict(state)
     own = state["others"][rank - 1]
-    return own | {"learner": state["learner"] | own["learner"]}
+    return own | {"learner": state["learner"] | own["learner"], "run": state["run"]}
 
 
-def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> bool:
+def restore_experience(
+    learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None, env_steps: int
+) -> bool:
     """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew.
+
+    Args:
+        learner: whose.
+        files: where it is.
+        saved: what the checkpoint says of it.
+        env_steps: of the checkpoint.
 
     Returns:
         Whether it has it back.
@@ -264,7 +272,7 @@ def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[
     try:
         if saved is not None:
             learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
-            files.go_on_from(saved["names"])
+            files.go_on_from(env_steps, saved["names"])
             return True
     except DamagedExperienceError as error:
         _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,7 +41,7 @@ class ExperienceFiles:
         """
         self.folder, self._num_starts = folder / FOLDER, num_starts
         self._names: dict[int, str] = {}
-        self._kept: deque[set[str]] = deque(maxlen=NUM_KEPT)
+        self._kept: dict[int, set[str]] = {}
 
     def write(self, pieces: Mapping[int, Piece]) -> dict[int, str]:
         """Writes the pieces that are not there yet.
@@ -66,12 +65,17 @@ class ExperienceFiles:
         self._names = names
         return names
 
-    def forget_others(self) -> None:
-        """Removes files that the kept checkpoints do not need, once the newest names what was written last."""
-        self._kept.append(set(self._names.values()))
+    def forget_others(self, env_steps: int) -> None:
+        """Removes files that the kept checkpoints do not need, once the newest names what was written last.
+
+        Args:
+            env_steps: of the newest, which takes the place of one that has as many.
+        """
+        self._kept[env_steps] = set(self._names.values())
         if len(self._kept) < NUM_KEPT:
             return
-        needed = set().union(*self._kept)
+        self._kept = dict(sorted(self._kept.items())[-NUM_KEPT:])
+        needed = set().union(*self._kept.values())
         for path in self.folder.glob("*.npz"):
             if path.name not in needed:
                 path.unlink()
@@ -84,10 +88,10 @@ class ExperienceFiles:
         """
         return LazyPieces(names, lambda number: _read(self.folder / names[number]))
 
-    def go_on_from(self, names: Mapping[int, str]) -> None:
+    def go_on_from(self, env_steps: int, names: Mapping[int, str]) -> None:
         """Counts the pieces that a checkpoint names as written, once all of them have been read."""
         self._names = dict(names)
-        self._kept.append(set(names.values()))
+        self._kept[env_steps] = set(names.values())
 
     def clear(self) -> None:
         """Removes all of it."""

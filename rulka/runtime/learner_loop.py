@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rulka.device import weights_on_host
+from rulka.device import arithmetic_here, weights_on_host
 from rulka.errors import UserError
 from rulka.processes import cpu_seconds
 from rulka.progress import Progress
@@ -33,6 +34,8 @@ COMPARE_S = 30.0
 """How often the weights of several learners are compared, beside at each checkpoint."""
 CHECK_SEED, CHOICE_SEED = 1, 2
 """Added to the run's seed, shifted: starts of the greedy checks and of the last choice."""
+
+_LOGGER = logging.getLogger(__name__)
 
 EndedBy = Literal["max_env_steps", "max_minutes", "max_cpu_minutes"]
 
@@ -61,6 +64,7 @@ class RunState:
         num_reports: that were due so far, in exact order.
         due: which learners have to take a block in before the next update, in exact order.
         is_whole: no races or experience had to begin anew when it was started again.
+        machines: each kind of processor that it ran on, see `rulka.device.arithmetic_here`.
         marks: environment steps and checksum of the weights at each greedy check, the last of which is at the end.
     """
 
@@ -74,6 +78,7 @@ class RunState:
     num_reports: int = 0
     due: list[bool] = field(default_factory=list)
     is_whole: bool = True
+    machines: list[str] = field(default_factory=list)
     marks: list[list[int]] = field(default_factory=list)
 
 
@@ -174,6 +179,10 @@ class LearnerLoop:
             RanksDifferError: if learners have different weights; nothing was saved.
         """
         self.state.num_starts += 1
+        if (here := arithmetic_here()) not in self.state.machines:
+            self.state.machines.append(here)
+        if reasons := self._why_not():
+            _LOGGER.warning("this training will not repeat bit by bit: %s", reasons)
         self._clock_s = self._reported_s = self._saved_s = time.monotonic()
         with Progress(self.spec.label, None, "env steps", done=self.state.env_steps) as bar:
             try:
@@ -193,17 +202,19 @@ class LearnerLoop:
             self._collectors.stop()
             best = self.best.choose(self._last_check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         record_s, precision = self.records.time_s, self._learner.precision
-        return Outcome(best, ended_by, self.state, record_s, precision, self._repeats(ended_by))
+        return Outcome(best, ended_by, self.state, record_s, precision, self._why_not(ended_by) or "yes")
 
-    def _repeats(self, ended_by: EndedBy) -> str:
-        """Returns "yes", or why the run would not come out the same."""
+    def _why_not(self, ended_by: EndedBy | None = None) -> str:
+        """Returns why the run would not come out the same again, as far as is known yet; empty if it would."""
+        device, machines = self.spec.device.type, self.state.machines
         reasons = {
             f"train.order is {self.spec.train.order}": not self._is_exact,
-            f"{ended_by} ended it": ended_by != "max_env_steps",
-            f"it learned on {self.spec.device.type}": self.spec.device.type != "cpu",
+            f"{ended_by} ended it": ended_by not in (None, "max_env_steps"),
+            f"it learns on {device}": device != "cpu",
             "it was interrupted, and began races or experience anew": not self.state.is_whole,
+            f"it went on elsewhere ({' and then '.join(machines)})": len(machines) > 1,
         }
-        return "; ".join(reason for reason, holds in reasons.items() if holds) or "yes"
+        return "; ".join(reason for reason, holds in reasons.items() if holds)
 
     def _train(self, bar: Progress) -> EndedBy:
         self._rank.publish()
@@ -457,7 +468,7 @@ class LearnerLoop:
         }
         with self._shares.spending("saving"):
             self._checkpoints.save(self.state.env_steps, state)
-        self._everywhere(Rank.forget_unsaved)
+        self._everywhere(Rank.forget_unsaved, [(self.state.env_steps,)] * self._size)
 
     def _seed(self, purpose: int) -> int:
         return (self.spec.train.seed << 8) + purpose

@@ -232,9 +232,9 @@ class Rank:
                 "collectors": self.collectors.state_dict(),
             }
 
-    def forget_unsaved(self) -> None:
-        """Removes experience that no checkpoint needs, once the one with what was saved last is on the disk."""
-        self.experience.forget_others()
+    def forget_unsaved(self, env_steps: int) -> None:
+        """Removes experience that no checkpoint needs, once the one of so many steps of all ranks is on the disk."""
+        self.experience.forget_others(env_steps)
 
     def _save_experience(self) -> dict[str, Any] | None:
         """Writes what is new of the experience, and returns what a checkpoint says of all of it."""

@@ -48,6 +48,9 @@ def run_experiment(
         check_file(page, ".md")
     stages = counted(len(jobs_of(plan.cells)), "stage")
     say(f"{whole.file.title}: {counted(len(plan.cells), 'cell')}, {stages}. {whole.file.cost}")
+    free = dict.fromkeys(cell.variant for cell in plan.cells if cell.trains_freely)
+    if free:
+        say(f"in free order, so that their trainings do not repeat bit by bit: {', '.join(free)}")
     do_stages(plan.cells, num_processes, say)
     results = gather(whole)
     if page is not None:

@@ -124,6 +124,11 @@ class Cell(NamedTuple):
         return f"{self.variant}/{self.seed}"
 
     @property
+    def trains_freely(self) -> bool:
+        """Whether its training does not repeat."""
+        return "train" in self.jobs and self.params.train.order == "free"
+
+    @property
     def last(self) -> Job:
         """The job that gives its result."""
         return list(self.jobs.values())[-1]

@@ -54,11 +54,14 @@ def test_messages_are_typed_and_echoed() -> None:
 def test_commands_leave_before_the_echo_in_their_order() -> None:
     expected = i32(6) + f32(80.0) + i32(7, 8356) + STATE + i32(8) + i32(10) + bytes([0, 1, 1, 0]) + i32(11) + i32(12)
     expected += i32(14, 6) + "map \u00e9".encode() + i32(15, 10_100) + i32(17, 64, 48) + i32(19, 50)
-    expected += i32(20) + i32(21, 0) + i32(1)
+    expected += i32(20) + i32(21, 0)
 
     def script(wire: Wire) -> None:
         wire.send(i32(1, 0))
         assert wire.read(len(expected)) == expected
+        assert wire.int() == 9, "what comes after a rewind waits for a state"
+        wire.send(i32(8356), STATE)
+        assert wire.int() == 1
         assert wire.is_closed()
 
     game = ScriptedGame(script)
@@ -78,6 +81,32 @@ def test_commands_leave_before_the_echo_in_their_order() -> None:
         sync.show_interface(False)
         sync.echo()
     game.finish()
+
+
+def test_syncs_inside_a_rewind_are_answered_in_there() -> None:
+    """Two of them, one after the other; what had come before is handled in the first, the echo included."""
+
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 0))
+        assert wire.read(4 + 4 + 4) == i32(8) + i32(9) + i32(1)
+        wire.send(i32(2, 0, 3), i32(8356), STATE)
+        assert wire.read(8) == i32(2) + i32(9)
+        wire.send(i32(3, 0, 1), i32(8356), STATE)
+        assert wire.read(8) == i32(3) + i32(9)
+        wire.send(i32(8356), STATE)
+        assert wire.int() == 1, "again, to the run step itself"
+        wire.send(i32(1, 10))
+        assert wire.int() == 1
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        sync.rewind_to_current()
+        assert sync.echo_for_state() == STATE
+        sync = client.receive()
+        assert sync.message == RunStep(10)
+        sync.echo()
+        game.finish()
 
 
 def test_requests_are_answered_inside_the_sync() -> None:

@@ -1,10 +1,11 @@
-"""The plugin cannot be run here; what can be held is that its ids, payloads and constants are those of the table."""
+"""The ids, payloads and constants of the plugin are those of the table, also where no engine is there to run it."""
 
 import re
 
 from rulka.game import protocol
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.protocol import COMMAND_PAYLOADS, SYNC_IDS, MessageId
+from rulka.game.server import SILENCE_S
 
 SOURCE = re.sub(r"//[^\n]*", "", PLUGIN_FILE.read_text())
 SAME = {"ConsoleCommand": "EXECUTE_COMMAND"}
@@ -68,6 +69,12 @@ def test_constants_are_those_of_the_protocol() -> None:
         "LOOPBACK": protocol.LOOPBACK,
         "DEFAULT_TIMEOUT_MS": str(protocol.DEFAULT_TIMEOUT_MS),
         "DEFAULT_PERIOD_MS": str(protocol.DEFAULT_PERIOD_MS),
+        "MOST_STATE_BYTES": str(protocol.MOST_BYTES[MessageId.REWIND_TO_STATE]),
+        "MOST_COMMAND_BYTES": str(protocol.MOST_BYTES[MessageId.EXECUTE_COMMAND]),
+        "MOST_FRAME_SIDE": str(protocol.MAX_FRAME_SIDE),
+        "SILENCE_MS": str(round(1000 * SILENCE_S)),
+        "ACCEPT_MS": "10",
+        "RETRY_MS": "1000",
         "LINK_VERSION": str(protocol.VERSION),
         "VERSION_COMMAND": protocol.VERSION_COMMAND,
         "VERSION_MARK": protocol.VERSION_MARK,

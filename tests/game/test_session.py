@@ -32,9 +32,13 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rulka.game.session.RACE_TIMEOUT_MS", round(1000 * PATIENCE_S))
 
 
-@pytest.fixture
-def session(serve: ServerMaker) -> Iterator[GameSession]:
-    one = session_at(serve().port)
+HABITS = [{}, {"is_step_first": True}, {"calls_back": True}, {"is_step_first": True, "calls_back": True}]
+"""Of a game, of which nobody knows which it has."""
+
+
+@pytest.fixture(params=HABITS, ids=lambda habits: ", ".join(habits) or "plain")
+def session(serve: ServerMaker, request: pytest.FixtureRequest) -> Iterator[GameSession]:
+    one = session_at(serve(**request.param).port)
     yield one
     one.close()
 
@@ -64,6 +68,30 @@ def test_races_follow_each_other_and_repeat(session: GameSession) -> None:
     session.give_up()
     assert part == first[:20]
     assert race(session) == first  # after giving up
+
+
+@pytest.mark.parametrize("is_step_first", [False, True])
+def test_a_finish_on_a_decision_is_not_lost(serve: ServerMaker, is_step_first: bool) -> None:
+    """With a decision in every tick each finish is on one; before its frame comes, if the run step came first."""
+    session = GameSession(
+        GameClient("127.0.0.1", serve(is_step_first=is_step_first).port, PATIENCE_S), replace(SETTINGS, period_ms=10)
+    )
+    decision = session.begin()
+    while not decision.is_finished:
+        assert decision.time_ms < 20_000
+        decision = session.drive([CONTROLS[0]])
+    assert decision.time_ms == decision.state.checkpoints["time_ms"][-1]
+    session.close()
+
+
+def test_a_silent_program_gives_way_to_the_next(serve: ServerMaker) -> None:
+    server = serve()
+    silent, session = session_at(server.port), session_at(server.port)
+    first = race(session)
+    with pytest.raises(GameClosedError):
+        silent.begin()
+    assert first
+    session.close()
 
 
 def test_after_an_error_the_next_race_is_whole(serve: ServerMaker) -> None:

@@ -208,13 +208,14 @@ def teach(objective: Objective, num_steps: int) -> None:
     for _ in range(num_steps):
         optimizer.zero_grad()
         objective.loss(images[torch.randint(0, 512, (32,), generator=generator)], generator).backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)  # as the stage does: VICReg is thrown far without
         optimizer.step()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("params", LEARNED, ids=lambda one: one.kind)
 def test_learned_features_say_more_than_random_ones(params: ObjectiveParams) -> None:
-    """By 0.35 and more from each of the seeds 1 to 4; half as many steps are not enough for all of them."""
+    """By 0.35 and more from each of the seeds 1 to 6; half as many steps are not enough for all of them."""
     torch.manual_seed(1)
     objective = build(params, 48, 48)
     random = explained(objective.encoder)

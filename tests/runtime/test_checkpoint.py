@@ -105,6 +105,21 @@ def test_a_damaged_checkpoint_is_not_one_of_those_kept(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_experience_stays_as_long_as_a_kept_checkpoint_names_it(tmp_path: Path) -> None:
+    """Two that were written after the same number of steps are one file, and do not push the one before out."""
+    files = ExperienceFiles(tmp_path, 0)
+
+    def kept(env_steps: int, *pieces: int) -> list[str]:
+        files.write({number: {"seen": np.zeros(1)} for number in pieces})
+        files.forget_others(env_steps)
+        return [path.stem[-1] for path in sorted(files.folder.iterdir())]
+
+    assert kept(10, 1, 2) == ["1", "2"]
+    assert kept(20, 2, 3) == ["1", "2", "3"]
+    assert kept(20, 3, 4) == ["1", "2", "3", "4"]
+    assert kept(30, 4) == ["3", "4"]
+
+
 def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, _state(1))
     (tmp_path / "experience").mkdir()

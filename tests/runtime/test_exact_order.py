@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from real_run import run_spec
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, fake_train
 from test_exact_resume import CASES, Killed, assert_equal, small_params
 
+from benchmarks.suite import busy_loops
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.live import METRICS_FILE
@@ -121,6 +123,9 @@ def test_ten_runs_and_deaths_at_five_random_moments_of_each_kind(tmp_path: Path)
             killed = run_killed(spec, versions, num_collectors)
             assert killed.state.num_starts == 1 + times
             assert digest_of(killed) == digest_of(whole), (num_collectors, times)
+    with busy_loops(2):
+        killed = run_killed(fakes(tmp_path / "busy"), [NUM_BLOCKS // 4], num_collectors=1)
+    assert digest_of(killed) == digest_of(whole)
 
 
 @pytest.mark.slow
@@ -140,6 +145,25 @@ def test_fewer_blocks_ahead_are_made_by_newer_weights(tmp_path: Path) -> None:
     loop = run(fakes(tmp_path, blocks_ahead=1))
     assert loop is not None
     assert loop._learner.staleness[4:] == [1, 0] * (NUM_BLOCKS // 2 - 2)
+
+
+def test_a_checkpoint_of_another_processor_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "rulka")
+
+    def die(loop: LearnerLoop) -> None:
+        if loop.state.num_starts == 1 and loop._learner.version == 7:
+            raise Killed
+
+    assert run(fakes(tmp_path), die) is None
+    assert not caplog.messages
+    monkeypatch.setattr("rulka.runtime.learner_loop.arithmetic_here", lambda: "another one")
+    loop = run(fakes(tmp_path))
+    assert loop is not None
+    assert loop.state.machines[1:] == ["another one"]
+    [said] = caplog.messages
+    assert said.startswith("this training will not repeat bit by bit: it went on elsewhere (")
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ def params_of(algorithm: str, precision: str | None, **train: Any) -> Params:
 
 
 Stored = list[tuple[int, list[np.ndarray]]]
+CENTRAL = {"inference": "central", "order": "free"}
 
 
 def run_and_keep(loop: LearnerLoop) -> Stored:
@@ -83,9 +84,9 @@ def test_what_is_stored_is_of_the_quantised_policy(tmp_path: Path, track: Path, 
     ("train", "precision"),
     [
         ({"num_collectors": 1}, "int8"),
-        pytest.param({"num_collectors": 2, "inference": "central"}, "int8", marks=pytest.mark.slow),
+        pytest.param({"num_collectors": 2, **CENTRAL}, "int8", marks=pytest.mark.slow),
         # One collector: sums in bfloat16 may depend on how many cars are decided for together.
-        pytest.param({"num_collectors": 1, "inference": "central"}, "bfloat16", marks=pytest.mark.slow),
+        pytest.param({"num_collectors": 1, **CENTRAL}, "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_processes_load_what_was_published(tmp_path: Path, track: Path, train: dict[str, Any], precision: str) -> None:

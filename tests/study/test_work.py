@@ -147,6 +147,10 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     said.clear()
     assert run_experiment(write(), (), 1, None, said.append) == (table, rows)
     assert said[1:] == ["11 of 11 stages were done before"]
+    said.clear()
+    mixed = {"plain": {}, "loose": {"train": {"order": "free"}}}
+    run_experiment(write(variants=mixed), ["plain/1", "loose/1"], 2, None, said.append)
+    assert said[1] == "in free order, so that their trainings do not repeat bit by bit: loose"
 
 
 @pytest.mark.usefixtures("project", "free")

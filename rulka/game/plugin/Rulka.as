@@ -4,13 +4,19 @@
 // where ids and payloads are explained. A test holds this file's ids and payloads to that table.
 //
 // The rule that everything here follows: a sync (ids 1 to 5) is written, then messages are read and handled until the
-// same id comes back; at any other time nothing is read.
+// same id comes back; at any other time nothing is read. What the game calls meanwhile, as within a rewind, says nothing.
 //
-// This file has not been run in the game: see docs/game.md.
+// This file was run in AngelScript's engine, not in the game: see docs/game.md.
 
 const string LOOPBACK = "127.0.0.1";
 const uint DEFAULT_TIMEOUT_MS = 2000;
 const int DEFAULT_PERIOD_MS = 10;
+const int MOST_STATE_BYTES = 115016;
+const int MOST_COMMAND_BYTES = 65536;
+const int MOST_FRAME_SIDE = 4096;
+const uint SILENCE_MS = 100; // after so long, another program may take the place of one that holds the game
+const uint ACCEPT_MS = 10; // how long to wait for it at a time: a held game takes little of the processor
+const uint RETRY_MS = 1000; // until a port that is taken is tried again
 const int LINK_VERSION = 1;
 const string VERSION_COMMAND = "rulka_version";
 const string VERSION_MARK = "# rulka link ";
@@ -42,14 +48,20 @@ enum Id {
     GetInputs = 23
 }
 
-// What belongs to one program, and is forgotten with it.
+// Where programs are awaited.
 Net::Socket@ listener = null;
+int listenerPort = 0;
+uint64 nextTryMs = 0;
+
+// What belongs to one program, and is forgotten with it.
 Net::Socket@ program = null;
 uint timeoutMs = DEFAULT_TIMEOUT_MS;
 int frameWidth = 0;
 int frameHeight = 0;
 bool greetingDue = false;
 bool saysVersion = false;
+bool isWaiting = false; // in a sync
+bool saidNoFrame = false;
 
 // What outlives it.
 int periodMs = DEFAULT_PERIOD_MS;
@@ -73,11 +85,13 @@ void OnDisabled()
 {
     Forget("the plugin is disabled");
     @listener = null;
+    listenerPort = 0;
 }
 
 // Between two pictures: nothing is blocked here, so this is where programs are accepted and frames are sent.
 void Render()
 {
+    isWaiting = false; // also after an error in a callback
     Listen();
     Accept();
     if (program !is null && frameWidth > 0 && frameHeight > 0) {
@@ -85,30 +99,39 @@ void Render()
     }
 }
 
-// The port is set on the game's command line, which is carried out some time after plugins are loaded.
+// The port is set on the game's command line, which is carried out some time after plugins are loaded, or on its
+// console at any time; until then the variable may hold the port of an earlier session.
 void Listen()
 {
-    if (listener !is null) {
+    const int port = int(GetVariableDouble("custom_port"));
+    if (port == listenerPort && (listener !is null || port <= 0 || Time::Now < nextTryMs)) {
         return;
     }
-    const int port = int(GetVariableDouble("custom_port"));
+    const bool isNew = port != listenerPort;
+    listenerPort = port;
+    @listener = null;
     if (port <= 0) {
         return;
     }
-    @listener = Net::Socket();
-    if (listener.Listen(LOOPBACK, uint16(port))) {
+    auto@ fresh = Net::Socket();
+    if (port < 65536 && fresh.Listen(LOOPBACK, uint16(port))) {
+        @listener = fresh;
         log("Rulka: listening on port " + port);
     } else {
-        log("Rulka: port " + port + " cannot be listened on");
+        nextTryMs = Time::Now + RETRY_MS;
+        if (isNew) {
+            log("Rulka: port " + port + " cannot be listened on; it is tried again every second");
+        }
     }
 }
 
-void Accept()
+// Lets a program that connects take the place of the one there is.
+void TakeNewcomer(uint waitMs)
 {
     if (listener is null) {
         return;
     }
-    auto@ newcomer = listener.Accept(0);
+    auto@ newcomer = listener.Accept(waitMs);
     if (newcomer !is null) {
         Forget("another program connected");
         @program = newcomer;
@@ -116,6 +139,11 @@ void Accept()
         greetingDue = true;
         log("Rulka: a program connected");
     }
+}
+
+void Accept()
+{
+    TakeNewcomer(0);
     if (greetingDue && GetCurrentGameState() != TM::GameState::StartUp) {
         greetingDue = false;
         program.Write(int(Id::OnConnect));
@@ -123,10 +151,19 @@ void Accept()
     }
 }
 
-// The request is forgotten only after the wait, and with it one that was made in between.
+// The request is forgotten only after the wait, and with it one that was made in between. A picture that fails is tried
+// again with the next one.
 void SendFrame()
 {
     const auto@ pixels = Graphics::CaptureScreenshot(vec2(frameWidth, frameHeight));
+    if (pixels is null || pixels.Length != uint(4 * frameWidth * frameHeight)) {
+        if (!saidNoFrame) {
+            log("Rulka: no screenshot of " + frameWidth + " x " + frameHeight + "; it is tried again");
+        }
+        saidNoFrame = true;
+        return;
+    }
+    saidNoFrame = false;
     program.Write(int(Id::Frame));
     program.Write(pixels);
     WaitForEcho(Id::Frame);
@@ -135,7 +172,7 @@ void SendFrame()
 
 void OnRunStep(SimulationManager@ race)
 {
-    if (program is null || greetingDue) {
+    if (program is null || greetingDue || isWaiting) {
         return;
     }
     if (race.RaceTime % periodMs == 0 || race.TickTime > race.RaceTime) {
@@ -157,7 +194,7 @@ void OnLapCountChanged(SimulationManager@ race, int current, int target)
 
 void SendCount(int id, int current, int target)
 {
-    if (program is null || greetingDue) {
+    if (program is null || greetingDue || isWaiting) {
         return;
     }
     program.Write(id);
@@ -169,16 +206,25 @@ void SendCount(int id, int current, int target)
 // The game stands still in here. The timeout counts from the start, and only while nothing can be read.
 void WaitForEcho(int id)
 {
+    isWaiting = true;
+    const auto@ held = program;
     const auto startMs = Time::Now;
-    while (program !is null) {
+    auto heardMs = startMs;
+    while (program !is null && program is held) {
         const int received = HandleNext();
         if (received == id) {
-            return;
+            break;
         }
-        if (received == Id::None && Time::Now - startMs > timeoutMs) {
+        const auto nowMs = Time::Now;
+        if (received != Id::None) {
+            heardMs = nowMs;
+        } else if (nowMs - startMs > timeoutMs) {
             Forget("no echo within " + timeoutMs + " ms");
+        } else if (nowMs - heardMs > SILENCE_MS) {
+            TakeNewcomer(ACCEPT_MS);
         }
     }
+    isWaiting = false;
 }
 
 void Forget(const string&in reason)
@@ -221,9 +267,7 @@ int HandleNext()
             Rewind(race);
             break;
         case Id::RewindToCurrent:
-            if (race.InRace) {
-                race.RewindToState(race.SaveState());
-            }
+            RewindToCurrent(race);
             break;
         case Id::GetState:
             SendState(race);
@@ -251,11 +295,10 @@ int HandleNext()
             timeoutMs = program.ReadUint32();
             break;
         case Id::IsFinished:
-            SendFlag(race.PlayerInfo.RaceFinished || race.TickTime > race.RaceTime);
+            SendFlag(IsFinished(race));
             break;
         case Id::RequestFrame:
-            frameWidth = program.ReadInt32();
-            frameHeight = program.ReadInt32();
+            RequestFrame();
             break;
         case Id::ResetCamera:
             race.ResetCamera();
@@ -281,9 +324,22 @@ int HandleNext()
     return id;
 }
 
+// Whether so many bytes can follow; where they cannot, what comes next can no longer be told.
+bool IsBelievable(int id, int size, int most)
+{
+    if (size >= 0 && size <= most) {
+        return true;
+    }
+    Forget("message " + id + " claims " + size + " bytes");
+    return false;
+}
+
 void Rewind(SimulationManager@ race)
 {
     const int size = program.ReadInt32();
+    if (!IsBelievable(Id::RewindToState, size, MOST_STATE_BYTES)) {
+        return;
+    }
     const auto block = program.ReadBytes(size);
     if (race.InRace) {
         SimulationState state(block);
@@ -291,9 +347,22 @@ void Rewind(SimulationManager@ race)
     }
 }
 
+void RewindToCurrent(SimulationManager@ race)
+{
+    auto@ state = race.SaveState();
+    if (race.InRace && state !is null) {
+        race.RewindToState(state);
+    }
+}
+
+// A length of 0 where there is no state.
 void SendState(SimulationManager@ race)
 {
     auto@ state = race.SaveState();
+    if (state is null) {
+        program.Write(int(0));
+        return;
+    }
     const auto@ block = state.ToArray();
     program.Write(int(block.Length));
     program.Write(block);
@@ -317,11 +386,32 @@ void SetKeys(SimulationManager@ race)
 void Execute()
 {
     const int size = program.ReadInt32();
+    if (!IsBelievable(Id::ConsoleCommand, size, MOST_COMMAND_BYTES)) {
+        return;
+    }
     const string command = program.ReadString(size);
     if (command == VERSION_COMMAND) {
         saysVersion = true;
     } else {
         ExecuteCommand(command);
+    }
+}
+
+bool IsFinished(SimulationManager@ race)
+{
+    auto@ player = race.PlayerInfo;
+    return (player !is null && player.RaceFinished) || race.TickTime > race.RaceTime;
+}
+
+void RequestFrame()
+{
+    const int width = program.ReadInt32();
+    const int height = program.ReadInt32();
+    if (width > 0 && width <= MOST_FRAME_SIDE && height > 0 && height <= MOST_FRAME_SIDE) {
+        frameWidth = width;
+        frameHeight = height;
+    } else {
+        log("Rulka: a frame of " + width + " x " + height + " is ignored");
     }
 }
 
