@@ -219,7 +219,7 @@ class Sync:
         state is due, and no state is so short. What had been sent before is then handled inside that sync, the echo of
         this one included, which does not count there and is sent again.
         """
-        num_due, is_nested = 1, False
+        block, num_due, is_nested = b"", 1, False
         while num_due:
             size = self._read_int(f"the length of the answer to {MessageId.GET_STATE.name}")
             if size in protocol.NUMBERED_IDS:
