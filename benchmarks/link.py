@@ -1,15 +1,19 @@
-"""How many decisions a second go over the link to a game: `python -m benchmarks.link [--json] [--port P]`.
+"""How many decisions a second go over the link to a game: `python -m benchmarks.link [--json] [--port P | --engine]`.
 
 A cycle is a decision as the game has it: run step, request of a frame, frame, inputs, on to the next run step 50 ms
 later. `with the state` fetches and rewinds to the simulation state in every run step as well, as a rollout does. The
 server is `rulka game serve` in a process of its own, over loopback, with 64 x 64 grey frames; with `--port` it is
-whatever listens there. Wall time, median of several tries; CPU time of both sides for each cycle.
+whatever listens there. With `--engine` it is the game's plugin in AngelScript's engine (tests/game/host), which shares
+one core with this process; measured are then also run steps a second, the wait of a program that takes over from a
+silent one, and the share of a core that a held game takes. Wall time, median of several tries; CPU time of both sides
+for each cycle.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -33,6 +37,7 @@ SIDE, PERIOD_MS, SPEED = 64, 50, 100.0
 TRIES, TRY_S = 7, 1.5
 TIMEOUT_S = 20.0
 TARGET = 3000.0
+HELD_S = 2.0
 ACTIONS = (0, 0, 1, 0, 2, 0)
 """Wags along the road."""
 
@@ -126,13 +131,65 @@ def _cpu_s(process: psutil.Process | None) -> float:
     return sum(process.cpu_times()[:2]) if process is not None else 0.0
 
 
+def measure_engine() -> dict[str, dict[str, float]]:
+    """Measures against the game's plugin in AngelScript's engine, on one core with this process."""
+    from tests.game.engine import hosted
+
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with hosted(pictures_per_s=100_000, gates="1000,2000") as host:
+            game = psutil.Process(host.process.pid)
+            found = measure(host.port, game)
+            return found | {"the plugin": _steps(host.port) | _takeover(host.port, game)}
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _steps(port: int) -> dict[str, float]:
+    with GameClient(LOOPBACK, port, TIMEOUT_S) as client:
+        sync = client.receive()
+        sync.set_step_period(10)
+        sync.set_speed(SPEED)
+        rates = []
+        for _ in range(TRIES):
+            count, before_s = 0, time.perf_counter()
+            while time.perf_counter() - before_s < TRY_S:
+                sync.echo()
+                sync, count = client.receive(), count + 1
+            rates.append(count / (time.perf_counter() - before_s))
+        sync.shut_down()
+    return {"run_steps_per_s": round(statistics.median(rates), 1)}
+
+
+def _takeover(port: int, game: psutil.Process) -> dict[str, float]:
+    waits_s, shares = [], []
+    for _ in range(TRIES):
+        silent = GameClient(LOOPBACK, port, TIMEOUT_S)
+        silent.receive().set_timeout(10**8)
+        sync = silent.sync
+        assert sync is not None
+        sync.flush()
+        time.sleep(0.2)  # it waits for the echo with all its power at first
+        before_s = _cpu_s(game)
+        time.sleep(HELD_S)
+        shares.append((_cpu_s(game) - before_s) / HELD_S)
+        before_s = time.perf_counter()
+        with GameClient(LOOPBACK, port, TIMEOUT_S) as client:
+            client.receive().shut_down()
+            waits_s.append(time.perf_counter() - before_s)
+        silent.close()
+    return {"takeover_s": round(statistics.median(waits_s), 3), "held_cores": round(statistics.median(shares), 4)}
+
+
 def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--port", type=int, help="measure what listens there instead of a server of our own")
+    parser.add_argument("--engine", action="store_true", help="measure the game's plugin in AngelScript's engine")
     options = parser.parse_args()
-    found = measure(options.port, None) if options.port else measure_own()
+    found = measure(options.port, None) if options.port else measure_engine() if options.engine else measure_own()
     show({"target_cycles_per_s": TARGET, **found}, options.json)
 
 

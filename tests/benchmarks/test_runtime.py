@@ -21,6 +21,7 @@ from rulka.params import read_params
         (cluster, "--blocks 1 --rounds 1", {"processes", "cluster"}),
         (order, "--env-steps 16384 --rounds 1", {"ppo, exact beside free", "iqn, exact beside free"}),
         (link, "", {"target_cycles_per_s", "with the state"}),
+        (link, "--engine", {"target_cycles_per_s", "with the state", "the plugin"}),
     ],
 )
 def test_it_comes_to_its_end(
@@ -36,6 +37,7 @@ def test_it_comes_to_its_end(
     monkeypatch.setattr(runtime, "CENTRAL_CARS", (8,))
     monkeypatch.setattr(link, "TRIES", 1)
     monkeypatch.setattr(link, "TRY_S", 0.05)
+    monkeypatch.setattr(link, "HELD_S", 0.1)
     monkeypatch.setattr(sys, "argv", [module.__name__, "--json", *options.split()])
     module.main()
     found = json.loads(capsys.readouterr().out)

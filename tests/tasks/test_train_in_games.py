@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from rulka.artifacts import load_artifact
 from rulka.game.link import GameLink
+from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameSupervisor
 from rulka.params import Params
@@ -28,6 +29,7 @@ from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
 from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
+from tests.game.engine import built
 from tests.game.processes import free_ports
 from tests.tasks.conftest import begin_training
 from tests.waiting import PATIENCE_S, wait_for
@@ -158,18 +160,26 @@ def test_a_game_that_does_not_come_back_ends_the_run(
             run.loop.run()
 
 
+def plugin_in_its_engine(_races: Path) -> tuple[str, ...]:
+    """A game whose road is another one: a car leaves the track soon, and learns that."""
+    options = {"port": "{port}", "speed": 100, "gates": "100,200", "console": "no", "rewind": "inside"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return (built().as_posix(), PLUGIN_FILE.as_posix(), *words)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("command", [command, plugin_in_its_engine])
 def test_the_stage_starts_its_games_and_ends_them(
-    small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch
+    small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path], tuple[str, ...]]
 ) -> None:
-    port = free_ports(2)
+    port = free_ports(3)
     monkeypatch.setenv("RULKA_GAME_PORT", str(port))
     monkeypatch.setenv("RULKA_GAME_SPEED", "100")
     monkeypatch.setenv("RULKA_GAME_COMMAND", shlex.join(command(folders.races)))
     monkeypatch.setattr("rulka.game.supervise.LOG_DIR", folders.runs)
-    params = in_games(small_params, max_env_steps=128, max_race_s=1.0, num_checks=1)
+    params = in_games(small_params, num_collectors=2, max_env_steps=1024, max_race_s=1.0, num_checks=1)
     train(params, folders=folders)
-    assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 128
+    assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 1024
 
 
 def test_what_a_game_cannot_do_is_refused_when_parameters_load(small_params: Params) -> None:

@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -43,6 +44,7 @@ std::map<std::string, std::string> options = {
     {"menus", "no"},               // or yes: begins without a race
     {"gates", "80,160"},           // metres from the start; the last is the finish
     {"pictures-per-s", "1000"},
+    {"console", "yes"},            // or no: standard input is nobody's
     {"speed", "1"},
 };
 
@@ -780,6 +782,7 @@ int main(int count, char **words)
     if (count < 2 || !Load(words[1]))
         return 2;
     game.Call("void Main()");
+    std::signal(SIGTERM, [](int) { game.isOver = true; });
     fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
     const std::chrono::duration<double> pause(1.0 / Number("pictures-per-s"));
     auto before = std::chrono::steady_clock::now();
@@ -792,7 +795,8 @@ int main(int count, char **words)
             game.place = Is("menus", "yes") ? Menus : LocalRace;
             game.Restart();
         }
-        ReadConsole();
+        if (Is("console", "yes"))
+            ReadConsole();
         std::this_thread::sleep_until(before + pause);
         const auto now = std::chrono::steady_clock::now();
         game.Picture(std::chrono::duration<double, std::milli>(now - before).count());
