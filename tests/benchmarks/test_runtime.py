@@ -19,7 +19,7 @@ from rulka.params import read_params
         (runtime, "--seconds 2", {"alone", "together", "inference", "central"}),
         (learners, "--env-steps 16384 --rounds 1", {f"ppo, learners {n}, collectors {c}" for n, c in learners.PLANS}),
         (cluster, "--blocks 1 --rounds 1", {"processes", "cluster"}),
-        (order, "--env-steps 16384 --rounds 1", {"ppo, exact beside free", "iqn, exact beside free"}),
+        (order, "--env-steps 8192 --rounds 1", {"ppo, exact beside free", "iqn, exact beside free"}),
         (link, "", {"target_cycles_per_s", "with the state"}),
         (link, "--engine", {"target_cycles_per_s", "with the state", "the plugin"}),
     ],
@@ -32,8 +32,11 @@ def test_it_comes_to_its_end(
     parts: set[str],
 ) -> None:
     params = read_params()
-    iqn = params.iqn.model_copy(update={"buffer_steps": 20_000})
-    monkeypatch.setattr(module, "read_params", lambda: params.model_copy(update={"iqn": iqn}), raising=False)
+    learns_at_once = {
+        "ppo": params.ppo.model_copy(update={"value_warmup_steps": 0}),
+        "iqn": params.iqn.model_copy(update={"buffer_steps": 20_000, "start_steps": 1024, "warmup_steps": 0}),
+    }
+    monkeypatch.setattr(module, "read_params", lambda: params.model_copy(update=learns_at_once), raising=False)
     monkeypatch.setattr(runtime, "CENTRAL_CARS", (8,))
     monkeypatch.setattr(link, "TRIES", 1)
     monkeypatch.setattr(link, "TRY_S", 0.05)
