@@ -25,7 +25,7 @@ from rulka.agents.learner import MetricMeans
 from rulka.agents.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 from rulka.agents.policy_gradient import CriticLearner, return_scale
 from rulka.agents.precision import autocast
-from rulka.agents.ranks import fewest
+from rulka.agents.ranks import fewest, spread
 from rulka.agents.waiting import Segment
 
 
@@ -130,7 +130,7 @@ def _facts(parts: Sequence[Experienced]) -> dict[str, float]:
         "explained_variance": explained_variance(seen.value, seen.target),
         "value_mean": float(seen.value.mean()),
         "return_mean": float(seen.target.mean()),
-        "advantage_std": float(seen.advantage.std()),
+        "advantage_std": float(spread(seen.advantage)),
         "num_decisions": float(len(seen.value)),
         "num_samples": float(len(seen.value)),
     }

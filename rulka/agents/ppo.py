@@ -26,7 +26,7 @@ from rulka.agents.learner import MetricMeans
 from rulka.agents.params import PpoParams
 from rulka.agents.policy_gradient import CriticLearner, Rollout, clipped_policy_loss, return_scale
 from rulka.agents.precision import autocast
-from rulka.agents.ranks import mean_of, standardised
+from rulka.agents.ranks import mean_of, spread, standardised
 from rulka.agents.waiting import Segment
 
 
@@ -103,7 +103,7 @@ class PpoLearner(CriticLearner[PpoParams]):
             "explained_variance": explained_variance(rollout.value, rollout.returns),
             "value_mean": float(rollout.value.mean()),
             "return_mean": float(rollout.returns.mean()),
-            "advantage_std": float(rollout.advantage.std()),
+            "advantage_std": float(spread(rollout.advantage)),
             "num_decisions": float(len(rollout.action)),
             "num_samples": float(num_samples),
         }

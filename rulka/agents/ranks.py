@@ -60,13 +60,18 @@ def mean_of(values: Tensor, ranks: Ranks) -> Tensor:
     return (total[0] / total[1]).to(values.dtype)
 
 
+def spread(values: Tensor) -> Tensor:
+    """Returns the standard deviation [] of values [M]; a single one, where all else was resets, has none."""
+    return values.std() if len(values) > 1 else values.new_zeros(())
+
+
 def standardised(values: Tensor, ranks: Ranks) -> Tensor:
     """Returns values [M] less the mean of all ranks' values, over their standard deviation."""
     if ranks.size == 1:
-        return (values - values.mean()) / (values.std() + 1e-8)
+        return (values - values.mean()) / (spread(values) + 1e-8)
     count = ranks.total(_count(values))
     centred = values - mean_of(values, ranks)
-    deviation = (ranks.total(centred.double().square().sum()) / (count - 1.0)).sqrt().to(values.dtype)
+    deviation = (ranks.total(centred.double().square().sum()) / (count - 1.0).clamp(min=1.0)).sqrt().to(values.dtype)
     return centred / (deviation + 1e-8)
 
 

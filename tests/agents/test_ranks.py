@@ -177,6 +177,7 @@ def test_alone_nothing_is_changed() -> None:
     values = torch.randn(9, generator=torch.Generator().manual_seed(0))
     assert mean_of(values, ALONE).equal(values.mean())
     assert standardised(values, ALONE).equal((values - values.mean()) / (values.std() + 1e-8))
+    assert standardised(values[:1], ALONE).tolist() == [0.0], "the only decision among resets"
 
 
 def test_shares_add_up(lab) -> None:
