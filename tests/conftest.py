@@ -61,6 +61,7 @@ LONG = (
     "benchmarks/test_runtime",
     "flows/test_faults",
     "flows/test_up",
+    "runtime/test_exact_order",
     "runtime/test_learners",
     "examples/test_torchrl_ppo",
     "tasks/test_stage_ends",
