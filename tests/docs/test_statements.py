@@ -131,7 +131,7 @@ def statements() -> Iterator[tuple[str, str]]:
     yield "docs/game.md", f"| 127.0.0.1, {GameSettings().port} |"
     yield "docs/game.md", f"factor of the race clock | {GameSettings().speed:g} |"
     yield "docs/game.md", f"A wait ends after {WAIT_S:g} s"
-    yield "docs/game.md", f"A countdown begins at -{COUNTDOWN_MS} ms"
+    yield "docs/game.md", f"the countdown of {COUNTDOWN_MS} ms"
     yield "docs/game.md", f"{DEFAULT_TIMEOUT_MS / 1000:g} s from the start of a sync"
     yield "docs/operations.md", f"http://127.0.0.1:{DASHBOARD_PORT}/"
     yield "docs/operations.md", f"is retried once after {_constant('flows/pipeline.py', 'RETRY_DELAY_S'):g} s"
