@@ -166,9 +166,8 @@ def _takeover(port: int, game: psutil.Process) -> dict[str, float]:
     waits_s, shares = [], []
     for _ in range(TRIES):
         silent = GameClient(LOOPBACK, port, TIMEOUT_S)
-        silent.receive().set_timeout(10**8)
-        sync = silent.sync
-        assert sync is not None
+        sync = silent.receive()
+        sync.set_timeout(10**8)
         sync.flush()
         time.sleep(0.2)  # it waits for the echo with all its power at first
         before_s = _cpu_s(game)

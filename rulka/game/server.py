@@ -90,7 +90,7 @@ class _Program:
     def is_quiet(self, wait_s: float) -> bool:
         """Whether it has nothing to say for so long."""
         try:
-            return not self._unread and not select.select([self._socket], (), (), max(0.0, wait_s))[0]
+            return not self._unread and not select.select([self._socket], (), (), wait_s)[0]
         except (OSError, ValueError):  # closed on our side: to receive says so
             return False
 
@@ -255,13 +255,7 @@ class GameServer:
         program.send(message)
         number = None
         while number != message_id:
-            left_s = game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
-            while program.is_quiet(min(SILENCE_S, left_s)) and left_s > 0:
-                if select.select([self._listener], (), (), 0.0)[0]:
-                    reason = "another program connected while it was silent"
-                    raise Lost(reason)
-                left_s = game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
-            number, values = program.receive(left_s)
+            number, values = program.receive(self._wait_left_s(program, started_s))
             if number == MessageId.SHUTDOWN:
                 reason = "it said so"
                 raise Lost(reason)
@@ -273,3 +267,17 @@ class GameServer:
                 self._send_counts(Passed(game.race.checkpoint_count, game.race.num_checkpoints))
         # The game stood still, so the race clock has nothing to make up for.
         self._last_tick_s += time.monotonic() - started_s
+
+    def _wait_left_s(self, program: _Program, started_s: float) -> float:
+        """Waits for what the program sends, and returns how much longer it may take for that.
+
+        Raises:
+            Lost: if it is silent while another one connects.
+        """
+        while True:
+            left_s = self._game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
+            if left_s <= 0 or not program.is_quiet(min(SILENCE_S, left_s)):
+                return left_s
+            if select.select([self._listener], (), (), 0.0)[0]:
+                reason = "another program connected while it was silent"
+                raise Lost(reason)

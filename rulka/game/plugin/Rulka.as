@@ -60,11 +60,11 @@ int frameWidth = 0;
 int frameHeight = 0;
 bool greetingDue = false;
 bool saysVersion = false;
-bool isWaiting = false; // in a sync
 bool saidNoFrame = false;
 
 // What outlives it.
 int periodMs = DEFAULT_PERIOD_MS;
+bool isWaiting = false; // in a sync
 
 PluginInfo@ GetPluginInfo()
 {
@@ -236,6 +236,7 @@ void Forget(const string&in reason)
     timeoutMs = DEFAULT_TIMEOUT_MS;
     greetingDue = false;
     saysVersion = false;
+    saidNoFrame = false;
     ForgetFrame();
 }
 

@@ -25,7 +25,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -212,7 +211,7 @@ struct Game
             Call("void OnLapCountChanged(SimulationManager@, int, int)", {car.count == Target(), 1}, true);
     }
 
-    void Drive() // one tick; returns nothing, moves the car
+    void Drive()
     {
         const double seconds = kTickMs / 1000.0;
         car.speed += seconds * (15.0 * car.keys[Up] - 25.0 * car.keys[Down] - 0.02 * car.speed);
