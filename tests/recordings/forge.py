@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 import zlib
 
-from tests.recordings.gbx_writer import Ids, chunk, gbx, skippable, u32
-from tests.recordings.gbx_writer import string as text
+from rulka.recordings.stream import END_OF_NODE as END
+from rulka.recordings.writer import Ids, chunk, events_payload, gbx, skippable, u32
+from rulka.recordings.writer import string as text
 
-END = 0xFACADE01
 MAP_UID = "AbCdEfGhIjKlMnOpQrStUvWxYz0"
 
 
@@ -33,13 +33,6 @@ def samples_chunk(samples: list[bytes], *, version: int = 9, sizes: list[int] | 
     return chunk(0x0303F005, u32(len(data), len(packed)) + packed)
 
 
-def events_payload(ids: Ids, names: list[str], events: list[tuple[int, int, int]], *, offset: int = 0) -> bytes:
-    listed = b"".join(
-        struct.pack("<iBI", 100000 + time + offset, name, value & 0xFFFFFFFF) for time, name, value in events
-    )
-    return u32(0, len(names)) + ids(*names) + u32(len(events), 0) + listed
-
-
 def ghost_body(
     ids: Ids,
     *,
@@ -57,7 +50,8 @@ def ghost_body(
     body += extra
     body += chunk(0x0309200E, ids("ghost-uid")) + chunk(0x0309200F, text("driver")) + chunk(0x03092010, ids(""))
     body += chunk(0x03092015, ids("Nick")) + chunk(0x03092018, ids("StadiumCar", "Vehicles", "Nadeo"))
-    validation = u32(race_time) + events_payload(ids, names, events, offset=offset) if events else u32(0)
+    stamped = [(time + offset, name, value) for time, name, value in events]
+    validation = u32(race_time) + events_payload(ids, names, stamped) if events else u32(0)
     tail = text("Exe") + u32(1, 2, 3) + text("settings") + u32(9) if events else b""
     return body + chunk(0x03092019, validation + tail) + u32(END)
 
