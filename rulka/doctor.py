@@ -299,7 +299,7 @@ def cluster() -> list[Finding]:
 def game() -> list[Finding]:
     """Checks the game's program, plugin and link; says nothing where this machine has no settings of a game."""
     settings = read_game_settings()
-    if settings == GameSettings():
+    if settings == GameSettings(judge=settings.judge):
         return []
     return [_program(settings), *_plugin(settings), _link(settings)]
 

@@ -169,7 +169,8 @@ class TestGame:
         return {finding.name: finding.state for finding in doctor.game()}
 
     def test_plugin_and_link(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert doctor.game() == [], "nothing is set"
+        monkeypatch.setenv("RULKA_GAME_JUDGE", "validator {replay}")
+        assert doctor.game() == [], "nothing is set of a game"
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
             monkeypatch.setenv("RULKA_GAME_PORT", str(server.getsockname()[1]))

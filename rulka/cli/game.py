@@ -1,12 +1,23 @@
-"""The game's socket protocol: serve it without the game, or check whoever speaks it."""
+"""The game: serve its socket protocol without it, check whoever speaks it, have a race judged by its physics."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from rulka.cli.options import AsJson, TrackName, report, say
+from rulka.errors import UserError
+from rulka.folders import RACES
 from rulka.stage import EXIT_USER_ERROR
 from rulka.terminal import escape_logs
+
+if TYPE_CHECKING:
+    from rulka.datasets.races import Race
 
 
 def serve(
@@ -76,3 +87,61 @@ def check(
     report(found.to_json(), found.to_text, as_json)
     if not found.conforms:
         sys.exit(EXIT_USER_ERROR)
+
+
+def verify(
+    agent_or_race: str,
+    /,
+    judge: Annotated[str | None, tyro.conf.arg(name="with")] = None,
+    track: TrackName = None,
+    map: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have an outside judge drive a race by the game's own physics, and compare; exit code 0 where both agree.
+
+    The race becomes a replay in runs/judge, which embeds the map; see docs/game.md for a judge to install.
+
+    Example: `rulka game verify latest --map data/recordings/A01.Replay.Gbx`
+
+    Args:
+        agent_or_race: an agent, as for `rulka evaluate`, which drives a race from the middle of the start line; or the
+            race_id of a race in data/races, or its beginning.
+        judge: command line of the judge, such as "forevervalidator --pak-dir /games/TmUnitedForever/Packs {replay}";
+            RULKA_GAME_JUDGE when left out.
+        track: slug, uid or file of the track on which an agent races; the main track of data/races when left out.
+        map: recording or map file that holds the map; the first in data/recordings that does when left out.
+        as_json: print one JSON object.
+    """
+    from rulka.datasets.replay import find_map, write_replay
+    from rulka.game.judge import FOLDER, judge_replay
+    from rulka.game.settings import read_game_settings
+
+    settings = read_game_settings(os.environ | ({"RULKA_GAME_JUDGE": judge} if judge else {}))
+    race = _race_of(agent_or_race, track)
+    game_map = find_map(race.map_uid, map)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    replay = FOLDER / f"{re.sub(r'[^A-Za-z0-9._-]', '_', agent_or_race)}.Replay.Gbx"
+    write_replay(replay, race, game_map)
+    found = judge_replay(settings.judge, replay)
+    report(found.to_json(), found.to_text, as_json)
+    if not found.agrees:
+        sys.exit(EXIT_USER_ERROR)
+
+
+def _race_of(name: str, track: str | None) -> Race:
+    """Returns the race that an agent drives now, or one of data/races; names of agents go first."""
+    from rulka.datasets.export import NoSuchRaceError, find_race
+    from rulka.evaluation.guests import is_guest
+    from rulka.evaluation.one_agent import drive_from_the_line
+    from rulka.params import read_params
+    from rulka.registry.kept import UnknownAgentError, find_agent
+
+    try:
+        agent = name if is_guest(name) else find_agent(name)
+    except UnknownAgentError as no_agent:
+        try:
+            return find_race(RACES, name)
+        except NoSuchRaceError as no_race:
+            message = f"{no_agent}; in {RACES.as_posix()} {no_race}"
+            raise UserError(message, hint=f"{no_agent.hint} {no_race.hint}") from no_race
+    return drive_from_the_line(agent, read_params(), track)

@@ -33,6 +33,18 @@ def export_race(folder: Path, race_id: str, out: Path) -> Race:
         InputScriptError: if a script cannot hold its inputs.
         OutputError: if the file exists or cannot be written.
     """
+    race = find_race(folder, race_id)
+    write_race(race, out)
+    return race
+
+
+def find_race(folder: Path, race_id: str) -> Race:
+    """Returns the race of a dataset whose name is, or begins with, a text.
+
+    Raises:
+        NoSuchRaceError: if no race, or more than one, has that name.
+        RaceDataError: if there is no complete race dataset.
+    """
     races = load_races(folder).races
     found = [race for race in races if race.race_id == race_id] or [
         race for race in races if race.race_id.startswith(race_id)
@@ -41,7 +53,6 @@ def export_race(folder: Path, race_id: str, out: Path) -> Race:
         known = ", ".join(race.race_id for race in (found or races)[:NUM_SHOWN])
         message = f"{'more than one race begins' if found else 'no race begins'} with {race_id!r}"
         raise NoSuchRaceError(message, hint=f"There are {known}{', ...' if len(found or races) > NUM_SHOWN else ''}.")
-    write_race(found[0], out)
     return found[0]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from rulka.datasets.races import Race
 from rulka.device import CPU
 from rulka.evaluation.contest import agent_driver, race_all
-from rulka.evaluation.dataset import track_and_demonstrations
+from rulka.evaluation.dataset import race_of_result, track_and_demonstrations
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.folders import RACES
@@ -52,6 +53,26 @@ def evaluate_agent(
     evaluation = race_all([driver], races, demonstrations, find_reference_race(races_dir, races), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
+
+
+def drive_from_the_line(agent: Path | str, params: Params, track: str | None, races_dir: Path = RACES) -> Race:
+    """Lets an agent drive one greedy race from the middle of the start line, where races of the game begin.
+
+    Args:
+        agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
+        params: everything else about the race.
+        track: as for `evaluate_agent`.
+        races_dir: the race dataset, for its tracks.
+
+    Raises:
+        UserError: if the agent, the track or the race dataset is missing or damaged.
+    """
+    where, _ = track_and_demonstrations(track, races_dir)
+    start = with_given(params.evaluate, num_races=1, start_lateral_m=0.0, start_heading_deg=0.0)
+    races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, start, params.race_end)
+    driver = agent_driver(agent, races, CPU)
+    (contestant,) = race_all([driver], races, [], stream=sys.stderr).contestants
+    return race_of_result(contestant.races[0], races.settings.table, driver.label)
 
 
 def format_evaluation(result: dict[str, Any]) -> str:

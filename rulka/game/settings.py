@@ -7,6 +7,7 @@
     RULKA_GAME_EXE      TmForever.exe, or TMInterface's loader; Rulka then starts and ends the games itself
     RULKA_GAME_PREFIX   prefix of Wine; RULKA_GAME_EXE is then started with `wine`
     RULKA_GAME_COMMAND  a whole command in the place of both, with {port} where the port goes
+    RULKA_GAME_JUDGE    command of an outside judge, see `rulka.game.judge`, with {replay} where the replay's path goes
 
 A variable of the environment goes before the file.
 """
@@ -48,6 +49,7 @@ class GameSettings(BaseModel):
         exe: the game's program; None where a person starts the games.
         prefix: of Wine; None on Windows.
         command: words of a whole command in the place of both, `{port}` inside; empty where there is none.
+        judge: words of the command of an outside judge, `{replay}` inside; empty where there is none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +61,7 @@ class GameSettings(BaseModel):
     exe: _Program | None = None
     prefix: _Program | None = None
     command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    judge: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -69,6 +72,8 @@ class GameSettings(BaseModel):
             problem = f"{PREFIX}COMMAND does not say where the port goes: write {{port}} in it"
         elif self.prefix and not self.exe:
             problem = f"{PREFIX}PREFIX is set without {PREFIX}EXE: name the program that Wine is to start"
+        elif self.judge and not any("{replay}" in word for word in self.judge):
+            problem = f"{PREFIX}JUDGE does not say where the replay goes: write {{replay}} in it"
         if problem:
             raise ValueError(problem)
         return self

@@ -186,6 +186,7 @@ ELSEWHERE = {
     "dashboard": "tests/dashboard/test_app.py",
     "game serve": "test_a_game_is_served_and_checked",
     "game check": "test_a_game_is_served_and_checked",
+    "game verify": "tests/game/test_judge.py",
 }
 """Commands whose test is another one: a function below, or a file."""
 WRITING = [row for row in ROWS if row.writes]

@@ -59,6 +59,7 @@ BAD = {
     "RULKA_GAME_PROT is no setting of the game": {"PROT": "1"},
     "does not say where the port goes": {"COMMAND": "run"},
     "RULKA_GAME_COMMAND No closing quotation": {"COMMAND": "run '{port}"},
+    "does not say where the replay goes": {"JUDGE": "run"},
     "in the place of": {"COMMAND": "run {port}", "EXE": "a.exe"},
     "without RULKA_GAME_EXE": {"PREFIX": "/wine"},
 }
