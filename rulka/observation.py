@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the observation contract; artifacts carry it and refuse another one."""
 
 NUM_WHEELS = 4
@@ -104,7 +104,16 @@ CAR = _slices(
 )
 """Slice of every part of a car row: the raw facts that the floats are made of."""
 
+CENTRE_OF_MASS_M = (0.0, 0.32, 0.37)
+"""Where the StadiumCar's centre of mass lies from its position, in the car frame. Velocities are of this point; so say
+recorded positions and velocities when the car turns and in loops, to some centimetres."""
 NUM_CAR_FIELDS = CAR["is_free_wheeling"].stop
+
+
+def centres_of_mass(rows: NDArray) -> NDArray[np.float64]:
+    """Returns [..., 3] where the centre of mass is, world metres, of [..., NUM_CAR_FIELDS] `CAR` rows."""
+    rotation = rows[..., CAR["rotation"]].reshape(*rows.shape[:-1], 3, 3)
+    return rows[..., CAR["position"]] + rotation @ np.array(CENTRE_OF_MASS_M)
 
 
 def places_and_speeds(rows: NDArray[np.float32]) -> NDArray[np.float32]:

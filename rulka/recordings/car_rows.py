@@ -1,8 +1,10 @@
 """From the samples of a ghost to `CAR` rows, and rows at times between the samples.
 
-Stored and taken over: position, rotation, velocity, angular velocity, wheel contact and sliding, damper, material, rpm.
-Modelled, because no recording stores them:
+Stored and taken over: position, rotation, angular velocity, wheel contact and sliding, damper, material, rpm.
+Put together, or modelled because no recording stores them:
 
+* velocity: stored coarsely as a vector, finely along and across the car. Upwards, the change of position decides
+  within what the vector leaves open.
 * gear: the one of the StadiumCar's five whose engine speed for the car's speed is nearest to the stored one. Where
   the wheels spin freely or the car is airborne, the gear before it holds.
 * gearbox_state: 2 before the car first moves, 1 in a sample whose gear differs from the one before, else 0.
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.observation import CAR, CENTRE_OF_MASS_M, NUM_CAR_FIELDS
 from rulka.recordings.errors import NoSamplesError
 from rulka.recordings.model import Ghost, Samples, VehicleState
 
@@ -26,6 +28,10 @@ RPM_PER_MPS = (360.0, 219.0, 160.0, 110.0, 85.0)
 MAX_RATIO_ERROR = 0.12
 """The stored engine speed tells the gear when it is within this share of that gear's."""
 MIN_GEAR_SPEED_MPS = 2.0
+VECTOR_STEP_RAD = np.pi / 127
+"""Step of the direction in which a velocity is stored, heading; of the pitch it is half."""
+SPEED_STEP_MPS = 0.2
+"""Step, and some more, of the speed along the car."""
 FREE_WHEELING_MATERIAL = 29
 MIN_DAMPER_M, MAX_DAMPER_M = 0.005, 0.15
 """Range of the damper in the observation; stored lengths reach from about 0 to 0.2 m and are limited to it."""
@@ -63,7 +69,7 @@ def _rows(samples: Samples, vehicle: VehicleState) -> NDArray[np.float32]:
     fields: dict[str, NDArray] = {
         "position": samples.position,
         "rotation": rotation.reshape(-1, 9),
-        "velocity": samples.velocity,
+        "velocity": _velocity(samples, vehicle, rotation),
         "angular_velocity": samples.angular_velocity,
         "is_sliding": vehicle.is_sliding,
         "has_contact": vehicle.has_contact,
@@ -78,6 +84,26 @@ def _rows(samples: Samples, vehicle: VehicleState) -> NDArray[np.float32]:
     for name, values in fields.items():
         rows[:, CAR[name]] = values
     return rows
+
+
+def _velocity(samples: Samples, vehicle: VehicleState, rotation: NDArray) -> NDArray[np.float64]:
+    """Returns [S, 3] world velocities of the centre of mass, m/s."""
+    stored = samples.velocity.astype(np.float64)
+    coarse = np.einsum("nij,ni->nj", rotation, stored)  # left, up, forward
+    speed = np.linalg.norm(stored, axis=1)
+    open_mps = VECTOR_STEP_RAD * speed
+    fine = coarse.copy()
+    fine[:, 0] = vehicle.side_speed_mps
+    if len(samples) > 2:
+        centre = samples.position + rotation @ np.array(CENTRE_OF_MASS_M)
+        moved = np.gradient(centre, samples.time_ms / 1000.0, axis=0)
+        up = (moved * rotation[:, :, 1]).sum(axis=1)
+        fine[:, 1] = np.clip(up, coarse[:, 1] - open_mps / 2, coarse[:, 1] + open_mps / 2)
+    ahead = np.sqrt(np.maximum(speed**2 - fine[:, 0] ** 2 - fine[:, 1] ** 2, 0.0))
+    fine[:, 2] = np.copysign(ahead, vehicle.forward_speed_mps)
+    # Where the two contradict each other, or the finer one is not stored, the vector holds.
+    agrees = (np.abs(fine - coarse) <= open_mps[:, None] + SPEED_STEP_MPS).all(axis=1)
+    return np.where(agrees[:, None], np.einsum("nij,nj->ni", rotation, fine), stored)
 
 
 def _gears(vehicle: VehicleState) -> NDArray[np.int64]:

@@ -148,6 +148,7 @@ def _decode_vehicle(rows: NDArray[np.uint8], velocity: NDArray[np.float32]) -> V
     slide_bits = rows[:, 32].astype(np.uint16) | (rows[:, 33].astype(np.uint16) << 8)
     slide = np.stack([slide_bits >> place & 1 for place in (6, 8, 10, 12)], axis=1).astype(bool)
     ground = (rows[:, 89] & 1).astype(bool)
+    unknown = np.full(len(rows), np.nan, np.float32)
     return VehicleState(
         forward_speed_mps=as_float32(np.linalg.norm(velocity, axis=1)),
         rpm=as_float32(rows[:, 5] * (MAX_RPM / 255)),
@@ -158,4 +159,6 @@ def _decode_vehicle(rows: NDArray[np.uint8], velocity: NDArray[np.float32]) -> V
         is_sliding=slide,
         material=rows[:, WHEEL_MATERIAL],
         damper_m=unit_bytes(rows[:, WHEEL_DAMPER]) * 4 - 2,
+        side_speed_mps=unknown,
+        turbo=unknown,
     )

@@ -50,6 +50,9 @@ class VehicleState:
         is_sliding: [S, 4] bool, whether the wheel slides.
         material: [S, 4] uint8 id of the material under the wheel.
         damper_m: [S, 4] float32 length of the damper, metres.
+        side_speed_mps: [S] float32 speed along the car's own left axis, m/s; NaN where not stored.
+        turbo: [S] float32 share of a turbo's time that has passed, 0 without one; NaN where not stored. On the pad it
+            is t / (t + 0.25 s), with t the time since the car came onto it.
     """
 
     forward_speed_mps: NDArray[np.float32]
@@ -61,6 +64,8 @@ class VehicleState:
     is_sliding: NDArray[np.bool_]
     material: NDArray[np.uint8]
     damper_m: NDArray[np.float32]
+    side_speed_mps: NDArray[np.float32]
+    turbo: NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -237,9 +237,10 @@ class _Places(NamedTuple):
     flags: int
     """Two bytes with a slide and a contact bit for each wheel."""
     first_bit: int
+    turbo: int | None
 
 
-_OLD_PLACES, _PLACES = _Places(50, 34, 36, 3, 46, 1), _Places(40, 49, 50, 2, 58, 6)
+_OLD_PLACES, _PLACES = _Places(50, 34, 36, 3, 46, 1, None), _Places(40, 49, 50, 2, 58, 6, 47)
 
 
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
@@ -259,4 +260,6 @@ def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
         is_sliding=(bits >> bit & 1).astype(np.bool_),
         material=rows[:, places.material + places.stride * wheel],
         damper_m=as_float32(rows[:, places.damper + places.stride * wheel] / 255 * 4 - 2),
+        side_speed_mps=as_float32(speeds[:, 1] * 2000 - 1000),
+        turbo=np.full(len(rows), np.nan, np.float32) if places.turbo is None else unit_bytes(rows[:, places.turbo]),
     )

@@ -56,6 +56,8 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
         is_sliding=ones < 0,
         material=(16 * ones).astype(np.uint8),
         damper_m=(0.02 * ones).astype(np.float32),
+        side_speed_mps=zeros,
+        turbo=zeros,
     )
     samples = Samples(
         version=9,

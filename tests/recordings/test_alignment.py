@@ -38,7 +38,17 @@ def samples_of(steer: np.ndarray, period_ms: int = 100) -> Samples:
     shown = (np.rint((steer[time_ms // 10] + 1) * 127.5) / 127.5 - 1).astype(np.float32)
     zeros, wheels = np.zeros(len(time_ms), np.float32), np.zeros((len(time_ms), 4))
     vehicle = VehicleState(
-        zeros, zeros, shown, zeros + 1, zeros, wheels > 0, wheels > 0, np.uint8(wheels), np.float32(wheels)
+        zeros,
+        zeros,
+        shown,
+        zeros + 1,
+        zeros,
+        wheels > 0,
+        wheels > 0,
+        np.uint8(wheels),
+        np.float32(wheels),
+        zeros,
+        zeros,
     )
     motion = np.zeros((len(time_ms), 4), np.float32)
     return Samples(9, 61, period_ms, time_ms, motion[:, :3], motion, motion[:, :3], motion[:, :3], vehicle)
