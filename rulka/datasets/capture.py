@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.datasets.frames import CapturedRace
 from rulka.datasets.races import Race
-from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats
+from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats, centres_of_mass
 from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
 from rulka.recordings.controls import Labels, label_decisions
 from rulka.simulator.render import FrameRenderer
@@ -47,7 +47,7 @@ def capture_race(race: Race, track: Track, scene: Scene, settings: CaptureSettin
     """Renders one race and pairs every frame with its floats, its action and its time."""
     decision_ms = decision_times(race, settings.table.duration_ms)
     cars = cars_at(race, decision_ms)
-    zone_index, _, _ = progress_along(track, cars[:, CAR["position"]])
+    zone_index, _, _ = progress_along(track, centres_of_mass(cars))
     image = np.empty((len(cars), settings.height, settings.width), np.uint8)
     FrameRenderer(cars, zone_index, scene, settings.camera).render(image)
     return captured_race(race, track, decision_ms, cars, image, settings)
@@ -73,7 +73,7 @@ def captured_race(
     """
     table = settings.table
     done = labels(race, decision_ms, settings)
-    zone_index, along_m, _ = progress_along(track, cars[:, CAR["position"]])
+    zone_index, along_m, _ = progress_along(track, centres_of_mass(cars))
     floats = np.empty((len(cars), NUM_FLOATS), np.float32)
     margin_m = (track.length_m - along_m).astype(np.float32)
     build_floats(cars, previous_keys(done.action, table), track.zones, zone_index, margin_m, floats)

@@ -92,9 +92,10 @@ class NoUsableRecordingError(UserError):
 
 @dataclass(frozen=True)
 class _Usable:
-    """A race that can be learned from, which ghost of its file it is, what its map says, and whether its path jumps."""
+    """A race that can be learned from, its path, which ghost of its file it is, what its map says, whether it jumps."""
 
     race: Race
+    path: DrivenPath
     ghost: str
     map_name: str
     medals_ms: tuple[int, ...]
@@ -256,7 +257,7 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     if not ghost.validated_map_uid:
         _refuse_other_start(ghost, recording.ghosts[0])
     _refuse_reverse(race)
-    driven = _path_of(race)
+    driven = path_of_ghost(ghost, race)
     problem, jump = problem_of(driven), jump_of(driven)
     if problem is not None:
         message = f"its path makes no track: {problem}"
@@ -267,7 +268,7 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     header = map_header(recording) if map_uid == recording.map_uid else None
     medals = header.medals_ms[::-1] if header else ()
     title, medals_ms = (header and plain_text(header.map_name)) or map_uid, medals if are_medals(medals) else ()
-    return _Usable(race, which, title, medals_ms, has_respawns=bool(ghost.respawns) or jump is not None)
+    return _Usable(race, driven, which, title, medals_ms, has_respawns=bool(ghost.respawns) or jump is not None)
 
 
 def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
@@ -289,8 +290,11 @@ def _refuse_reverse(race: Race) -> None:
         raise ReverseError(message, hint="Use another recording of the map.")
 
 
-def _path_of(race: Race) -> DrivenPath:
-    return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms)
+def path_of_ghost(ghost: Ghost, race: Race) -> DrivenPath:
+    """Returns the path of a race, with the times of its turbo pads where the samples of its ghost tell them."""
+    vehicle = ghost.samples.vehicle if ghost.samples else None
+    turbo = None if vehicle is None else vehicle.turbo[: len(race.state)]
+    return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms, turbo)
 
 
 def map_header(recording: Recording) -> RecordingHeader | None:
@@ -373,7 +377,7 @@ def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, 
 
 def _track_or_error(uid: str, chosen: Sequence[_Usable]) -> Track | TrackError:
     try:
-        track = track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])
+        track = track_from_paths(uid, chosen[0].map_name, [found.path for found in chosen])
         return replace(track, medals_ms=next((found.medals_ms for found in chosen if found.medals_ms), ()))
     except TrackError as error:
         return error

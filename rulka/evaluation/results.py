@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.observation import CAR, NUM_CAR_FIELDS, centres_of_mass
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
@@ -70,7 +70,7 @@ class RaceResult:
             gate_times_ms=gate_times_ms,
             sample_ms=sample_ms,
             cars=cars,
-            along_m=progress_along(track, cars[:, CAR["position"]])[1],
+            along_m=progress_along(track, centres_of_mass(cars))[1],
             controls=controls,
         )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rulka.observation import ASPHALT_IDS, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator.palette import GREY_INK, INK
 from rulka.tracks.progress import zone_frames
-from rulka.tracks.track import DROP, Track
+from rulka.tracks.track import DROP, NO_GROUND, Track
 
 CHUNK_SECTIONS = 16
 """Sections in one piece (8 m) of road that is far along the line but near in space."""
@@ -92,6 +92,7 @@ def bake_scene(track: Track) -> Scene:
     sections[:, LIGHT], sections[:, SURFACE] = _light(normal), _surface_ink(_padded(track.material))
     sections[:, EDGE] = _padded(track.edge)
     sections[sections[:, EDGE] == DROP, 7:9] = 0.0
+    sections[_padded(track.material) == NO_GROUND, 6:9] = 0.0  # a gap shows nothing
     return Scene(
         sections=sections,
         deviation=_deviation(sections),

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
-from rulka.observation import CAR, ZONE_SPACING_M
+from rulka.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
-from rulka.tracks.track import DRIVEN_SOURCE, VERGE, Track, TrackError
+from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
 
 DENSE_MS = 5
 """Time between points of a path made dense: well under a metre at any speed."""
@@ -36,6 +36,8 @@ MIN_STEP_M = 1e-3
 """Dense points nearer than this to the one before are dropped: the car stands."""
 ASPHALT = 16
 NOT_ON_GROUND = -1
+TURBO_MS = 250
+"""A turbo lasts so long behind its pad."""
 
 MAX_AWAY_M = 30.0
 """A path further than this from the others somewhere took another way."""
@@ -47,8 +49,10 @@ EDGE_MARGIN_M = 4.0
 """Least distance from a recorded path to the edge of the road."""
 DEFAULT_WIDTH_M = 16.0
 """Full width of the road where the drives do not need more."""
-CAR_HEIGHT_M = 0.36
-"""Height of a recorded position above the ground: the StadiumCar at rest is at 9.36 m on ground at 9 m."""
+CAR_HEIGHT_M = 0.36 + CENTRE_OF_MASS_M[1]
+"""Height of the centre of mass above the ground: the StadiumCar at rest is at 9.36 m on ground at 9 m."""
+STANDS_MS = 300
+"""The game lets a car fall onto the track at the start; by then it stands."""
 MIN_GATE_GAP_M = 1.0
 """Checkpoints nearer to another than this are one gate."""
 NUM_ALIGNMENTS = 2
@@ -63,11 +67,12 @@ class DrivenPath:
 
     Attributes:
         time_ms: [S] int64 increasing race times.
-        position: [S, 3] world metres.
-        velocity: [S, 3] world m/s.
+        position: [S, 3] world metres of the centre of mass.
+        velocity: [S, 3] world m/s of it.
         up: [S, 3] the car's up axis in the world.
         checkpoint_times_ms: time at each checkpoint, the finish last; empty when it was not finished.
         material: [S] id of the ground under most of the wheels, `NOT_ON_GROUND` in the air; None where not known.
+        pads_ms: when the car came onto each turbo pad and left it; None where the samples do not tell.
     """
 
     time_ms: NDArray[np.int64]
@@ -76,10 +81,14 @@ class DrivenPath:
     up: NDArray
     checkpoint_times_ms: tuple[int, ...]
     material: NDArray[np.int64] | None = None
+    pads_ms: tuple[tuple[float, float], ...] | None = None
 
 
 def path_from_rows(
-    time_ms: NDArray[np.int64], rows: NDArray[np.float32], checkpoint_times_ms: Sequence[int | None]
+    time_ms: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    checkpoint_times_ms: Sequence[int | None],
+    turbo: NDArray[np.float32] | None = None,
 ) -> DrivenPath:
     """Makes a path of the `CAR` rows of a race.
 
@@ -88,7 +97,9 @@ def path_from_rows(
         rows: [S, NUM_CAR_FIELDS] rows.
         checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached. Without the last
             one the path counts as not finished.
+        turbo: [S] share of a turbo's time that has passed, see `VehicleState`; None where it is not known.
     """
+    rotation = rows[:, CAR["rotation"]].reshape(-1, 3, 3)
     contact = rows[:, CAR["has_contact"]] > 0.5
     ids = rows[:, CAR["material"]].astype(np.int64)
     alike = ((ids[:, :, None] == ids[:, None, :]) & contact[:, None, :]).sum(axis=2) * contact
@@ -96,12 +107,35 @@ def path_from_rows(
     is_finished = len(checkpoint_times_ms) > 0 and checkpoint_times_ms[-1] is not None
     return DrivenPath(
         time_ms=time_ms,
-        position=rows[:, CAR["position"]],
+        position=centres_of_mass(rows),
         velocity=rows[:, CAR["velocity"]],
-        up=rows[:, CAR["rotation"]].reshape(-1, 3, 3)[:, :, 1],
+        up=rotation[:, :, 1],
         checkpoint_times_ms=tuple(time for time in checkpoint_times_ms if time is not None) if is_finished else (),
         material=np.where(contact.any(axis=1), most, NOT_ON_GROUND),
+        pads_ms=None if turbo is None or np.isnan(turbo).any() else pad_times(time_ms, turbo),
     )
+
+
+def pad_times(time_ms: NDArray[np.int64], turbo: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+    """Returns when a car came onto each turbo pad and left it, to some milliseconds.
+
+    On the pad the share is t / (t + 250 ms), t after coming onto it; behind it t / T, with T the time on the pad and
+    250 ms. So the first sample of a turbo tells when the car came onto the pad, and the last how long it was there.
+
+    Args:
+        time_ms: [S] of the samples.
+        turbo: [S] share of a turbo's time that has passed, 0 without one.
+    """
+    is_on = turbo > 0.0
+    first = is_on & ~(np.append(False, is_on[:-1]) & (turbo >= np.append(0.0, turbo[:-1])))
+    found = []
+    for start in np.flatnonzero(first):
+        after = np.flatnonzero(first[start + 1 :] | ~is_on[start + 1 :])
+        last = start + int(after[0]) if len(after) else len(turbo) - 1
+        entered = float(time_ms[start]) - TURBO_MS * turbo[start] / (1.0 - min(turbo[start], 0.99))
+        left = entered + (time_ms[last] - entered) / turbo[last] - TURBO_MS
+        found.append((entered, min(float(left), float(time_ms[last]))))
+    return tuple(found)
 
 
 def problem_of(path: DrivenPath) -> str | None:
@@ -169,6 +203,10 @@ def make_dense(path: DrivenPath) -> DensePath:
     left = np.cross(up, np.gradient(position, axis=0))
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
     point = position - CAR_HEIGHT_M * up
+    begin = np.flatnonzero(times >= path.time_ms[0] + STANDS_MS)
+    if len(begin) and path.time_ms[0] == 0:
+        fallen = point[: begin[0]] - point[begin[0]]
+        point[: begin[0]] -= (fallen @ up[begin[0]])[:, None] * up[begin[0]]
     material, has_roll = _ground(path, times)
     is_moving = np.append(True, np.linalg.norm(np.diff(point, axis=0), axis=1) > MIN_STEP_M)
     return DensePath(
@@ -183,12 +221,22 @@ def make_dense(path: DrivenPath) -> DensePath:
 
 
 def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Returns [D] the material at the nearest sample, and [D] whether the car was on the ground before and after."""
+    """Returns [D] the material, `NOT_ON_GROUND` between samples in the air, and [D] 1 between two on the ground."""
     material = np.full(len(path.time_ms), ASPHALT) if path.material is None else path.material
     nearest = np.searchsorted((path.time_ms[1:] + path.time_ms[:-1]) / 2, times)
     first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
     is_on = material != NOT_ON_GROUND
-    return material[nearest], (is_on[first] & is_on[first + 1]).astype(np.float64)
+    near = np.where(is_on[nearest], nearest, np.where(is_on[first], first, first + 1))
+    ground = np.where(is_on[near], material[near], NOT_ON_GROUND)
+    if path.pads_ms is not None:
+        is_pad = np.isin(material, TURBO_IDS)
+        beside = np.flatnonzero(is_on & ~is_pad)
+        if len(beside):  # around a pad lies what was under the wheels before or after it
+            index = np.clip(np.searchsorted(beside, first, side="right") - 1, 0, len(beside) - 1)
+            ground = np.where(np.isin(ground, TURBO_IDS), material[beside[index]], ground)
+        for entered, left in path.pads_ms:
+            ground[(times >= entered) & (times <= left)] = TURBO_IDS[0]
+    return ground, (is_on[first] & is_on[first + 1]).astype(np.float64)
 
 
 def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -326,7 +374,7 @@ def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[D
 
 
 def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
-    """Returns [Z] the material that most paths had under their wheels; in the air that of the ground before."""
+    """Returns [Z] the material that most paths had under their wheels; a gap where all of them flew."""
     along_m = np.arange(zones) * ZONE_SPACING_M
     votes = np.zeros((zones, NUM_MATERIALS), dtype=np.int64)
     for path in paths:
@@ -334,10 +382,7 @@ def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
         found = path.material[point]
         stations = np.flatnonzero((found >= 0) & (found < NUM_MATERIALS))
         votes[stations, found[stations]] += 1
-    known = votes.max(axis=1) > 0
-    before = np.maximum.accumulate(np.where(known, np.arange(zones), -1))
-    surface = np.where(before >= 0, votes.argmax(axis=1)[np.maximum(before, 0)], ASPHALT)
-    return surface.astype(np.uint8)
+    return np.where(votes.max(axis=1) > 0, votes.argmax(axis=1), NO_GROUND).astype(np.uint8)
 
 
 def _gates(paths: list[DensePath], length_m: float) -> NDArray[np.float64]:

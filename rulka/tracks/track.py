@@ -29,6 +29,8 @@ MIN_STEP_M = 1e-6
 VERGE, WALL, DROP = 0, 1, 2
 """What lies beyond the edges of the road: grass to drive on, a wall to bounce off, nothing but air."""
 EDGE_KINDS = (VERGE, WALL, DROP)
+NO_GROUND = 255
+"""Material of a gap: where every recorded car flew, there is nothing to stand on."""
 DRIVEN_SOURCE = "driven paths"
 """How the source of a track made from recordings begins. Such a road is where people drove, its width a guess: a map
 may lead over the same ground twice, so that it may overlap itself, which no other track may."""

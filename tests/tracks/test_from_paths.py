@@ -9,9 +9,16 @@ import pytest
 from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.reader import read_recording
-from rulka.tracks.from_paths import CAR_HEIGHT_M, NOT_ON_GROUND, DrivenPath, path_from_rows, track_from_paths
+from rulka.tracks.from_paths import (
+    CAR_HEIGHT_M,
+    NOT_ON_GROUND,
+    DrivenPath,
+    pad_times,
+    path_from_rows,
+    track_from_paths,
+)
 from rulka.tracks.progress import progress_along, zone_frames
-from rulka.tracks.track import TrackError
+from rulka.tracks.track import NO_GROUND, TrackError
 
 UP = np.array([0.0, 1.0, 0.0])
 B13_UID = "NxUOXF2VDOHaOyrYlD9p81Gnfp3"
@@ -142,7 +149,51 @@ def test_in_the_air_the_roll_is_that_between_take_off_and_landing() -> None:
     material = np.where(air, NOT_ON_GROUND, 6)
     track = track_from_paths("", "", [replace(path, up=up, material=material)])
     assert np.abs(track.bank_rad).max() < 0.2
-    assert set(track.material.tolist()) == {6}
+
+
+def test_where_every_car_flew_is_a_gap() -> None:
+    """From sample to sample in the air, 3.1 to 4.9 s at 50 m/s; where one of the drives rolled there is a road."""
+    path = drive(straight, end_s=8.0)
+    flown = replace(path, material=np.where((path.time_ms > 3000) & (path.time_ms < 5000), NOT_ON_GROUND, 6))
+    is_gap = track_from_paths("", "", [flown]).material == NO_GROUND
+    stations_m = np.flatnonzero(is_gap) * ZONE_SPACING_M
+    assert (stations_m.min(), stations_m.max()) == (pytest.approx(155.0, abs=1.0), pytest.approx(245.0, abs=1.0))
+    assert is_gap.sum() == np.ptp(stations_m) / ZONE_SPACING_M + 1
+    rolled = replace(path, material=np.where(path.time_ms < 4000, 6, NOT_ON_GROUND))
+    is_gap = track_from_paths("", "", [flown, rolled]).material == NO_GROUND
+    assert np.flatnonzero(is_gap).min() * ZONE_SPACING_M == pytest.approx(200.0, abs=6.0)
+
+
+def test_the_fall_onto_the_track_makes_no_ramp() -> None:
+    """The game lets a car fall by 0.2 m within its first 0.2 s, in which it rolls 0.3 m at 15.9 m/s2."""
+
+    def fallen(t):
+        return np.stack([0 * t, 10 + np.maximum(0.2 - 12 * t**2, 0), 7.95 * t**2], axis=1)
+
+    track = track_from_paths("", "", [drive(fallen, end_s=5.0)])
+    assert np.abs(track.centre_m[:, 1] - 10.0).max() < 0.01
+
+
+def test_turbo_tells_when_a_car_was_on_the_pad() -> None:
+    """Onto it at 231 ms, off it at 1012 ms: shares by hand, rounded as samples do; a second pad while one lasts."""
+    time_ms = np.arange(0, 2000, 100)
+
+    def shares(entered: int, left: int) -> np.ndarray:
+        since = np.maximum(time_ms - entered, 0)
+        share = np.where(time_ms < left, since / (since + 250), since / (left + 250 - entered))
+        return np.where((since > 0) & (time_ms < left + 250), np.rint(share * 255) / 255, 0.0).astype(np.float32)
+
+    (found,) = pad_times(time_ms, shares(231, 1012))
+    assert found == (pytest.approx(231, abs=3), pytest.approx(1012, abs=10))
+    twice = np.where(time_ms < 1150, shares(231, 1012), shares(1150, 1500))
+    first, second = pad_times(time_ms, twice)
+    assert first == (pytest.approx(231, abs=3), pytest.approx(1012, abs=15))
+    assert second == (pytest.approx(1150, abs=3), pytest.approx(1500, abs=10))
+    path = drive(straight, end_s=8.0)
+    material = np.where((path.time_ms > 3000) & (path.time_ms < 4000), 7, 16)
+    track = track_from_paths("", "", [replace(path, material=material, pads_ms=((3042.0, 3987.0),))])
+    pad_m = np.flatnonzero(track.material == 7) * ZONE_SPACING_M
+    assert (pad_m.min(), pad_m.max()) == (pytest.approx(152.1, abs=0.6), pytest.approx(199.35, abs=0.6))
 
 
 def test_the_ground_under_the_wheels() -> None:
