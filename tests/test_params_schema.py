@@ -64,7 +64,7 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
     assert str(found("ppo.gamma")) == f"ppo.gamma = 0.970225\n    {told}"
     changed = found("ppo.gamma", ppo={"gamma": 0.9})
     assert str(changed).startswith("ppo.gamma = 0.9 (default 0.970225)\n")
-    assert found("simulator.physics.gravity_mps2")[4:6] == ("24.8", "24.8"), "which the file leaves out"
+    assert found("simulator.physics.gravity_mps2")[4:6] == ("29.43", "29.43"), "which the file leaves out"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
     assert found("train.compared")[2:5] == ("list of choice", ", ".join(ALGORITHM_NAMES), "[iqn]")

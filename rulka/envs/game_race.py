@@ -21,7 +21,15 @@ from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
-from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, places_and_speeds
+from rulka.observation import (
+    CAR,
+    NUM_CAR_FIELDS,
+    NUM_PREVIOUS_ACTIONS,
+    ZONE_SPACING_M,
+    build_floats,
+    centres_of_mass,
+    places_and_speeds,
+)
 from rulka.race_settings import RaceSettings
 from rulka.simulator import physics
 from rulka.simulator.frame_history import FrameHistory
@@ -59,8 +67,8 @@ class GameRace(RacingCars):
         limits = settings.simulator.physics
         self._centre, self._frames = track.exact_zones, zone_frames(track)
         crash_cosine = float(np.cos(np.radians(limits.crash_deg)))
+        self._ride_m = limits.ride_m
         self._beyond = limits.off_road_m, limits.fall_m, limits.rest_m, crash_cosine
-        self._reference_m = limits.reference_m
         self._table, self._keys = table, table.keys()
         self.history = FrameHistory(1, (frames, height, width))
         self._view = physics.View(
@@ -192,16 +200,16 @@ class GameRace(RacingCars):
         if decision.pixels is not None:
             grey_from_bgra(decision.pixels, self.history.newest[0])
             self.history.add(has_moved=True, is_first=np.array([is_first]))
-        up = view.rows[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
-        # The ground under the car, as in the simulator: a car that leans has its position beside it.
-        ground = view.rows[0, CAR["position"]].astype(np.float64) - self._reference_m * up
+        rotation = view.rows[0, CAR["rotation"]].reshape(3, 3).astype(np.float64)
+        # Where the centre of mass is, as in the simulator.
+        centre = centres_of_mass(view.rows[0].astype(np.float64))
         before = int(view.timing[physics.ZONE_ROW, 0])
-        found = locate(ground, self._centre, self._frames, before, PATH_SEARCH_ZONES, ZONE_SPACING_M)
+        found = locate(centre, self._centre, self._frames, before, PATH_SEARCH_ZONES, ZONE_SPACING_M)
         zone, along_m, lateral_m, height_m = found
         view.timing[physics.ZONE_ROW], view.timing[[physics.TIME_ROW, -1]] = zone, decision.time_ms
         view.progress[physics.ALONG_ROW], view.margin_m[0] = along_m, track.length_m - along_m
         view.ended[physics.FINISHED_ROW] = decision.is_finished
-        has_left = self._has_left(zone, along_m, lateral_m, height_m, up)
+        has_left = self._has_left(zone, along_m, lateral_m, height_m - self._ride_m, rotation[:, 1])
         view.ended[physics.OFF_TRACK_ROW] = not decision.is_finished and has_left
 
     def _has_left(self, zone: int, along_m: float, lateral_m: float, height_m: float, up: NDArray[np.float64]) -> bool:

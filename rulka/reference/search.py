@@ -22,7 +22,7 @@ from rulka.observation import ZONE_SPACING_M
 from rulka.progress import Progress
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
 from rulka.simulator.car import OFF_TRACK
-from rulka.simulator.driver import REACTION_S, seen_from, speed_plan, speeds_of, zone_ahead
+from rulka.simulator.driver import REACTION_S, SPEEDS, full_lock_radius, seen_from, speed_plan, speeds_of, zone_ahead
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.terminal import say
@@ -99,7 +99,7 @@ class Pilot:
 
     def __init__(self, track: Track, simulator: SimulatorParams) -> None:
         self._zones, self._left = track.exact_zones, zone_frames(track)[:, 3:6]
-        self._radii = np.array(simulator.physics.turn_radius_m).T
+        self._radii = full_lock_radius(simulator.physics)
         self._speeds = speed_plan(track, simulator.physics, 1.0)
         self.num_knots = len(self._zones) // ZONES_PER_KNOT + 2
 
@@ -112,7 +112,7 @@ class Pilot:
         target = zone_ahead(self._zones, cars.zone_index, LOOK_AHEAD_M + LOOK_AHEAD_S * speed * look)
         point = self._zones[target] + _at(plans, LATERAL, target)[:, None] * self._left[target]
         aside, distance = seen_from(cars, point)
-        wanted = np.clip(-2.0 * aside / distance**2 * np.interp(speed, *self._radii), -1.0, 1.0) + rests
+        wanted = np.clip(-2.0 * aside / distance**2 * np.interp(speed, SPEEDS, self._radii), -1.0, 1.0) + rests
         steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
         index = cars.table.index_of(excess < COAST_MPS, excess > BRAKE_MPS, steer, 0.5)
         return index, np.clip(wanted - steer, -0.5, 0.5)

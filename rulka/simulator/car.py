@@ -13,35 +13,36 @@ from numpy.typing import NDArray
 
 from rulka.simulator.compiling import Array, inlined_kernel
 from rulka.simulator.race_end import is_beyond_track
-from rulka.tracks.track import DROP, WALL
+from rulka.tracks.track import DROP, NO_GROUND, WALL
 
-# Columns of a car's state, which is all that its future depends on. World axes, metres, m/s, rad/s. The position is
-# that of the ground under a car at rest; the game's, in the `CAR` row, is higher up in the body.
+# Columns of a car's state, which is all that its future depends on. World axes, metres, m/s, rad/s. Position and
+# velocity are of the centre of mass; the game's position, in the `CAR` row, is lower and further back in the body.
 X, Y, Z, VX, VY, VZ, FX, FY, FZ, UX, UY, UZ = range(12)  # position, velocity, forward axis, up axis
 YAW, PITCH, ROLL, STEER = range(12, 16)  # rates of turning about the car's axes; wheels in [-1, 1], positive right
 GEAR, SHIFT_S, TURBO, FRICTION = range(16, 20)  # seconds left of a gear change and of turbo; share of the tyres' grip
 CONTACT, LOAD, PUSH, PULL = range(20, 24)  # flag; accelerations by the road along its normal, forward and left
-FRONT_USE, REAR_USE, IS_SLIDING = range(24, 27)  # share of the grip used, above 1 is sliding; the rear's memory of it
-ZONE, ALONG, LATERAL, HEIGHT = range(27, 31)  # zone last passed; along, left of and above the road at rest
-TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(31, 36)  # decisions spent shifting; gates passed; flags
-GATE_MS = 36  # first of the gate times, which end a row
+SLIDES = 24  # first of four flags: front left, front right, rear right, rear left
+ZONE, ALONG, LATERAL, HEIGHT = range(28, 32)  # zone last passed; along, left of and above the road at rest
+TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(32, 37)  # decisions spent shifting; gates passed; flags
+GATE_MS = 37  # first of the gate times, which end a row
 NUM_STATE = GATE_MS
 
 # Columns of a zone of the road.
 CENTRE, TANGENT, LEFT, NORMAL, HALF_WIDTH, MATERIAL, EDGE, NUM_ROAD = 0, 3, 6, 9, 12, 13, 14, 15
 
-# Places in the array of constants. A step is a rate times a tick, a follow the share of a gap closed in a tick.
-TICK_S, TICKS_PER_S, TICK_MS, SPACING_M, GRAVITY, PER_GRAVITY, REFERENCE_M = range(7)
-GRIP, GRIP_PER_SPEED, SLIP_GRIP, OVERTURN, MAX_SLIP, SLIP_PER_S, SCRUB = range(7, 14)
-ENGINE_BRAKE, REVERSE_PUSH, ROLLING, DRAG, BRAKE, BRAKE_WITH_GAS, SHIFT_TIME_S, IDLE_RPM, MAX_RPM = range(14, 23)
-STEER_STEP, YAW_FOLLOW, ALIGN_FOLLOW, TURBO_FACTOR, AIR_SPIN_KEPT = range(23, 28)
-SPRING, DAMPING, REST_M, MAX_M, OFF_ROAD_M, FALL_M, CRASH_COSINE = range(28, 35)
-REVERSE_TOP, WALL_BOUNCE, WALL_RUB, TURBO_LASTS_S = range(35, 39)
-GEAR_UP, GEAR_DOWN, GEAR_RPM, NUM_CONSTANTS = 39, 43, 47, 52
+# Places in the array of constants.
+TICK_S, TICK_MS, SPACING_M, GRAVITY, PER_GRAVITY, AIR_GRAVITY, AIR_DRAG, CENTRE_UP, CENTRE_AHEAD, RIDE_M = range(10)
+STIFFNESS, SLIDING_GRIP, EXCESS_GRIP, LOCKED_GRIP, LEAST_LOAD, AXLE_M, YAW_PER_S, STEER_STEP = range(10, 18)
+STEER_RADIUS, STEER_RADIUS_PER_SPEED, SCRUB, SLOPE_LOSS, ENGINE_BRAKE, ENGINE_BRAKE_PER_SPEED = range(18, 24)
+BRAKE, LOCK_SPEED, LOCKED_BRAKE, REVERSE_PUSH, REVERSE_TOP, SLIDING_PUSH, ROLLING = range(24, 31)
+SHIFT_TIME_S, SHIFT_S_PER_RPM, IDLE_RPM, MAX_RPM = range(31, 35)
+TURBO_FACTOR, TURBO_LASTS_S, ALIGN_PER_S, AIR_SPIN_LOSS, SPRING, DAMPING, REST_M, MAX_M = range(35, 43)
+OFF_ROAD_M, FALL_M, CRASH_COSINE, WALL_BOUNCE, WALL_RUB = range(43, 48)
+GEAR_UP, GEAR_DOWN, GEAR_RPM, PUSHES, PUSH_EDGES, NUM_CONSTANTS = 48, 52, 56, 61, 65, 68
 NUM_GEARS = 5
 
-# Rows of the tables: two curves by speed in whole m/s, then properties of surfaces by material id.
-TURN_RADIUS, ENGINE_PUSH = 0, 1
+# Rows of the tables: curves by speed in whole m/s, then properties of surfaces by material id.
+SIDE_GRIP, TURN_RATE = 0, 1
 SURFACE_GRIP, SURFACE_PUSH, SURFACE_TURBO, NUM_TABLES = 2, 3, 4, 5
 
 # What is under a car, found afresh after every move.
@@ -99,7 +100,12 @@ def find_ground(car: Array, road: Array, c: Array, ground: Array) -> None:
         away = car[X + k] - zone[CENTRE + k] - share * (after[CENTRE + k] - zone[CENTRE + k])
         lateral += away * ground[G_LEFT + k]
         height += away * ground[G_NORMAL + k]
-    car[ZONE], car[ALONG], car[LATERAL], car[HEIGHT] = index, (index + share) * c[SPACING_M], lateral, height
+    car[ZONE], car[ALONG], car[LATERAL], car[HEIGHT] = (
+        index,
+        (index + share) * c[SPACING_M],
+        lateral,
+        height - c[RIDE_M],
+    )
     ground[G_HALF_WIDTH], ground[G_MATERIAL], ground[G_EDGE] = zone[HALF_WIDTH], zone[MATERIAL], zone[EDGE]
 
 
@@ -115,9 +121,10 @@ def past_plane(car: Array, zone: Array) -> float:
 
 @inlined_kernel
 def has_ground(car: Array, ground: Array) -> bool:
-    """Whether there is anything under the car to stand on: not beyond an edge that drops, nor under the road."""
-    is_beyond = abs(car[LATERAL]) > ground[G_HALF_WIDTH]
-    return car[HEIGHT] > -UNDER_ROAD_M and not (is_beyond and ground[G_EDGE] == DROP)
+    """Whether anything is under the car to stand on: not beyond an edge that drops, in a gap or under the road."""
+    if car[HEIGHT] <= -UNDER_ROAD_M or ground[G_MATERIAL] == NO_GROUND:
+        return False
+    return not (ground[G_EDGE] == DROP and abs(car[LATERAL]) > ground[G_HALF_WIDTH])
 
 
 @inlined_kernel
@@ -183,38 +190,35 @@ def find_motion(car: Array, ground: Array, motion: Array) -> None:
 
 
 @inlined_kernel
-def meet_stops(car: Array, c: Array, ground: Array) -> None:
-    """Stops a car whose springs are pressed as far as they go.
+def meet_stops(car: Array, step_s: float, c: Array, ground: Array) -> None:
+    """Stops a car whose springs are pressed as far as they go: the road takes its speed towards it away.
 
-    Where the road merely curves up under the car, as in a loop, its velocity turns and keeps its size.
+    In a loop that is so in every step, so that the road turns the velocity and costs some of it.
     """
     deep = c[REST_M] - car[HEIGHT] - c[MAX_M]
     if deep <= 0.0:
         return
-    nx, ny, nz = ground[0], ground[1], ground[2]
-    car[X], car[Y], car[Z] = car[X] + deep * nx, car[Y] + deep * ny, car[Z] + deep * nz
     car[HEIGHT] += deep
-    away = car[VX] * nx + car[VY] * ny + car[VZ] * nz
-    if away >= 0.0:
-        return
-    before = car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ]
-    vx, vy, vz = car[VX] - away * nx, car[VY] - away * ny, car[VZ] - away * nz
-    after = vx * vx + vy * vy + vz * vz
-    keep = min(math.sqrt(before / max(after, 1e-9)), 1.002)
-    car[VX], car[VY], car[VZ] = vx * keep, vy * keep, vz * keep
-    car[LOAD] -= away * c[TICKS_PER_S]
+    away = 0.0
+    for k in range(3):
+        car[X + k] += deep * ground[G_NORMAL + k]
+        away += car[VX + k] * ground[G_NORMAL + k]
+    if away < 0.0:
+        for k in range(3):
+            car[VX + k] -= away * ground[G_NORMAL + k]
+        car[LOAD] -= away / step_s
 
 
 # How a car turns in space: with the road under it, or on its own in the air.
-SPIN_SHARE = 0.15
-"""Share of the way that the rates of pitch and roll follow the body in a tick: a bump in the last moment on the ground
-does not make a car tumble through the air."""
+SPIN_PER_S = 16.0
+"""How fast the rates of pitch and roll follow the body: a bump in the last moment on the ground does not make a car
+tumble through the air."""
 
 
 @inlined_kernel
-def turn_body(car: Array, c: Array, ground: Array, motion: Array) -> None:
+def turn_body(car: Array, step_s: float, c: Array, ground: Array, motion: Array) -> None:
     """Turns the car by its yaw rate and lets its up axis follow the road's normal."""
-    step, follow = car[YAW] * c[TICK_S], c[ALIGN_FOLLOW]
+    step, follow = car[YAW] * step_s, min(c[ALIGN_PER_S] * step_s, 1.0)
     old_x, old_y, old_z = car[UX], car[UY], car[UZ]
     set_axes(
         car,
@@ -225,30 +229,31 @@ def turn_body(car: Array, c: Array, ground: Array, motion: Array) -> None:
         old_y + follow * (ground[1] - old_y),
         old_z + follow * (ground[2] - old_z),
     )
-    tilt_x = (old_y * car[UZ] - old_z * car[UY]) * c[TICKS_PER_S]
-    tilt_y = (old_z * car[UX] - old_x * car[UZ]) * c[TICKS_PER_S]
-    tilt_z = (old_x * car[UY] - old_y * car[UX]) * c[TICKS_PER_S]
+    per_s, share = 1.0 / step_s, SPIN_PER_S * step_s
+    tilt_x = (old_y * car[UZ] - old_z * car[UY]) * per_s
+    tilt_y = (old_z * car[UX] - old_x * car[UZ]) * per_s
+    tilt_z = (old_x * car[UY] - old_y * car[UX]) * per_s
     pitch = tilt_x * motion[SIDE] + tilt_y * motion[SIDE + 1] + tilt_z * motion[SIDE + 2]
     roll = tilt_x * motion[FORWARD] + tilt_y * motion[FORWARD + 1] + tilt_z * motion[FORWARD + 2]
-    car[PITCH] += SPIN_SHARE * (pitch - car[PITCH])
-    car[ROLL] += SPIN_SHARE * (roll - car[ROLL])
+    car[PITCH] += share * (pitch - car[PITCH])
+    car[ROLL] += share * (roll - car[ROLL])
 
 
 @inlined_kernel
-def fly(car: Array, c: Array) -> None:
+def fly(car: Array, step_s: float, c: Array) -> None:
     """Lets a car without contact fall and turn on as it left the road."""
     car[CONTACT], car[LOAD], car[PUSH], car[PULL] = 0.0, 0.0, 0.0, 0.0
-    car[FRONT_USE], car[REAR_USE], car[IS_SLIDING] = 0.0, 0.0, 0.0
-    car[SHIFT_S] = max(car[SHIFT_S] - c[TICK_S], 0.0)
-    car[TURBO] = max(car[TURBO] - c[TICK_S], 0.0)
-    speed = math.sqrt(car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ])
-    slowed = 1.0 - c[DRAG] * speed * c[TICK_S]
+    for wheel in range(4):
+        car[SLIDES + wheel] = 0.0
+    car[SHIFT_S] = max(car[SHIFT_S] - step_s, 0.0)
+    car[TURBO] = max(car[TURBO] - step_s, 0.0)
+    kept = 1.0 - c[AIR_DRAG] * step_s
     for k in range(3):
-        car[VX + k] *= slowed
-    car[VY] -= c[GRAVITY] * c[TICK_S]
+        car[VX + k] *= kept
+    car[VY] -= c[AIR_GRAVITY] * step_s
     fx, fy, fz, ux, uy, uz = car[FX], car[FY], car[FZ], car[UX], car[UY], car[UZ]
     lx, ly, lz = uy * fz - uz * fy, uz * fx - ux * fz, ux * fy - uy * fx
-    yaw, pitch, roll = car[YAW] * c[TICK_S], car[PITCH] * c[TICK_S], car[ROLL] * c[TICK_S]
+    yaw, pitch, roll = car[YAW] * step_s, car[PITCH] * step_s, car[ROLL] * step_s
     set_axes(
         car,
         fx + yaw * lx - pitch * ux,
@@ -259,7 +264,7 @@ def fly(car: Array, c: Array) -> None:
         uz + pitch * fz - roll * lz,
     )
     for rate in range(YAW, ROLL + 1):
-        car[rate] *= c[AIR_SPIN_KEPT]
+        car[rate] *= 1.0 - c[AIR_SPIN_LOSS] * step_s
 
 
 @inlined_kernel
@@ -276,55 +281,52 @@ def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, 
 
 # A car on its wheels: springs, engine, brake, tyres and steering.
 STANDING_MPS = 0.1
-MAX_HOLDING_SLIP = 0.6
-"""Angle of slip in radians beyond which the tyres hold no more."""
-MAX_SIDE_SHARE = 0.95
-"""Braking leaves at least the square root of 1 - 0.95 squared of the grip for cornering."""
+SUBSTEP_M = 0.3
+"""A tick is cut into equal steps in which a car covers less than this."""
 
 
 @inlined_kernel
-def roll_on_road(car: Array, gas: float, brake: float, c: Array, tables: Array, ground: Array, motion: Array) -> None:
-    """Applies springs, engine, brake, tyres and steering for one tick to a car that touches the road."""
+def roll_on_road(
+    car: Array, gas: float, brake: float, step_s: float, c: Array, tables: Array, ground: Array, motion: Array
+) -> None:
+    """Applies springs, engine, brake, tyres and steering for one step to a car that touches the road."""
     find_motion(car, ground, motion)
     car[CONTACT] = 1.0
     car[LOAD] = max(c[SPRING] * (c[REST_M] - car[HEIGHT]) - c[DAMPING] * motion[AWAY], 0.0)
-    motion[AWAY] += (car[LOAD] - c[GRAVITY] * ground[1]) * c[TICK_S]
-
+    motion[AWAY] += (car[LOAD] - c[GRAVITY] * ground[1]) * step_s
     left, right = wheel_material(car, WHEEL_SIDE_M, ground), wheel_material(car, -WHEEL_SIDE_M, ground)
-    surface = 0.5 * (tables[SURFACE_GRIP, left] + tables[SURFACE_GRIP, right])
-    grip = (c[GRIP] + c[GRIP_PER_SPEED] * abs(motion[AHEAD])) * surface * car[FRICTION]
-    grip = grip * min(car[LOAD] * c[PER_GRAVITY], 1.0) + 1e-6
-    push, resist = engine(car, motion[AHEAD], gas, brake, c, tables)
-    push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right])
+    push, resist = engine(car, motion[AHEAD], gas, brake, step_s, c)
     on_pad = max(tables[SURFACE_TURBO, left], tables[SURFACE_TURBO, right])
-    car[TURBO] = max(car[TURBO] - c[TICK_S], on_pad * c[TURBO_LASTS_S])
-
-    is_locked = max(abs(push), resist) > grip
-    push, resist = min(max(push, -grip), grip), min(resist, grip)
-    spare = min(max(abs(push), resist) / grip, MAX_SIDE_SHARE)
-    side_grip = grip * math.sqrt(1.0 - spare * spare)
-    aside = motion[ASIDE] - c[GRAVITY] * motion[SIDE + 1] * c[TICK_S]
-    motion[ASIDE] = tyres_hold(car, motion[AHEAD], aside, side_grip, is_locked, c)
-    if car[TURBO] > 0.0 and push > 0.0:
-        push *= c[TURBO_FACTOR]
-    # The engine brakes without using up the tyres: recorded cars corner as hard off the gas as on it.
-    engine_brake = c[ENGINE_BRAKE] * abs(motion[AHEAD]) if gas <= 0.0 else 0.0
-    push_forward(car, push, resist + engine_brake + c[SCRUB] * abs(car[PULL]), c, motion)
+    car[TURBO] = max(car[TURBO] - step_s, on_pad * c[TURBO_LASTS_S])
+    steady = 1.0 - c[SLOPE_LOSS] * (1.0 - ground[1])
+    push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right]) * steady
+    is_locked = brake > 0.0 and abs(motion[AHEAD]) > c[LOCK_SPEED]
+    grip = at_speed(tables[SIDE_GRIP], motion[AHEAD]) * car[FRICTION] * steady
+    slowed = hold(car, is_locked, grip * tables[SURFACE_GRIP, left], grip * tables[SURFACE_GRIP, right], c, motion)
+    push_forward(car, push, resist + slowed, step_s, c, motion)
+    motion[ASIDE] += (car[PULL] - c[GRAVITY] * motion[SIDE + 1]) * step_s
+    wanted = -car[STEER] * at_speed(tables[TURN_RATE], motion[AHEAD])
+    car[YAW] += ((wanted if motion[AHEAD] > 0.0 else -wanted) - car[YAW]) * c[YAW_PER_S] * step_s
     for k in range(3):
         along = motion[AHEAD] * motion[FORWARD + k] + motion[ASIDE] * motion[SIDE + k]
         car[VX + k] = along + motion[AWAY] * ground[G_NORMAL + k]
-    turn(car, side_grip, c, tables, motion)
-    turn_body(car, c, ground, motion)
+    turn_body(car, step_s, c, ground, motion)
 
 
 @inlined_kernel
-def push_forward(car: Array, push: float, resist: float, c: Array, motion: Array) -> None:
+def push_forward(car: Array, push: float, resist: float, step_s: float, c: Array, motion: Array) -> None:
     """Changes the forward speed; what resists can stop the car but not turn it back."""
     ahead = motion[AHEAD]
-    moved = ahead + (push - c[GRAVITY] * motion[FORWARD + 1]) * c[TICK_S]
-    slowed = (resist + c[ROLLING]) * c[TICK_S]
+    moved = ahead + (push - c[GRAVITY] * motion[FORWARD + 1]) * step_s
+    slowed = (resist + c[ROLLING] * max(car[LOAD] - c[GRAVITY], 0.0)) * step_s
     motion[AHEAD] = max(moved - slowed, 0.0) if moved > 0.0 else min(moved + slowed, 0.0)
-    car[PUSH] = (motion[AHEAD] - ahead) * c[TICKS_PER_S] + c[GRAVITY] * motion[FORWARD + 1]
+    car[PUSH] = (motion[AHEAD] - ahead) / step_s + c[GRAVITY] * motion[FORWARD + 1]
+
+
+@inlined_kernel
+def slides_whole(car: Array) -> bool:
+    """Whether the car slides on all four wheels; the rear ones never do alone."""
+    return car[SLIDES + 2] > 0.0
 
 
 @inlined_kernel
@@ -336,62 +338,88 @@ def at_speed(curve: Array, speed: float) -> float:
 
 
 @inlined_kernel
-def engine(car: Array, ahead: float, gas: float, brake: float, c: Array, tables: Array) -> tuple[float, float]:
+def engine(car: Array, ahead: float, gas: float, brake: float, step_s: float, c: Array) -> tuple[float, float]:
     """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface.
 
     A car that stands, or rolls back, reverses on the brake, and not faster than reverse gear goes.
     """
     gear = int(car[GEAR])
     if car[SHIFT_S] > 0.0:
-        car[SHIFT_S] = max(car[SHIFT_S] - c[TICK_S], 0.0)
+        car[SHIFT_S] = max(car[SHIFT_S] - step_s, 0.0)
     elif gear < NUM_GEARS and ahead > c[GEAR_UP + gear - 1]:
-        car[GEAR], car[SHIFT_S] = gear + 1, c[SHIFT_TIME_S]
+        car[GEAR] = gear + 1
     elif gear > 1 and ahead < c[GEAR_DOWN + gear - 2]:
-        car[GEAR], car[SHIFT_S] = gear - 1, c[SHIFT_TIME_S]
+        car[GEAR] = gear - 1
+    if int(car[GEAR]) != gear:
+        change = abs(c[GEAR_RPM + int(car[GEAR]) - 1] - c[GEAR_RPM + gear - 1]) * abs(ahead)
+        car[SHIFT_S] = c[SHIFT_TIME_S] + change * c[SHIFT_S_PER_RPM]
     if brake > 0.0 and gas <= 0.0 and ahead < STANDING_MPS:
         excess = -ahead - c[REVERSE_TOP]
         if excess < 0.0:
             return -brake * c[REVERSE_PUSH], 0.0
         # Faster than reverse gear goes, down a slope or in a spin: the brake takes the excess away.
-        return 0.0, brake * min(excess * c[TICKS_PER_S], c[BRAKE])
-    push = gas * at_speed(tables[ENGINE_PUSH], ahead) if car[SHIFT_S] <= 0.0 or car[TURBO] > 0.0 else 0.0
-    resist = brake * c[BRAKE] * (1.0 + gas * (c[BRAKE_WITH_GAS] - 1.0))
+        return 0.0, brake * min(excess / step_s, c[BRAKE])
+    part = 0
+    while part < 3 and ahead > c[PUSH_EDGES + part]:
+        part += 1
+    slides = slides_whole(car)
+    most = gas * (c[SLIDING_PUSH] if part > 0 and slides else c[PUSHES + part])
+    push = most if slides or car[SHIFT_S] <= 0.0 else 0.0
+    if car[TURBO] > 0.0:
+        push += most * (c[TURBO_FACTOR] - 1.0)
+    resist = brake * (c[LOCKED_BRAKE] if abs(ahead) > c[LOCK_SPEED] else c[BRAKE])
+    if gas <= 0.0:
+        resist += c[ENGINE_BRAKE] + c[ENGINE_BRAKE_PER_SPEED] * abs(ahead)
     return push, resist
 
 
 @inlined_kernel
-def tyres_hold(car: Array, ahead: float, aside: float, side_grip: float, is_locked: bool, c: Array) -> float:
-    """Slows the sideways speed as far as the tyres can.
+def hold(car: Array, is_locked: bool, left_grip: float, right_grip: float, c: Array, motion: Array) -> float:
+    """Lets the four tyres hold the car across their direction, as far as they grip; changes `PULL` and `SLIDES`.
 
-    Beyond their grip they slide, and hold the more the larger the angle of slip is: recorded cars that slide pull
-    sideways with up to a third more than the most that one without a slide does.
+    A tyre that is asked for more than its grip slides, and then grips less until it is asked for less than that; a
+    share of what is asked beyond comes through. Front tyres slide each for itself; where a rear one does, all do.
+
+    Args:
+        car: one.
+        is_locked: the brakes hold the wheels, so that all slide.
+        left_grip: of the four tyres together under the car's weight, if all were on the surface of the left ones, m/s2.
+        right_grip: likewise.
+        c: as above.
+        motion: as above.
 
     Returns:
-        The sideways speed after this tick, m/s.
+        By how much the tyres slow the car, m/s2.
     """
-    slip = min(abs(aside) / max(abs(ahead), 1.0), MAX_HOLDING_SLIP)
-    holds = side_grip * (1.0 + c[SLIP_GRIP] * slip)
-    wanted = -aside * c[SLIP_PER_S]
-    use = abs(wanted) / side_grip
-    car[IS_SLIDING] = 1.0 if use > 1.0 else 0.0
-    car[REAR_USE] = max(use, 2.0) if is_locked else use
-    car[PULL] = min(max(wanted, -holds), holds)
-    return aside + car[PULL] * c[TICK_S]
-
-
-@inlined_kernel
-def turn(car: Array, side_grip: float, c: Array, tables: Array, motion: Array) -> None:
-    """Moves the yaw rate toward what the wheels ask for, as far as the front tyres can turn the car."""
-    ahead, aside = motion[AHEAD], motion[ASIDE]
-    wanted = -car[STEER] * ahead / at_speed(tables[TURN_RADIUS], ahead)
-    limit = c[OVERTURN] * side_grip / max(abs(ahead), 1.0)
-    car[FRONT_USE] = max(abs(wanted) / limit, 2.0 if car[REAR_USE] >= 2.0 else 0.0)
-    wanted = min(max(wanted, -limit), limit)
-    if wanted * aside * ahead < 0.0:
-        # The nose already points further into the bend than the car moves: the front tyres lose their angle.
-        speed = math.sqrt(ahead * ahead + aside * aside)
-        wanted *= max(1.0 - abs(aside) / (c[MAX_SLIP] * speed), 0.0)
-    car[YAW] += (wanted - car[YAW]) * c[YAW_FOLLOW]
+    ahead, aside, turned = motion[AHEAD], motion[ASIDE], car[YAW] * c[AXLE_M]
+    sine = -car[STEER] / (c[STEER_RADIUS] + c[STEER_RADIUS_PER_SPEED] * abs(ahead))
+    cosine = math.sqrt(1.0 - sine * sine)
+    grip = 0.25 * min(max(car[LOAD] * c[PER_GRAVITY], c[LEAST_LOAD]), 1.0) * (c[LOCKED_GRIP] if is_locked else 1.0)
+    pull, back, is_lost = 0.0, 0.0, is_locked
+    for wheel in range(4):
+        is_front, is_left = wheel < 2, wheel in (0, 3)
+        if is_front:
+            speed = cosine * (aside + turned) - sine * (ahead - (car[YAW] if is_left else -car[YAW]) * WHEEL_SIDE_M)
+        else:
+            speed = aside - turned
+        most = grip * (left_grip if is_left else right_grip)
+        held = most * c[SLIDING_GRIP] if car[SLIDES + wheel] > 0.0 else most
+        asked = c[STIFFNESS] * abs(speed)
+        slides = asked > held
+        force = held + c[EXCESS_GRIP] * (asked - held) if slides else asked
+        force = -force if speed > 0.0 else force
+        if is_front:
+            car[SLIDES + wheel] = 1.0 if slides else 0.0
+            back += force * sine
+            force *= cosine
+        else:
+            is_lost = is_lost or slides
+        pull += force
+    for wheel in range(4):
+        if wheel >= 2 or is_lost:
+            car[SLIDES + wheel] = 1.0 if is_lost else 0.0
+    car[PULL] = pull
+    return (back if ahead > 0.0 else -back) + (0.0 if is_lost else c[SCRUB] * abs(pull))
 
 
 @inlined_kernel
@@ -407,17 +435,21 @@ def tick(
 ) -> None:
     """Moves one car by one tick; arguments as above, `ground` and `motion` are working memory."""
     car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
-    if car[HEIGHT] < c[REST_M] and has_ground(car, ground):
-        roll_on_road(car, control[1], control[2], c, tables, ground, motion)
-    else:
-        fly(car, c)
-    for k in range(3):
-        car[X + k] += car[VX + k] * c[TICK_S]
     before_m = car[ALONG]
-    find_ground(car, road, c, ground)
-    meet_walls(car, c, ground)
-    if has_ground(car, ground):
-        meet_stops(car, c, ground)
+    speed = math.sqrt(car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ])
+    num_steps = int(speed * c[TICK_S] / SUBSTEP_M) + 1
+    step_s = c[TICK_S] / num_steps
+    for _ in range(num_steps):
+        for k in range(3):  # as recordings show, a place changes by the velocity before the forces of a step
+            car[X + k] += car[VX + k] * step_s
+        if car[HEIGHT] < c[REST_M] and has_ground(car, ground):
+            roll_on_road(car, control[1], control[2], step_s, c, tables, ground, motion)
+        else:
+            fly(car, step_s, c)
+        find_ground(car, road, c, ground)
+        meet_walls(car, c, ground)
+        if has_ground(car, ground):
+            meet_stops(car, step_s, c, ground)
     car[TIME_MS] += c[TICK_MS]
     beyond_m = abs(car[LATERAL]) - ground[G_HALF_WIDTH]
     upright = car[UX] * ground[0] + car[UY] * ground[1] + car[UZ] * ground[2]
@@ -451,7 +483,6 @@ def has_ended(car: Array) -> bool:
 # What others read of a car: the `CAR` row of the observation.
 WEIGHT_SHIFT = 0.12
 """Share of an acceleration that shows as more load on one axle or side and less on the other."""
-LIGHT_WHEEL_USE = 1.05
 MIN_DAMPER_M, MAX_DAMPER_M = 0.005, 0.15
 STARTING = 2.0
 """State of the gearbox before the car first moves."""
@@ -463,7 +494,7 @@ def describe_car(car: Array, road: Array, c: Array, row: NDArray[np.float32]) ->
     fx, fy, fz, ux, uy, uz = car[FX], car[FY], car[FZ], car[UX], car[UY], car[UZ]
     lx, ly, lz = uy * fz - uz * fy, uz * fx - ux * fz, ux * fy - uy * fx
     for k in range(3):
-        row[R_POSITION + k] = car[X + k] + c[REFERENCE_M] * car[UX + k]
+        row[R_POSITION + k] = car[X + k] - c[CENTRE_UP] * car[UX + k] - c[CENTRE_AHEAD] * car[FX + k]
         row[R_VELOCITY + k] = car[VX + k]
     row[R_ROTATION], row[R_ROTATION + 1], row[R_ROTATION + 2] = lx, ux, fx
     row[R_ROTATION + 3], row[R_ROTATION + 4], row[R_ROTATION + 5] = ly, uy, fy
@@ -479,8 +510,7 @@ def describe_car(car: Array, road: Array, c: Array, row: NDArray[np.float32]) ->
 def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32]) -> None:
     """Writes what each wheel does: front left, front right, rear right, rear left.
 
-    A wheel carries its share of the load as the car squats and leans; the one that carries less slides a little
-    earlier than the other on its axle.
+    A wheel carries its share of the load as the car squats and leans. Like the game's, one in the air is on material 0.
     """
     zone = road[int(car[ZONE])]
     for w in range(4):
@@ -488,11 +518,11 @@ def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32])
         lateral = car[LATERAL] + left * WHEEL_SIDE_M
         load = car[LOAD] - WEIGHT_SHIFT * (front * car[PUSH] + left * car[PULL])
         touches = car[CONTACT] > 0.0 and load > 0.0
-        use = (car[FRONT_USE] if w < 2 else car[REAR_USE]) * (1.0 if load >= car[LOAD] else LIGHT_WHEEL_USE)
         row[R_CONTACT + w] = 1.0 if touches else 0.0
-        row[R_SLIDING + w] = 1.0 if touches and use > 1.0 else 0.0
+        row[R_SLIDING + w] = car[SLIDES + w] if touches else 0.0
         row[R_DAMPER + w] = min(max(load / c[SPRING], MIN_DAMPER_M), MAX_DAMPER_M) if touches else MIN_DAMPER_M
-        row[R_MATERIAL + w] = GRASS if abs(lateral) > zone[HALF_WIDTH] else zone[MATERIAL]
+        material = GRASS if abs(lateral) > zone[HALF_WIDTH] else zone[MATERIAL]
+        row[R_MATERIAL + w] = material if touches else 0.0
 
 
 @inlined_kernel

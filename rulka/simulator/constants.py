@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
+from rulka.observation import CENTRE_OF_MASS_M, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator import car as columns
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import zone_frames
@@ -25,46 +25,57 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
     spring = params.gravity_mps2 / params.rest_m
     values = {
         columns.TICK_S: tick_s,
-        columns.TICKS_PER_S: 1.0 / tick_s,
         columns.TICK_MS: 1000.0 * tick_s,
         columns.SPACING_M: ZONE_SPACING_M,
         columns.GRAVITY: params.gravity_mps2,
         columns.PER_GRAVITY: 1.0 / params.gravity_mps2,
-        columns.REFERENCE_M: params.reference_m,
-        columns.GRIP: params.grip_mps2,
-        columns.GRIP_PER_SPEED: params.grip_per_s,
-        columns.SLIP_GRIP: params.slip_grip,
-        columns.OVERTURN: params.overturn,
-        columns.MAX_SLIP: params.max_slip_rad,
-        columns.SLIP_PER_S: 1.0 / params.slip_response_s,
+        columns.AIR_GRAVITY: params.air_gravity_mps2,
+        columns.AIR_DRAG: params.air_drag_per_s,
+        columns.CENTRE_UP: CENTRE_OF_MASS_M[1],
+        columns.CENTRE_AHEAD: CENTRE_OF_MASS_M[2],
+        columns.RIDE_M: params.ride_m,
+        columns.STIFFNESS: params.stiffness_per_s,
+        columns.SLIDING_GRIP: params.sliding_grip,
+        columns.EXCESS_GRIP: params.excess_grip,
+        columns.LEAST_LOAD: params.least_load,
+        columns.AXLE_M: params.axle_m,
+        columns.YAW_PER_S: params.yaw_per_s,
+        columns.STEER_RADIUS: params.steer_radius_m,
+        columns.STEER_RADIUS_PER_SPEED: params.steer_radius_s,
         columns.SCRUB: params.scrub,
-        columns.ENGINE_BRAKE: params.engine_brake_per_s,
+        columns.SLIDING_PUSH: params.sliding_push_mps2,
+        columns.ENGINE_BRAKE: params.engine_brake_mps2,
+        columns.ENGINE_BRAKE_PER_SPEED: params.engine_brake_per_s,
+        columns.BRAKE: params.brake_mps2,
+        columns.LOCK_SPEED: params.lock_mps,
+        columns.LOCKED_BRAKE: params.locked_brake_mps2,
+        columns.LOCKED_GRIP: params.locked_grip,
+        columns.ROLLING: params.rolling,
         columns.REVERSE_PUSH: params.reverse_push_mps2,
         columns.REVERSE_TOP: params.reverse_top_mps,
         columns.WALL_BOUNCE: params.wall_bounce,
         columns.WALL_RUB: params.wall_rub,
-        columns.ROLLING: params.rolling_mps2,
-        columns.DRAG: params.drag_per_m,
-        columns.BRAKE: params.brake_mps2,
-        columns.BRAKE_WITH_GAS: params.brake_with_gas,
         columns.SHIFT_TIME_S: params.shift_ms / 1000.0,
+        columns.SHIFT_S_PER_RPM: 1.0 / params.shift_rpm_per_s,
         columns.IDLE_RPM: params.idle_rpm,
         columns.MAX_RPM: params.max_rpm,
         columns.STEER_STEP: params.steer_per_s * tick_s,
-        columns.YAW_FOLLOW: min(tick_s / params.yaw_response_s, 1.0),
-        columns.ALIGN_FOLLOW: min(tick_s / params.align_s, 1.0),
+        columns.ALIGN_PER_S: 1.0 / params.align_s,
         columns.TURBO_FACTOR: params.turbo_factor,
         columns.TURBO_LASTS_S: params.turbo_s,
-        columns.AIR_SPIN_KEPT: max(1.0 - params.air_spin_loss_per_s * tick_s, 0.0),
+        columns.AIR_SPIN_LOSS: params.air_spin_loss_per_s,
         columns.SPRING: spring,
         columns.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
         columns.REST_M: params.rest_m,
         columns.MAX_M: params.travel_m,
+        columns.SLOPE_LOSS: params.slope_loss,
         columns.OFF_ROAD_M: params.off_road_m,
         columns.FALL_M: params.fall_m,
         columns.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
     }
     c[list(values)] = list(values.values())
+    c[columns.PUSHES : columns.PUSHES + 4] = params.push_mps2
+    c[columns.PUSH_EDGES : columns.PUSH_EDGES + 3] = params.push_edge_mps
     c[columns.GEAR_UP : columns.GEAR_UP + columns.NUM_GEARS - 1] = params.gear_up_mps
     c[columns.GEAR_DOWN : columns.GEAR_DOWN + columns.NUM_GEARS - 1] = params.gear_down_mps
     c[columns.GEAR_RPM : columns.GEAR_RPM + columns.NUM_GEARS] = params.gear_rpm_per_mps
@@ -75,8 +86,8 @@ def table_array(params: PhysicsParams) -> NDArray[np.float64]:
     """Returns [NUM_TABLES, 256] curves by speed in m/s, and properties of surfaces by material id."""
     tables = np.zeros((columns.NUM_TABLES, NUM_SPEEDS))
     speed = np.arange(NUM_SPEEDS)
-    tables[columns.TURN_RADIUS] = np.interp(speed, *np.array(params.turn_radius_m).T)
-    tables[columns.ENGINE_PUSH] = np.interp(speed, *np.array(params.push_mps2).T)
+    tables[columns.SIDE_GRIP] = np.interp(speed, *np.array(params.side_grip_mps2).T)
+    tables[columns.TURN_RATE] = np.interp(speed, *np.array(params.turn_rate_rps).T)
     tables[columns.SURFACE_GRIP], tables[columns.SURFACE_PUSH] = 1.0, 1.0
     tables[columns.SURFACE_GRIP, DIRT_IDS], tables[columns.SURFACE_PUSH, DIRT_IDS] = params.dirt_grip, params.dirt_push
     tables[columns.SURFACE_GRIP, GRASS_IDS], tables[columns.SURFACE_PUSH, GRASS_IDS] = (
@@ -138,6 +149,7 @@ def place_on_road(
     position = (
         here[:, columns.CENTRE : columns.CENTRE + 3] + lateral_m[:, None] * here[:, columns.LEFT : columns.LEFT + 3]
     )
+    position += c[columns.RIDE_M] * up
     state[:, columns.X : columns.X + 3] = position
     state[:, columns.VX : columns.VX + 3] = speed_mps[:, None] * forward
     state[:, columns.FX : columns.FX + 3], state[:, columns.UX : columns.UX + 3] = forward, up

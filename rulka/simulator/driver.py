@@ -31,6 +31,8 @@ COAST_MPS, BRAKE_MPS = 0.5, 2.0
 LOCK_SHARE, CREST_SHARE, BRAKE_SHARE = 0.88, 1.5, 0.75
 """At full pace: share of full lock that the tightest part of a bend asks for, of gravity that a crest takes off the
 wheels (above 1 the car flies), and of the brake's power."""
+SPEEDS = np.arange(256.0)
+"""m/s, of which curves hold a value each."""
 REACTION_S = 0.12
 """Drives now for where it will be by then."""
 
@@ -73,7 +75,7 @@ class PurePursuitDriver:
         self._zones = track.exact_zones
         self._left = zone_frames(track)[:, 3:6]
         self._half_width_m = np.pad(track.width_m / 2.0, (0, len(self._zones) - track.num_zones), mode="edge")
-        self._physics = physics
+        self._radii = full_lock_radius(physics)
         self._plans = np.stack([speed_plan(track, physics, float(pace)) for pace in skills.pace])
         self._last = np.zeros(num_drivers, np.int64)
         self._rest = np.zeros(num_drivers)
@@ -117,8 +119,8 @@ class PurePursuitDriver:
         room = np.maximum(self._half_width_m[zone] - 2.0, 0.0)
         target = self._zones[zone] + np.clip(self._skills.line_m, -room, room)[:, None] * self._left[zone]
         aside, distance = seen_from(simulator, target)
-        able = 1.0 / np.interp(speed, *np.array(self._physics.turn_radius_m).T)
-        return excess < COAST_MPS, excess > BRAKE_MPS, np.clip(-(2.0 * aside / distance**2) / able, -1.0, 1.0)
+        radius_m = np.interp(speed, SPEEDS, self._radii)
+        return excess < COAST_MPS, excess > BRAKE_MPS, np.clip(-(2.0 * aside / distance**2) * radius_m, -1.0, 1.0)
 
 
 def speeds_of(cars: Simulator) -> Floats:
@@ -150,18 +152,24 @@ def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
         [Z] m/s at each zone: what the bend there allows, and what braking for the bends ahead allows.
     """
     turn, rise = bends(track)
-    speeds, radii = np.arange(256.0), np.interp(np.arange(256.0), *np.array(physics.turn_radius_m).T)
-    radii = np.maximum.accumulate(radii)
-    plan = np.interp(LOCK_SHARE / np.maximum(np.abs(turn), 1e-6), radii, speeds)
+    radii = np.maximum.accumulate(full_lock_radius(physics))
+    plan = np.interp(LOCK_SHARE / np.maximum(np.abs(turn), 1e-6), radii, SPEEDS)
     # A crest takes load off the wheels, and the bend needs its share of what is left.
-    need = np.abs(turn) / (physics.grip_mps2 + physics.grip_per_s * plan)
+    need = np.abs(turn) / np.interp(plan, *np.array(physics.side_grip_mps2).T)
     held = need + np.maximum(-rise, 0.0) / (CREST_SHARE * physics.gravity_mps2)
     plan = np.maximum(pace * np.minimum(plan, 1.0 / np.sqrt(np.maximum(held, 1e-6))), SLOWEST_MPS)
     for zone in range(len(plan) - 2, -1, -1):
         after = plan[zone + 1]
-        slowing = pace * (BRAKE_SHARE * physics.brake_mps2 + physics.engine_brake_per_s * after)
+        slowing = pace * (BRAKE_SHARE * physics.locked_brake_mps2 + physics.engine_brake_per_s * after)
         plan[zone] = min(plan[zone], np.sqrt(after**2 + 2.0 * ZONE_SPACING_M * slowing))
     return plan
+
+
+def full_lock_radius(physics: PhysicsParams) -> Floats:
+    """Returns [256] metres: the radius of the bend that full lock drives at 0, 1, ... m/s, without a slide."""
+    speed = np.maximum(SPEEDS, 1.0)
+    radius = speed / np.interp(speed, *np.array(physics.turn_rate_rps).T)
+    return np.maximum(radius, speed**2 / np.interp(speed, *np.array(physics.side_grip_mps2).T))
 
 
 def bends(track: Track) -> tuple[Floats, Floats]:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from rulka.section import LateralM, NotNegative, Positive, Section, Share, key, wrong_order
 
+Three = Annotated[tuple[Positive, Positive, Positive], Field(strict=False)]
 Four = Annotated[tuple[Positive, Positive, Positive, Positive], Field(strict=False)]
 Five = Annotated[tuple[Positive, Positive, Positive, Positive, Positive], Field(strict=False)]
 Point = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
@@ -29,72 +30,61 @@ Curve = Annotated[tuple[Point, ...], Field(min_length=1, strict=False), AfterVal
 class PhysicsParams(Section):
     """The simulator's car; see `rulka.simulator.physics`."""
 
-    gravity_mps2: Positive = key(24.8, "acceleration of free fall")
-    push_mps2: Curve = key(
-        (
-            (0.0, 15.9),
-            (27.0, 15.9),
-            (29.0, 10.95),
-            (51.0, 10.95),
-            (57.0, 6.95),
-            (107.0, 6.95),
-            (113.0, 5.5),
-            (150.0, 5.5),
-        ),
-        "push of the engine by speed, full gas",
-    )
-    gear_up_mps: Four = key((28.5, 46.0, 65.0, 97.0), "speeds at which gears 1 to 4 shift up")
+    gravity_mps2: Positive = key(29.43, "gravity of a car on its wheels")
+    air_gravity_mps2: Positive = key(24.8, "gravity of a car in the air")
+    air_drag_per_s: NotNegative = key(0.03, "share of the speed lost a second in the air")
+    push_mps2: Four = key((15.9, 10.95, 6.97, 5.53), "push of the engine in four ranges of speed, full gas")
+    push_edge_mps: Three = key((28.06, 55.83, 111.4), "speeds at which these ranges end")
+    sliding_push_mps2: Positive = key(7.729, "push of the engine while all wheels slide, but in the first range")
+    gear_up_mps: Four = key((28.4, 47.7, 65.3, 94.9), "speeds at which gears 1 to 4 shift up")
     gear_down_mps: Four = key((24.0, 42.0, 57.0, 88.0), "speeds below which gears 2 to 5 shift down")
     gear_rpm_per_mps: Five = key((360.0, 219.0, 160.0, 110.0, 84.9), "engine revolutions a minute for each m/s")
-    shift_ms: NotNegative = key(250.0, "duration of a gear change, without push")
+    shift_ms: NotNegative = key(40.0, "a gear change, without push, lasts so long")
+    shift_rpm_per_s: Positive = key(17000.0, "and as long as the engine needs for its new speed, at this rate")
     idle_rpm: Positive = key(1500.0, "engine revolutions a minute at standstill")
     max_rpm: Positive = key(11000.0, "above which they never rise")
-    engine_brake_per_s: NotNegative = key(0.315, "off the gas: deceleration is this times speed")
-    rolling_mps2: NotNegative = key(0.05, "deceleration of rolling wheels")
-    drag_per_m: NotNegative = key(0.0001667, "air drag: deceleration is this times speed squared")
+    engine_brake_mps2: NotNegative = key(1.0, "deceleration off the gas at standstill")
+    engine_brake_per_s: NotNegative = key(0.2946, "and for each m/s")
+    rolling: Share = key(0.04115, "share of the load beyond the car's weight that slows it, as in a loop")
     brake_mps2: Positive = key(29.0, "deceleration of the brake")
-    brake_with_gas: Share = key(0.5, "share of it left while the gas is pressed too")
+    lock_mps: Positive = key(15.0, "speed above which the brake locks the wheels, so that all slide")
+    locked_brake_mps2: Positive = key(13.22, "deceleration of locked wheels")
+    locked_grip: Share = key(0.4461, "share of their grip across that locked wheels keep")
     reverse_push_mps2: Positive = key(8.0, "push backwards of the brake on a car that stands")
     reverse_top_mps: Positive = key(10.0, "speed backwards above which it pushes no more")
-    turn_radius_m: Curve = key(
-        (
-            (0.0, 13.78),
-            (15.0, 13.23),
-            (25.0, 14.11),
-            (35.0, 19.62),
-            (45.0, 30.75),
-            (55.0, 51.37),
-            (65.0, 58.19),
-            (75.0, 76.13),
-            (85.0, 97.78),
-            (105.0, 114.3),
-            (125.0, 148.2),
-            (150.0, 178.6),
-        ),
-        "radius driven at full lock",
+    steer_per_s: Positive = key(17.85, "how fast the wheels follow a key, full locks a second")
+    steer_radius_m: Positive = key(1.97, "full lock turns the front wheels by asin(1 / (this")
+    steer_radius_s: NotNegative = key(0.6166, "+ this times speed))")
+    turn_rate_rps: Curve = key(
+        ((0.0, 0.01), (10.0, 1.118), (25.0, 1.897), (45.0, 1.308), (70.0, 1.006), (100.0, 0.8551), (150.0, 0.7792)),
+        "yaw rate at full lock, by speed",
     )
-    steer_per_s: Positive = key(14.65, "how fast the wheels follow a key, full locks a second")
-    yaw_response_s: Positive = key(0.1612, "time constant of the yaw rate")
-    grip_mps2: Positive = key(43.82, "acceleration that the tyres bear at standstill, on the road")
-    grip_per_s: NotNegative = key(0.8224, "how much more for each m/s")
-    slip_grip: NotNegative = key(1.413, "how much more the tyres hold for each radian of slip, as a share")
-    slip_response_s: Positive = key(0.01571, "time constant of sideways speed below the grip limit")
-    overturn: Positive = key(2.431, "how far the front may turn the car beyond what the grip can follow")
-    max_slip_rad: Positive = key(0.8522, "angle of slip at which the front wheels turn the car no further")
-    scrub: Share = key(0.004131, "share of the tyres' sideways force that slows the car")
-    dirt_grip: Positive = key(0.3929, "grip on dirt, road 1")
-    dirt_push: Positive = key(0.8364, "push on dirt, road 1")
+    yaw_per_s: Positive = key(6.535, "how fast the yaw rate follows")
+    stiffness_per_s: Positive = key(15.86, "acceleration across a wheel for each m/s of its sideways speed")
+    side_grip_mps2: Curve = key(
+        ((0.0, 250.4), (28.0, 204.8), (80.0, 217.8), (139.0, 305.4)), "that the four tyres hold across, by speed"
+    )
+    sliding_grip: Share = key(0.3318, "share of it while they slide")
+    excess_grip: Share = key(0.01717, "share of what is asked beyond it that comes through")
+    least_load: NotNegative = key(
+        0.1085, "the tyres grip as if they bore at least this share of the car's weight, and at most all of it"
+    )
+    axle_m: Positive = key(1.402, "from the centre of mass to each axle")
+    scrub: Share = key(0.00893, "share of the tyres' sideways force that slows a car that does not slide")
+    slope_loss: Share = key(0.1143, "share of push and grip lost on a wall; on a ceiling twice as much")
+    dirt_grip: Positive = key(0.3594, "grip on dirt, road 1")
+    dirt_push: Positive = key(1.0, "push on dirt, road 1")
     grass_grip: Positive = key(0.35, "grip on grass, road 1")
     grass_push: Positive = key(0.4, "push on grass, road 1")
-    turbo_factor: Positive = key(5.817, "how much more the engine pushes on a turbo pad")
+    turbo_factor: Positive = key(6.0, "how much more the engine pushes on a turbo pad")
     turbo_s: Positive = key(0.25, "and for how long behind it")
     wall_bounce: Share = key(0.2, "share of the speed into a wall that comes back out of it")
     wall_rub: NotNegative = key(0.2, "speed along a wall lost for each m/s of change across it")
-    reference_m: NotNegative = key(0.36, "height of the car's position above the ground it stands on")
-    rest_m: Positive = key(0.02, "how far the springs give under the car's weight")
-    travel_m: Positive = key(0.15, "how far they give at most")
-    damping_ratio: NotNegative = key(0.7, "1 is critical")
-    align_s: Positive = key(0.012, "time constant with which the body follows the road's slope")
+    ride_m: Positive = key(0.68, "height of the centre of mass above the ground under a car at rest")
+    rest_m: Positive = key(0.02008, "how far the springs give under the car's weight")
+    travel_m: Positive = key(0.2299, "how far they give at most")
+    damping_ratio: NotNegative = key(0.7532, "1 is critical")
+    align_s: Positive = key(0.003, "time constant with which the body follows the road's slope")
     air_spin_loss_per_s: NotNegative = key(1.0, "how fast rotation fades in the air")
     off_road_m: NotNegative = key(6.0, "the track ends this far beyond the edge of the road")
     fall_m: Positive = key(15.0, "and this far below or above its surface")

@@ -1,13 +1,16 @@
 """Car physics on a ribbon of road: one kernel call moves a batch of cars through one decision.
 
-A rigid car rides on springs over the surface spanned by the centreline, its width and its bank. An engine with five
-gears pushes it; air, rolling wheels, the brake and, off the gas, the engine slow it. Steering turns it at a rate that
-depends on speed. Its tyres share one grip between braking and cornering; beyond it they slide, and hold less until they
-have caught the car again. Where the road falls away the springs unload: first the grip goes, then the contact, and in
-the air there is no steering, engine or brake. Beyond the edge of the road lies grass, or a wall stands there, or there
-is nothing and the car falls. A car that stands reverses on the brake.
+A rigid car rides on springs over the surface spanned by the centreline, its width and its bank. A tick is cut into
+steps in which the car covers less than 0.3 m. An engine with five gears pushes it, in steps of speed, not while it
+changes gear; off the gas it slows the car. Steering turns the car towards a yaw rate that depends on speed, whether it
+slides or not. Each tyre holds the car across its own direction, up to a grip that grows with its load; beyond it the
+tyre slides, holds less and remembers it, and where a rear one slides all do. Locked brakes let all slide. Where the
+road falls away the springs unload: first the grip goes, then the contact, and in the air there is no steering, engine
+or brake, and another gravity. Beyond the edge of the road lies grass, or a wall stands there, or there is nothing and
+the car falls, as in a gap. A car that stands reverses on the brake.
 
-The model follows the game's StadiumCar in kind; its constants are parameters and reach the kernels as an array, see
+The form is that of the game's StadiumCar as public descriptions have it and recordings show it; the constants are
+fitted to recordings (`rulka.calibration`), are parameters and reach the kernels as an array, see
 `rulka.simulator.constants`.
 
 Here are the kernels that are called from Python; what a tick is made of, and which number is what, lies in

@@ -16,6 +16,7 @@ from rulka.buffers.experience import BlockSpec
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.evaluation.race import EvaluationRaces, race
+from rulka.observation import CAR, CENTRE_OF_MASS_M
 from rulka.params import Params, reference_params
 from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
@@ -156,7 +157,8 @@ class Lab:
 
     def _is_beside(self, row: np.ndarray) -> bool:
         half_width_m = float(self.track.width_m[0]) / 2.0
-        return abs(float(row[0]) - self.track.centre_m[0, 0]) > half_width_m + self.params.simulator.physics.off_road_m
+        middle = row[CAR["position"]] + row[CAR["rotation"]].reshape(3, 3) @ np.array(CENTRE_OF_MASS_M)
+        return abs(middle[0] - self.track.centre_m[0, 0]) > half_width_m + self.params.simulator.physics.off_road_m
 
 
 def to_and_fro(number: int) -> int:

@@ -48,7 +48,10 @@ def test_full_throttle_on_a_straight_road_finishes(track: Track) -> None:
 
 
 def test_cars_start_where_their_seeds_say(track: Track) -> None:
-    """The road runs along z with left at +x, so the lateral offset is x, and heading turns z toward x."""
+    """The road runs along z with left at +x, so the lateral offset is x, and heading turns z toward x.
+
+    A car's position is 0.37 m behind its centre of mass, which is placed.
+    """
     races = make_races(track, num_races=6)
     along_m, lateral_m, heading_rad, speed_mps = starts(races)
     assert not along_m.any()
@@ -57,8 +60,8 @@ def test_cars_start_where_their_seeds_say(track: Track) -> None:
     assert np.abs(heading_rad).max() <= np.radians(races.settings.start_heading_deg)
     assert len(set(lateral_m.tolist())) == 6
     first = np.stack([result.cars[0] for result in race(always(COAST), races)])
-    np.testing.assert_allclose(first[:, CAR["position"].start], lateral_m, atol=1e-3)
     ahead_x = first[:, CAR["rotation"]].reshape(-1, 3, 3)[:, 0, 2]
+    np.testing.assert_allclose(first[:, CAR["position"].start] + 0.37 * ahead_x, lateral_m, atol=1e-3)
     np.testing.assert_allclose(np.arcsin(ahead_x), heading_rad, atol=1e-3)
 
 

@@ -189,7 +189,7 @@ def test_settings_outlive_a_program(serve: ServerMaker) -> None:
         assert number(state_of(wire), 744, "f") > 1.0  # rolling: the gas is still pressed
         wire.send(i32(11), i32(1))
         assert wire.ints(2) == (1, -2600)
-        assert number(state_of(wire), 732, "f") == pytest.approx(0.0, abs=1e-6)
+        assert number(state_of(wire), 732, "f") == pytest.approx(-0.37, abs=1e-6)
 
 
 def test_garbage_ends_the_connection_not_the_server(serve: ServerMaker) -> None:

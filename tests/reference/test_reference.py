@@ -95,7 +95,7 @@ def test_stale_laps_are_refused_by_name(found: dict[int, Reference], tmp_path: P
     )
     with pytest.raises(StaleReferenceError, match="shape of the track"):
         load_reference(path, wider, SIMULATOR, TABLE)
-    physics = SIMULATOR.physics.model_copy(update={"grip_mps2": 41.0})
+    physics = SIMULATOR.physics.model_copy(update={"axle_m": 2.0})
     with pytest.raises(StaleReferenceError, match="other physics"):
         load_reference(path, track, SIMULATOR.model_copy(update={"physics": physics}), TABLE)
     with pytest.raises(StaleReferenceError, match="decision rate"):

@@ -41,21 +41,21 @@ def test_bends_of_a_circle_and_a_hill(make_track) -> None:
 
 
 def test_speed_plan_by_hand(make_track, params) -> None:
-    """Straight, then a circle of 53 m from 300 m on, in a car whose full lock drives 36 m at 45 and 53 m at 55 m/s.
+    """Straight, then a circle of 53 m from 300 m on, in a car that turns at 1.1 rad/s at any speed.
 
-    With 0.88 of the lock the circle is 46.64 m at the limit: 45 + 10 * (46.64 - 36) / (53 - 36) = 51.26 m/s.
+    With 0.88 of the lock the circle is 46.64 m at the limit, which is driven at 1.1 * 46.64 = 51.3 m/s.
     """
     assert LOCK_SHARE == 0.88
-    changes = {"turn_radius_m": ((45.0, 36.0), (55.0, 53.0)), "engine_brake_per_s": 0.3, "brake_mps2": 30.0}
+    changes = {"turn_rate_rps": ((0.0, 1.1), (255.0, 1.1)), "engine_brake_per_s": 0.3, "locked_brake_mps2": 30.0}
     physics = params.simulator.physics.model_copy(update=changes)
     track = make_track(600.0, curvature=lambda s: np.where((s > 300.0) & (s < 480.0), 1 / 53, 0.0))
     plan = speed_plan(track, physics, 1.0)
-    assert plan[800] == pytest.approx(51.26, abs=0.3)
+    assert plan[800] == pytest.approx(51.3, abs=0.3)
     # 10 m earlier on the straight it may be faster by what 10 m of 0.75 * 30 m/s2 and of the engine brake take away
     assert BRAKE_SHARE == 0.75
     gained = 2 * 10 * (22.5 + 0.3 * plan[550])
     assert plan[540] ** 2 - plan[560] ** 2 == pytest.approx(gained, rel=0.01)
-    assert speed_plan(track, physics, 0.7)[800] == pytest.approx(0.7 * 51.26, abs=0.3)
+    assert speed_plan(track, physics, 0.7)[800] == pytest.approx(0.7 * 51.3, abs=0.3)
 
 
 def test_more_pace_is_faster_and_steadier_hands_too(track, params, table) -> None:

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-from rulka.actions import ActionTable
+from rulka.actions import ActionTable, action_table
 from rulka.observation import CAR
 from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
+from rulka.simulator.driver import SPEEDS, full_lock_radius
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.geometry import line_frames
-from rulka.tracks.track import DRIVEN_SOURCE, DROP, WALL, Track
+from rulka.tracks.track import DRIVEN_SOURCE, DROP, NO_GROUND, WALL, Track
 
 GAS, COAST, BRAKE = (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)
 
@@ -38,21 +39,24 @@ def changed(params: SimulatorParams, **values: object) -> SimulatorParams:
     return params.model_copy(update={"physics": physics})
 
 
-def test_coasting_on_the_flat_loses_what_engine_and_wheels_brake(make_track, simulator_params, table) -> None:
-    """Off the gas the car loses 0.315 of its speed each second, as recorded coasting cars do; more where it steers."""
+def test_coasting_on_the_flat_loses_what_the_engine_brakes(make_track, simulator_params, table) -> None:
+    """Off the gas the car loses 1 m/s and 0.29 of its speed each second; full lock at 100 m/s costs 1 m/s2 more.
+
+    Recorded cars lose 1.1 m/s2 to full lock at 100 m/s.
+    """
     physics = simulator_params.physics
-    for steer in (0.0, 0.4, -1.0):
-        simulator = start(make_track(900.0), simulator_params, table, along_m=10.0, speed_mps=40.0)
-        speed = speeds(drive(simulator, (steer, 0.0, 0.0), 40))[:, 0]
+    for speed_mps, steer, extra in ((40.0, 0.0, 0.0), (100.0, 0.0, 0.0), (100.0, 1.0, 1.0)):
+        simulator = start(make_track(900.0, width_m=400.0), simulator_params, table, along_m=10.0, speed_mps=speed_mps)
+        speed = speeds(drive(simulator, (steer, 0.0, 0.0), 20))[:, 0]
         assert (np.diff(speed) <= 1e-9).all()
-        lost = (speed[5] - speed[6]) / 0.05
-        expected = physics.rolling_mps2 + physics.engine_brake_per_s * speed[5]
-        assert lost == pytest.approx(expected, rel=0.03) if steer == 0.0 else lost > expected
+        lost = (speed[9] - speed[10]) / 0.05
+        expected = physics.engine_brake_mps2 + physics.engine_brake_per_s * speed[9]
+        assert lost - expected == pytest.approx(extra, abs=0.4)
 
 
 def test_coasting_over_hills_never_gains_energy(make_track, simulator_params, table) -> None:
     """Kinetic and potential energy together fall, but for what the springs lend and give back."""
-    free = changed(simulator_params, engine_brake_per_s=0.0, rolling_mps2=0.0, drag_per_m=0.0)
+    free = changed(simulator_params, engine_brake_mps2=0.0, engine_brake_per_s=0.0, rolling=0.0)
     track = make_track(900.0, slope=lambda s: 0.1 * np.sin(s / 25.0))
     rows = drive(start(track, free, table, along_m=5.0, speed_mps=30.0), COAST, 300)[:, 0]
     height = rows[:, CAR["position"]][:, 1].astype(np.float64)
@@ -63,7 +67,7 @@ def test_coasting_over_hills_never_gains_energy(make_track, simulator_params, ta
 
 
 def test_acceleration_from_rest_by_hand(make_track, simulator_params, table) -> None:
-    """Gear 1 pushes with 15.9 m/s2 less 0.05 of rolling: after 1 s 15.9 m/s, less a little air drag, 7.95 m."""
+    """Gear 1 pushes with 15.9 m/s2: after 1 s 15.9 m/s, 7.95 m."""
     simulator = start(make_track(), simulator_params, table)
     rows = drive(simulator, GAS, 20)
     assert speeds(rows)[-1, 0] == pytest.approx(15.9, abs=0.05)
@@ -81,17 +85,20 @@ def test_gears_go_up_with_a_pause_each_and_down_again(make_track, simulator_para
     assert (np.diff(gears) >= 0).all()
     shifting = up[:, CAR["gearbox_state"]].ravel() == 1
     counter = up[:, CAR["gearbox_counter"]].ravel()
-    assert counter.max() == 5  # 250 ms are five decisions
+    assert counter.max() in (5, 6)  # 40 ms, and (360 - 219) 28.4 rpm at 17,000 a second: 276 ms, 5.5 decisions
     assert ((counter > 0) == shifting).all()
     assert drive(simulator, BRAKE, 80)[-1, 0, CAR["gear"]] == 1
 
 
 def test_brake_stops_and_then_reverses_slowly(make_track, simulator_params, table) -> None:
-    """From 30 m/s at 29 m/s2 or more the car stands within 15.5 m, and then rolls back at its reverse speed at most."""
+    """From 30 m/s at 13.2 m/s2, the engine's 5 to 10 and, below 15 m/s, 29: 20 m, then back at its reverse speed.
+
+    (30^2 - 15^2) / (2 * 20.8) = 16.2 m with locked wheels, 15^2 / (2 * 32.2) = 3.5 m with rolling ones.
+    """
     simulator = start(make_track(), simulator_params, table, along_m=50.0, speed_mps=30.0)
     rows = drive(simulator, BRAKE, 20)[:, 0]
     furthest_m = rows[:, CAR["position"]][:, 2].max() - make_track().centre_m[100, 2]
-    assert 10.0 < furthest_m < 15.6
+    assert furthest_m == pytest.approx(19.7, abs=1.5)
     rows = drive(simulator, BRAKE, 100)[:, 0]
     assert simulator.along_m[0] < 50.0
     assert speeds(rows)[-1] == pytest.approx(simulator_params.physics.reverse_top_mps, abs=0.5)
@@ -101,12 +108,12 @@ def test_brake_stops_and_then_reverses_slowly(make_track, simulator_params, tabl
 
 
 def test_rolling_back_down_a_slope_the_brake_holds_the_speed_of_reverse(make_track, simulator_params, table) -> None:
-    """Gravity adds at most 24.8 m/s2 x 10 ms = 0.25 m/s in a tick to what the brake has just taken away."""
+    """Gravity adds at most 29.4 m/s2 x 10 ms = 0.3 m/s in a tick to what the brake has just taken away."""
     for slope in (0.1, 0.5):
         track = make_track(900.0, slope=lambda s, slope=slope: np.full_like(s, slope))
         simulator = start(track, simulator_params, table, along_m=450.0)
         speed = speeds(drive(simulator, BRAKE, 200))[:, 0]
-        assert speed.max() < simulator_params.physics.reverse_top_mps + 0.25
+        assert speed.max() < simulator_params.physics.reverse_top_mps + 0.3
         assert simulator.along_m[0] < 400.0
 
 
@@ -172,13 +179,13 @@ def test_driving_forward_never_lowers_progress(make_track, simulator_params, tab
 
 def test_full_lock_drives_the_radius_of_the_curve(make_track, simulator_params, table) -> None:
     wide = make_track(500.0, width_m=400.0)
-    held = changed(simulator_params, engine_brake_per_s=0.0, rolling_mps2=0.0, drag_per_m=0.0, scrub=0.0)
+    held = changed(simulator_params, engine_brake_mps2=0.0, engine_brake_per_s=0.0, rolling=0.0, scrub=0.0)
     for speed_mps in (25.0, 45.0, 75.0):
-        radius_m = float(np.interp(speed_mps, *np.array(simulator_params.physics.turn_radius_m).T))
         simulator = start(wide, held, table, along_m=100.0, speed_mps=speed_mps)
         rows = drive(simulator, (-1.0, 0.0, 0.0), 30)[10:, 0]
         yaw = rows[:, CAR["angular_velocity"]][:, 1]
         assert (yaw > 0).all()  # left is positive about up
+        radius_m = np.interp(speeds(rows)[-1], SPEEDS, full_lock_radius(simulator_params.physics))
         assert speeds(rows)[-1] / yaw[-1] == pytest.approx(radius_m, rel=0.06)
         assert not rows[:, CAR["is_sliding"]].any()
 
@@ -224,8 +231,9 @@ def test_over_a_crest_the_car_flies_and_cannot_steer(make_track, simulator_param
         simulator.restore(saved)
         after = drive(simulator, controls, 2)[-1, 0]
         speed_change = after[CAR["velocity"]] - before[CAR["velocity"]]
-        # free fall, and a touch of air drag
-        np.testing.assert_allclose(speed_change, [0.0, -24.8 * 0.1, 0.0], atol=0.05)
+        # free fall, and 3 % of the speed a second
+        drag = -0.03 * 0.1 * before[CAR["velocity"]]
+        np.testing.assert_allclose(speed_change, drag + np.array([0.0, -24.8 * 0.1, 0.0]), atol=0.02)
         assert abs(after[CAR["angular_velocity"]][1]) < 1e-6
     landing = drive(start(track, simulator_params, table, along_m=60.0, speed_mps=45.0), COAST, 60)[:, 0]
     assert landing[-1, CAR["has_contact"]].all()
@@ -248,7 +256,7 @@ def test_braking_loads_the_front(make_track, simulator_params, table) -> None:
 
 
 def test_a_loop_keeps_its_car(make_track, simulator_params, table) -> None:
-    """A vertical circle of 40 m radius, entered at 78 m/s, is driven upside down and left as fast as it was entered."""
+    """A vertical circle of 40 m radius, entered at 90 m/s, is driven upside down, and costs some of the speed."""
     radius_m, zones = 40.0, 3000
     angle = np.clip((np.arange(zones) * 0.5 - 200.0) / radius_m, 0.0, 2.0 * np.pi)
     steps = np.stack([np.full(zones, 0.1), np.sin(angle), np.cos(angle)], axis=1)
@@ -260,14 +268,14 @@ def test_a_loop_keeps_its_car(make_track, simulator_params, table) -> None:
     track = Track(
         **{**vars(make_track(1500.0, width_m=60.0)), "centre_m": centre, "bank_rad": bank, "source": DRIVEN_SOURCE}
     )
-    frictionless = changed(simulator_params, engine_brake_per_s=0.0, rolling_mps2=0.0, drag_per_m=0.0, scrub=0.0)
-    simulator = start(track, frictionless, table, along_m=150.0, speed_mps=78.0)
+    coasting = changed(simulator_params, engine_brake_mps2=0.0, engine_brake_per_s=0.0)
+    simulator = start(track, coasting, table, along_m=150.0, speed_mps=90.0)
     rows = drive(simulator, COAST, 150)[:, 0]
     assert rows[:, CAR["rotation"]][:, 4].min() < -0.95
     assert rows[:, CAR["has_contact"]].mean() > 0.95
     assert not simulator.is_off_track[0]
     assert simulator.along_m[0] > 200.0 + 2 * np.pi * radius_m
-    assert 73.0 < speeds(rows)[-1] <= 78.0
+    assert 70.0 < speeds(rows)[-1] < 88.0
 
 
 def test_turbo_pad_pushes(make_track, simulator_params, table) -> None:
@@ -275,10 +283,81 @@ def test_turbo_pad_pushes(make_track, simulator_params, table) -> None:
     material = plain.material.copy()
     material[200:216] = 7
     pad = Track(**{**vars(plain), "material": material})
-    one_gear = changed(simulator_params, push_mps2=((0.0, 8.0),), shift_ms=0.0)
+    one_gear = changed(simulator_params, push_mps2=(8.0, 8.0, 8.0, 8.0), shift_ms=0.0, shift_rpm_per_s=1e9)
     on_plain, on_pad = (
         speeds(drive(start(t, one_gear, table, along_m=90.0, speed_mps=50.0), GAS, 20))[-1, 0] for t in (plain, pad)
     )
     # 8 m of pad at 50 m/s and more take 0.15 s, then the turbo lasts for 0.25 s more
     gained = 8.0 * (simulator_params.physics.turbo_factor - 1.0)
     assert on_pad - on_plain == pytest.approx(gained * (0.15 + 0.25), rel=0.07)
+
+
+def test_brakes_lock_the_wheels_and_a_slide_is_remembered(make_track, simulator_params, table) -> None:
+    """At 40 m/s all four slide at once, off the brake as long as the rear ones ask for more than sliding ones hold."""
+    track = make_track(900.0, width_m=200.0)
+    simulator = start(track, simulator_params, table, along_m=50.0, speed_mps=40.0)
+    braked = drive(simulator, (1.0, 1.0, 1.0), 4)[:, 0]
+    assert braked[:, CAR["is_sliding"]].all()
+    saved = simulator.save()
+    released = drive(simulator, (1.0, 1.0, 0.0), 2)[:, 0]
+    assert released[:, CAR["is_sliding"]].all()
+    assert not drive(simulator, (0.0, 0.0, 0.0), 40)[-1, 0, CAR["is_sliding"]].any()
+    saved[:, columns.SLIDES : columns.SLIDES + 4] = 0.0  # the same car, but for its memory
+    simulator.restore(saved)
+    held = drive(simulator, (1.0, 1.0, 0.0), 1)[-1, 0]
+    assert not held[CAR["is_sliding"]].any()
+    below = start(track, simulator_params, table, along_m=50.0, speed_mps=10.0)
+    assert not drive(below, BRAKE, 2)[:, 0, CAR["is_sliding"]].any()
+
+
+def test_a_slide_turns_the_car_as_grip_does(make_track, simulator_params, table) -> None:
+    track = make_track(900.0, width_m=300.0)
+    yaw = []
+    for material in (16, 6):
+        ground = Track(**{**vars(track), "material": np.full(track.num_zones, material, np.uint8)})
+        rows = drive(start(ground, simulator_params, table, along_m=50.0, speed_mps=40.0), (-1.0, 1.0, 0.0), 6)[:, 0]
+        yaw.append(rows[-1, CAR["angular_velocity"]][1])
+        assert rows[-1, CAR["is_sliding"]].all() == (material == 6)
+    assert yaw[1] == pytest.approx(yaw[0], rel=0.1)
+
+
+def test_over_a_gap_the_car_falls_by_the_gravity_of_the_air(make_track, simulator_params, table) -> None:
+    """10 m at 50 m/s take 0.2 s, in which it falls by 24.8 / 2 * 0.2^2 = 0.5 m; 60 m are too far."""
+    for length_m, lands in ((10.0, True), (60.0, False)):
+        plain = make_track(600.0)
+        material = plain.material.copy()
+        material[200 : 200 + int(2 * length_m)] = NO_GROUND
+        track = Track(**{**vars(plain), "material": material})
+        simulator = start(track, simulator_params, table, along_m=80.0, speed_mps=50.0)
+        rows = drive(simulator, COAST, 60)[:, 0]
+        in_air = ~(rows[:, CAR["has_contact"]] > 0.5).any(axis=1)
+        assert in_air.any()
+        assert (rows[in_air][:, CAR["material"]] == 0).all()
+        fallen_m = rows[0, CAR["position"]][1] - rows[in_air][:, CAR["position"]][:, 1]
+        if lands:
+            assert fallen_m.max() == pytest.approx(0.5, abs=0.2)
+            assert not simulator.is_off_track[0]
+            assert simulator.along_m[0] > 130.0
+        else:
+            assert simulator.is_off_track[0]
+
+
+def test_turbo_pushes_on_while_the_gear_changes(make_track, simulator_params, table) -> None:
+    """6 times the push on the pad, 5 times during the change from gear 3 to 4 at 65.3 m/s: 6.97 * 5 = 34.9 m/s2."""
+    plain = make_track(900.0)
+    pad = Track(**{**vars(plain), "material": np.full(plain.num_zones, 7, np.uint8)})
+    simulator = start(pad, simulator_params, table, along_m=50.0, speed_mps=60.0)
+    rows = drive(simulator, GAS, 12)[:, 0]
+    gained = np.diff(speeds(rows)) / 0.05
+    shifting = rows[1:, CAR["gearbox_state"]].ravel() == 1
+    within = shifting & np.roll(shifting, 1) & np.roll(shifting, -1)
+    assert gained[within] == pytest.approx(5 * 6.97, rel=0.02)
+    assert gained[~shifting][:1] == pytest.approx(6 * 6.97, rel=0.02)
+
+
+def test_a_place_changes_by_the_velocity_before_the_forces(make_track, simulator_params) -> None:
+    """As recorded cars do: after a tick at 15.9 m/s2 from rest the car has 0.159 m/s and has not moved."""
+    simulator = start(make_track(), simulator_params, action_table(1))
+    rows = drive(simulator, GAS, 2)
+    assert speeds(rows)[:, 0] == pytest.approx([0.159, 0.318], abs=1e-4)
+    assert simulator.along_m[0] == pytest.approx(0.00159, abs=1e-5)

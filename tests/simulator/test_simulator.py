@@ -102,7 +102,7 @@ def test_reset_places_where_it_is_told(track, simulator_params, table) -> None:
 def test_finish_is_interpolated_and_freezes_the_car(make_track, simulator_params, table) -> None:
     """Rolling at a steady 40 m/s from 10 m: gates at 60.08 and 100 m come after 1252 and 2250 ms."""
     free = simulator_params.physics.model_copy(
-        update={"engine_brake_per_s": 0.0, "rolling_mps2": 0.0, "drag_per_m": 0.0, "scrub": 0.0}
+        update={"engine_brake_mps2": 0.0, "engine_brake_per_s": 0.0, "rolling": 0.0, "scrub": 0.0}
     )
     steady = simulator_params.model_copy(update={"physics": free})
     simulator = Simulator(make_track(100.0, gates=(60.08,)), 2, steady, table)
@@ -169,7 +169,7 @@ def test_floats_show_the_car_frame(make_track, simulator_params, table) -> None:
     assert row[0, FLOATS["velocity"]] == pytest.approx([0.0, 0.0, 10.0], abs=1e-5)
     assert row[0, FLOATS["up"]] == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
     waypoints = row[0, FLOATS["waypoints"]].reshape(-1, 3)
-    # the line is 2 m to the right, and the car's own position 0.36 m above the road
-    assert waypoints[0] == pytest.approx([-2.0, -0.36, 0.0], abs=1e-5)
-    assert waypoints[39] == pytest.approx([-2.0, -0.36, 390.0], abs=1e-3)
+    # the line is 2 m to the right, and the car's position 0.36 m above the road, 0.37 m behind the centre of mass
+    assert waypoints[0] == pytest.approx([-2.0, -0.36, 0.37], abs=1e-5)
+    assert waypoints[39] == pytest.approx([-2.0, -0.36, 390.37], abs=1e-3)
     assert row[0, FLOATS["margin"]] == pytest.approx(400.0)
