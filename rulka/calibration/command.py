@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rulka.calibration.fit import FITTED, fit
+from rulka.calibration.fit import FITTED, FitResult, fit
 from rulka.calibration.gather import CalibrationError, gather
-from rulka.calibration.report import FITTED_MODEL, REPORT_FILE, write_report
-from rulka.calibration.windows import HORIZONS_MS
+from rulka.calibration.report import LEFT_OUT, REPORT_FILE, is_followed, write_report
+from rulka.calibration.windows import HORIZONS_MS, Windows, every_second
 from rulka.datasets.from_recordings import find_recordings
 from rulka.outputs import check_file, new_file
 from rulka.params import PARAMS_FILE, read_params
@@ -17,7 +18,7 @@ from rulka.params.writer import with_values
 from rulka.progress import Progress
 from rulka.simulator.params import PhysicsParams
 
-MAX_EVALUATIONS = 15
+MAX_EVALUATIONS = 20
 
 
 def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[str, Any]:
@@ -45,10 +46,17 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
         check_file(PARAMS_FILE)
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
         material = gather(folder, holdout, bar.advance)
+    before, folds = params.simulator.physics, {}
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
-        result = fit(material.fitted, params.simulator.physics, MAX_EVALUATIONS, bar.advance)
+        result = _fit(material.windows(held_out=False), before, bar.advance)
+        for each in material.maps:
+            windows = material.windows(held_out=False, without=each)
+            if not windows:
+                message = f"without the recordings of {each.track.name!r} and those held out, none is left to fit"
+                raise CalibrationError(message, hint="Add recordings of another map, or hold out fewer.")
+            folds[each.track.uid] = _fit(windows, before, bar.advance).physics
     command = f"rulka calibrate {folder.name} --holdout {holdout} --out {out.as_posix()}{' --write' if write else ''}"
-    numbers = write_report(out, command, holdout, material, params.simulator.physics, result)
+    numbers = write_report(out, command, holdout, material, before, result, folds)
     if write:
         text = with_physics(PARAMS_FILE.read_text(encoding="utf-8"), result.physics)
         with new_file(PARAMS_FILE) as beside:
@@ -56,12 +64,19 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
     return numbers | {"report": (out / REPORT_FILE).as_posix(), "is_written": write}
 
 
+def _fit(windows: Sequence[Windows], physics: PhysicsParams, on_step: Callable[[], None]) -> FitResult:
+    return fit([every_second(part) for part in windows], physics, MAX_EVALUATIONS, on_step)
+
+
 def describe(found: dict[str, Any]) -> str:
     """Returns what `calibrate` returned as text for people."""
-    lines = [f"held-out recordings, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
-    for row in found["held_out"]:
-        values = ", ".join(f"{median} / {high} m" for median, high in row[FITTED_MODEL]["position_m"])
-        lines.append(f"  {row['kind']:8}{row['name'][:24]:26}{row['windows']:5} windows  {values}")
+    lines = [f"maps left out, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
+    for row in found["errors"]:
+        if LEFT_OUT in row:
+            values = ", ".join(f"{median} / {high} m" for median, high in row[LEFT_OUT]["position_m"])
+            lines.append(f"  {row['kind']:8}{row['name'][:24]:26}{row[LEFT_OUT]['windows']:5} windows  {values}")
+    num_followed = sum(is_followed(race) for race in found["followed"])
+    lines.append(f"followed within 1 %: {num_followed} of {len(found['followed'])} races")
     not_written = "not written: add --write to put the values into params.yaml"
     written = f"written to {PARAMS_FILE}" if found["is_written"] else not_written
     return "\n".join([*lines, f"report  {found['report']}", written])

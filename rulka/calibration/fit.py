@@ -1,7 +1,7 @@
 """Least squares over the windows: which physics bring the simulated cars nearest to the recorded ones.
 
-Every number that is fitted is positive, and its logarithm is what varies. Residuals are where the cars get to after
-half a second and a second, and their velocities then, in units of what is typical; a robust loss keeps windows in which
+Every number that is fitted is positive, and its logarithm is what varies. Residuals are where the cars get to within a
+second, and their velocities and yaw rates then, in units of what is typical; a robust loss keeps windows in which
 something happened that the simulator does not know of, such as a wall, from deciding.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,35 +18,46 @@ from scipy.optimize import least_squares
 from rulka.calibration.windows import HORIZONS_MS, Windows, simulate
 from rulka.simulator.params import PhysicsParams
 
-FITTED = (
-    "turn_radius_m",
-    "steer_per_s",
-    "yaw_response_s",
-    "grip_mps2",
-    "grip_per_s",
-    "slip_grip",
-    "slip_response_s",
-    "overturn",
-    "max_slip_rad",
-    "scrub",
-    "dirt_grip",
-    "dirt_push",
-    "turbo_factor",
-    "drag_per_m",
-)
-"""Fields of `PhysicsParams` that are fitted. What pushes and slows a car that does not slide is read off recordings to
-a tenth of a m/s2 (a = gas x push(speed) - (1 - gas) x 0.315 x speed), as are gear changes and gravity in flight; grass
-and braking are too rare to be fitted, and what springs and body do does not show in samples every 100 ms."""
-FIT_HORIZONS_MS = HORIZONS_MS[:2]
-POSITION_SCALE_M, VELOCITY_SCALE_MPS = (0.5, 1.5), (2.0, 3.0)
+PRIORS: dict[str, Any] = {
+    "sliding_push_mps2": 8.0,
+    "locked_brake_mps2": 15.0,
+    "locked_grip": 0.5,
+    "turn_rate_rps": ((0.0, 0.01), (10.0, 0.95), (25.0, 1.1), (45.0, 1.1), (70.0, 1.1), (100.0, 1.1), (150.0, 1.1)),
+    "yaw_per_s": 6.0,
+    "steer_per_s": 20.0,
+    "steer_radius_m": 2.0,
+    "steer_radius_s": 0.85,
+    "stiffness_per_s": 20.0,
+    "side_grip_mps2": ((0.0, 250.0), (28.0, 250.0), (80.0, 250.0), (139.0, 250.0)),
+    "sliding_grip": 0.35,
+    "excess_grip": 0.018,
+    "axle_m": 1.2,
+    "scrub": 0.01,
+    "dirt_grip": 0.5,
+    "dirt_push": 1.0,
+    "slope_loss": 0.1,
+    "rolling": 0.02,
+    "rest_m": 0.02,
+    "travel_m": 0.2,
+    "engine_brake_per_s": 0.3,
+}
+"""Fields of `PhysicsParams` that are fitted, and where every fit begins: what public descriptions of the car say, or a
+round number, so that a fit knows nothing of recordings that are left out of it. What pushes a car that does not slide,
+with turbo and during a gear change, is read off recordings to a tenth of a m/s2, as is gravity in the air. Grass and
+walls are too rare in them to be fitted."""
+FITTED = tuple(PRIORS)
+FIT_HORIZONS_MS = HORIZONS_MS[:3]
+POSITION_SCALE_M, VELOCITY_SCALE_MPS, YAW_SCALE_RPS = (0.06, 0.2, 0.8), (1.0, 2.0, 4.0), (0.06, 0.12, 0.24)
 """A residual of 1 at each horizon."""
 STEP = 0.02
 """Relative step of the numerical derivatives; smaller ones see the ticks at which a car begins to slide."""
 MAX_CHANGE = 3.0
 """No number may become larger or smaller by more than this factor."""
-PRIOR = 0.1
+PRIOR = 0.5
 """A number that changes by this share costs as much as one window that is off by its scale: what the recordings do not
-tell stays as it was."""
+tell stays at its prior."""
+FAR = 1000.0
+"""A residual is not taken to be larger: a car that fell through the road says no more."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,7 @@ class FitResult:
 
     Attributes:
         physics: the fitted parameters, rounded to four digits.
-        cost: before and after.
+        cost: at the priors and after.
         num_windows: that were fitted.
         num_evaluations: of the residuals, those for derivatives not counted.
     """
@@ -72,10 +84,11 @@ def fit(
 
     Args:
         windows: of all maps.
-        physics: where to begin.
+        physics: what is not fitted is of these; a fit begins at `PRIORS`.
         max_evaluations: trials of the solver.
         on_step: called after every simulation of all windows.
     """
+    physics = PhysicsParams.model_validate(physics.model_dump() | PRIORS)
     start = to_vector(physics)
 
     def residuals(vector: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -102,13 +115,14 @@ def fit(
 
 def window_residuals(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64]:
     """Returns the residuals of all windows in one row; 0 where nothing was recorded."""
-    moved_m, velocity = simulate(windows, physics, FIT_HORIZONS_MS)
+    moved_m, velocity, yaw = simulate(windows, physics, FIT_HORIZONS_MS)
     num = len(FIT_HORIZONS_MS)
-    away = (moved_m - windows.moved_m[:, :num]) / np.array(POSITION_SCALE_M)[:, None]
-    faster = (velocity - windows.velocity[:, :num]) / np.array(VELOCITY_SCALE_MPS)[:, None]
     # Lengths, not coordinates: the loss shall bend once for a window, not once for each axis.
-    lengths = np.concatenate([np.linalg.norm(away, axis=2), np.linalg.norm(faster, axis=2)])
-    return np.nan_to_num(lengths, nan=0.0, posinf=1e3).ravel()
+    away = np.linalg.norm(moved_m - windows.moved_m[:, :num], axis=2) / POSITION_SCALE_M
+    faster = np.linalg.norm(velocity - windows.velocity[:, :num], axis=2) / VELOCITY_SCALE_MPS
+    turned = np.abs(yaw - windows.yaw[:, :num]) / YAW_SCALE_RPS
+    found = np.concatenate([away, faster, turned], axis=1)
+    return np.minimum(np.nan_to_num(found, nan=0.0, posinf=FAR), FAR).ravel()
 
 
 def to_vector(physics: PhysicsParams) -> NDArray[np.float64]:

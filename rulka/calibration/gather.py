@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rulka.calibration.windows import Windows, cut_windows
-from rulka.datasets.from_recordings import find_recordings, map_name, race_of_ghost
+from rulka.datasets.from_recordings import find_recordings, map_name, path_of_ghost, race_of_ghost
 from rulka.datasets.races import Race
 from rulka.datasets.split import place, split_races
 from rulka.errors import UserError
 from rulka.folders import utf8_path
+from rulka.observation import CAR as STATE
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
-from rulka.tracks.from_paths import path_from_rows, track_from_paths
-from rulka.tracks.track import TrackError
+from rulka.tracks.from_paths import DrivenPath, track_from_paths
+from rulka.tracks.track import Track, TrackError
 
 CAR = "StadiumCar"
 GAMES = ("TmForever", "TmUnited")
 """Programs whose StadiumCar is the one that is simulated; those of later games drive otherwise."""
-MIN_RACES = 2
+MIN_MAPS = 2
+"""One map is left out at a time, and the physics fitted to the others."""
 
 
 class CalibrationError(UserError):
@@ -35,15 +36,36 @@ class Drive:
 
     Attributes:
         race: what was driven.
+        path: of it, with the times of its turbo pads.
         map_name: for people.
         sha256: of the file.
         is_held_out: it is used for the report only.
     """
 
     race: Race
+    path: DrivenPath
     map_name: str
     sha256: str
     is_held_out: bool = False
+
+
+@dataclass(frozen=True)
+class MapMaterial:
+    """What was driven on one map.
+
+    Attributes:
+        track: that all of its recordings make.
+        drives: of it.
+    """
+
+    track: Track
+    drives: list[Drive]
+
+    def windows(self, *, held_out: bool | None = None) -> list[Windows]:
+        """Returns the windows of the drives that are held out, of those that are not, or of all: one part or none."""
+        chosen = [drive for drive in self.drives if held_out in (None, drive.is_held_out)]
+        races, paths = [drive.race for drive in chosen], [drive.path for drive in chosen]
+        return [cut_windows(self.track, races, paths)] if chosen else []
 
 
 @dataclass(frozen=True)
@@ -51,20 +73,25 @@ class Material:
     """Everything that is calibrated with.
 
     Attributes:
-        drives: that are used.
-        fitted: windows to fit, by map.
-        held_out: windows of the recordings held out, by map.
-        num_refused: recordings that are not used.
+        maps: that were driven on.
+        refused: file and reason of every recording that is not used.
     """
 
-    drives: list[Drive]
-    fitted: list[Windows]
-    held_out: list[Windows]
-    num_refused: int
+    maps: list[MapMaterial]
+    refused: list[tuple[str, str]]
+
+    @property
+    def drives(self) -> list[Drive]:
+        """All recordings that are used."""
+        return [drive for each in self.maps for drive in each.drives]
+
+    def windows(self, *, held_out: bool | None = None, without: MapMaterial | None = None) -> list[Windows]:
+        """Returns the windows of all maps but one, a part for each; see `MapMaterial.windows`."""
+        return [part for each in self.maps if each is not without for part in each.windows(held_out=held_out)]
 
 
 def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Material:
-    """Reads a folder of recordings and cuts the usable ones into windows.
+    """Reads a folder of recordings.
 
     Of a map with several recordings a share is held out, chosen by a hash of the race; a map with one recording is
     held out as a whole when the hash of its UID says so.
@@ -75,37 +102,40 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
         on_file: called after every file.
 
     Raises:
-        CalibrationError: if fewer than two recordings can be used, or none is held out or left to fit.
+        CalibrationError: if recordings of fewer than two maps can be used, or none is held out or left to fit.
     """
     if not 0.0 < holdout < 1.0:
         message = f"the share held out must lie between 0 and 1, got {holdout}"
         raise CalibrationError(message)
-    files = find_recordings(folder)
     by_map: dict[str, dict[str, Drive]] = {}
-    for path in files:
-        with suppress(UserError):
-            drive = _read(path, utf8_path(path.relative_to(folder)))
+    refused: list[tuple[str, str]] = []
+    for path in find_recordings(folder):
+        name = utf8_path(path.relative_to(folder))
+        try:
+            drive = _read(path, name)
             by_map.setdefault(drive.race.map_uid, {}).setdefault(drive.race.race_id, drive)
+        except UserError as error:
+            refused.append((name, str(error)))
         on_file()
-    drives: list[Drive] = []
-    fitted: list[Windows] = []
-    held: list[Windows] = []
+    maps = []
     for uid, same_map in sorted(by_map.items()):
-        races = [drive.race for drive in same_map.values()]
-        paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in races]
-        with suppress(TrackError):
-            track = track_from_paths(uid, next(iter(same_map.values())).map_name, paths)
-            held_out = _held_out(uid, list(same_map), holdout)
-            for windows, is_held_out in ((fitted, False), (held, True)):
-                chosen = [race for name, race in zip(same_map, races, strict=True) if (name in held_out) == is_held_out]
-                windows += [cut_windows(track, chosen)] if chosen else []
-            drives += [replace(drive, is_held_out=name in held_out) for name, drive in same_map.items()]
-    num_held_out = sum(drive.is_held_out for drive in drives)
-    if len(drives) < MIN_RACES or num_held_out in (0, len(drives)):
-        message = f"{len(drives)} recordings can be used, {num_held_out} of them held out"
-        hint = f"Fitting needs at least {MIN_RACES} finished {CAR} races of TrackMania Forever with inputs and samples."
+        held_out = _held_out(uid, list(same_map), holdout)
+        drives = [replace(drive, is_held_out=name in held_out) for name, drive in same_map.items()]
+        try:
+            track = track_from_paths(uid, drives[0].map_name, [drive.path for drive in drives])
+        except TrackError as error:
+            refused += [(drive.race.file, str(error)) for drive in drives]
+        else:
+            maps.append(MapMaterial(track, drives))
+    material = Material(maps, refused)
+    num_held_out = sum(drive.is_held_out for drive in material.drives)
+    if len(maps) < MIN_MAPS or num_held_out in (0, len(material.drives)):
+        message = f"{len(material.drives)} recordings of {len(maps)} maps can be used, {num_held_out} of them held out"
+        hint = (
+            f"Fitting needs finished {CAR} races of TrackMania Forever on at least {MIN_MAPS} maps, with their inputs."
+        )
         raise CalibrationError(message, hint=hint)
-    return Material(drives, fitted, held, len(files) - len(drives))
+    return material
 
 
 def _read(path: Path, name: str) -> Drive:
@@ -115,7 +145,14 @@ def _read(path: Path, name: str) -> Drive:
         message = f"it holds no {CAR} of {' or '.join(GAMES)} with inputs"
         raise CalibrationError(message)
     race = race_of_ghost(ghost, name, recording.map_uid)
-    return Drive(race, map_name(recording), hashlib.sha256(path.read_bytes()).hexdigest())
+    driven = path_of_ghost(ghost, race)
+    if driven.pads_ms is None:
+        message = "its samples do not tell when a turbo began: they are of an older game"
+        raise CalibrationError(message)
+    if not race.state[:, STATE["has_contact"]].any():
+        message = "its wheels never touch the ground"
+        raise CalibrationError(message)
+    return Drive(race, driven, map_name(recording), hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _is_simulated_car(ghost: Ghost) -> bool:

@@ -3,30 +3,81 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import StrictUndefined, Template
 from numpy.typing import NDArray
 
-from rulka.calibration.fit import FITTED, FitResult
+from rulka.calibration.fit import FITTED, FitResult, to_vector
+from rulka.calibration.follow import follow
 from rulka.calibration.gather import Material
-from rulka.calibration.windows import HORIZONS_MS, SURFACES, Windows, constant_velocity, simulate
+from rulka.calibration.windows import FLAT, HORIZONS_MS, REGIMES, Windows, constant_velocity, simulate
 from rulka.outputs import filled_folder
 from rulka.provenance import library_versions
 from rulka.simulator.params import PhysicsParams
 
 REPORT_FILE, NUMBERS_FILE = "report.md", "calibration.json"
 TEMPLATE = Path(__file__).with_name("report.md.jinja")
-FITTED_MODEL, BEFORE_MODEL, CONSTANT_MODEL = "fitted", "before", "constant velocity"
+LEFT_OUT, HELD_OUT, BEFORE, CONSTANT = "map left out", "race held out", "before", "constant velocity"
+SPEEDS_MPS = (0, 20, 35, 50, 70, 95, 200)
+WITHIN = 0.01
+"""A race that is followed within this share of its recorded time counts as followed."""
+
+
+class Errors(NamedTuple):
+    """What a model is off by in W windows.
+
+    Attributes:
+        regime: [W] index into `REGIMES`.
+        map_name: [W] of the window.
+        speed_mps: [W] at the start.
+        position_m: [W, H] distance between simulated and recorded car; NaN past the last sample.
+        yaw_rps: [W, H] difference of yaw rates.
+    """
+
+    regime: NDArray[np.int64]
+    map_name: NDArray[np.str_]
+    speed_mps: NDArray[np.float64]
+    position_m: NDArray[np.float64]
+    yaw_rps: NDArray[np.float64]
+
+
+def errors(parts: Sequence[tuple[Windows, PhysicsParams | None]]) -> Errors:
+    """Returns what physics are off by in windows of several maps, each with physics of its own.
+
+    Without physics a car keeps its velocity, and turns at no rate.
+    """
+    found = []
+    for windows, physics in parts:
+        model = constant_velocity(windows) if physics is None else simulate(windows, physics, HORIZONS_MS)
+        moved_m, _, yaw = model
+        found.append(
+            Errors(
+                windows.regime,
+                np.full(len(windows), windows.track.name),
+                windows.speed_mps,
+                np.linalg.norm(moved_m - windows.moved_m, axis=2),
+                np.abs(yaw - windows.yaw),
+            )
+        )
+    return Errors(*(np.concatenate(values) for values in zip(*found, strict=True)))
 
 
 def write_report(
-    out: Path, command: str, holdout: float, material: Material, before: PhysicsParams, result: FitResult
+    out: Path,
+    command: str,
+    holdout: float,
+    material: Material,
+    before: PhysicsParams,
+    result: FitResult,
+    folds: dict[str, PhysicsParams],
 ) -> dict[str, Any]:
     """Writes report and numbers into a folder, both or none; returns the numbers.
 
@@ -36,13 +87,25 @@ def write_report(
         holdout: share of the recordings that was held out.
         material: the recordings.
         before: physics before the fit.
-        result: of the fit.
+        result: of the fit to all recordings that are not held out.
+        folds: physics by the UID of the map whose recordings they were not fitted to.
 
     Raises:
         OutputError: if the folder cannot be written.
     """
-    models = {FITTED_MODEL: result.physics, BEFORE_MODEL: before, CONSTANT_MODEL: None}
-    rows = table(material.held_out, models)
+    everything = material.windows()
+    models = {
+        LEFT_OUT: errors([(part, folds[part.track.uid]) for part in everything]),
+        HELD_OUT: errors([(part, result.physics) for part in material.windows(held_out=True)]),
+        BEFORE: errors([(part, before) for part in everything]),
+        CONSTANT: errors([(part, None) for part in everything]),
+    }
+    followed = [
+        {"file": drive.race.file, "map": drive.map_name} | asdict(follow(each.track, drive.race, folds[each.track.uid]))
+        for each in material.maps
+        for drive in each.drives
+    ]
+    vectors = np.array([to_vector(physics) for physics in folds.values()])
     numbers = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "holdout": holdout,
@@ -50,24 +113,29 @@ def write_report(
             {"sha256": drive.sha256, "map": drive.map_name, "is_held_out": drive.is_held_out}
             for drive in material.drives
         ],
+        "refused": dict(material.refused),
         "versions": library_versions(),
         "fit": {k: v for k, v in asdict(result).items() if k != "physics"},
         "physics": result.physics.model_dump(mode="json"),
+        "spread": [float(f"{value:.3g}") for value in vectors.std(axis=0)],
         "horizons_ms": HORIZONS_MS,
-        "held_out": rows,
+        "errors": table(models),
+        "followed": followed,
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
-    template = Template(text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    template = Template(
+        TEMPLATE.read_text(encoding="utf-8"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    )
     page = template.render(
         command=command,
         numbers=numbers,
-        rows=rows,
-        models=tuple(models),
+        num_windows=sum(map(len, everything)),
         times=[f"{ms / 1000:g} s" for ms in HORIZONS_MS],
+        followed=followed,
+        num_followed=sum(is_followed(race) for race in followed),
         fitted=FITTED,
+        reasons=Counter(reason for _, reason in material.refused),
         before=before,
         after=result.physics,
-        num_refused=material.num_refused,
     )
     with filled_folder(out) as folder:
         (folder / NUMBERS_FILE).write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -75,41 +143,42 @@ def write_report(
     return numbers
 
 
-def errors(windows: Windows, physics: PhysicsParams | None) -> tuple[NDArray, NDArray]:
-    """Returns [W, H] distance in metres, and [W, H] difference of speed in m/s, between simulated and recorded cars.
+def is_followed(race: dict[str, Any]) -> bool:
+    """Whether a race of the report was finished within 1 % of its recorded time."""
+    return race["time_ms"] is not None and abs(race["time_ms"] / race["recorded_ms"] - 1.0) <= WITHIN
 
-    Args:
-        windows: of one map.
-        physics: of the simulated cars; None lets them keep their velocity.
+
+def table(models: dict[str, Errors]) -> list[dict[str, Any]]:
+    """Returns a row for all windows, all on flat asphalt, each regime, range of speed and map.
+
+    Each has `kind` ("all", "regime", "speed" or "map") and `name`, and for every model with windows of it `windows`,
+    `position_m`: for each horizon the median and the 90th percentile, None where there is nothing, and `yaw_rps`: the
+    median at the first horizon.
     """
-    moved, velocity = constant_velocity(windows) if physics is None else simulate(windows, physics, HORIZONS_MS)
-    speed = np.linalg.norm(velocity, axis=2) - np.linalg.norm(windows.velocity, axis=2)
-    return np.linalg.norm(moved - windows.moved_m, axis=2), np.abs(speed)
-
-
-def table(parts: Sequence[Windows], models: dict[str, PhysicsParams | None]) -> list[dict[str, Any]]:
-    """Returns one row for each surface and map, and one for all windows.
-
-    Each has `kind` ("surface", "map" or "all"), `name`, `windows`, and for every model `position_m` and
-    `speed_mps`: for each horizon the median and the 90th percentile, None where there is nothing.
-    """
-    found = {name: [errors(part, physics) for part in parts] for name, physics in models.items()}
-    joined = {
-        name: tuple(np.concatenate(values) for values in zip(*pairs, strict=True)) for name, pairs in found.items()
-    }
-    surface = np.concatenate([part.surface for part in parts])
-    where = np.concatenate([np.full(len(part), number) for number, part in enumerate(parts)])
-    groups = [("all", "all", np.ones(len(surface), bool))]
-    groups += [("surface", name, surface == number) for number, name in enumerate(SURFACES)]
-    groups += [("map", part.track.name, where == number) for number, part in enumerate(parts)]
-    return [_row(kind, name, chosen, joined) for kind, name, chosen in groups if chosen.any()]
-
-
-def _row(kind: str, name: str, chosen: NDArray, joined: dict[str, tuple]) -> dict[str, Any]:
-    row: dict[str, Any] = {"kind": kind, "name": name, "windows": int(chosen.sum())}
-    for model, (position_m, speed_mps) in joined.items():
-        row[model] = {"position_m": _quantiles(position_m[chosen]), "speed_mps": _quantiles(speed_mps[chosen])}
-    return row
+    maps = dict.fromkeys(name for found in models.values() for name in found.map_name)
+    flat = [REGIMES.index(name) for name in FLAT]
+    groups = [("all", "all", lambda e: np.ones(len(e.regime), bool))]
+    groups += [("regime", "flat asphalt", lambda e: np.isin(e.regime, flat))]
+    groups += [("regime", name, lambda e, n=number: e.regime == n) for number, name in enumerate(REGIMES)]
+    groups += [
+        ("speed", f"{low} to {high} m/s", lambda e, a=low, b=high: (e.speed_mps >= a) & (e.speed_mps < b))
+        for low, high in pairwise(SPEEDS_MPS)
+    ]
+    groups += [("map", name, lambda e, n=name: e.map_name == n) for name in maps]
+    rows = []
+    for kind, name, choose in groups:
+        row: dict[str, Any] = {"kind": kind, "name": name}
+        for model, found in models.items():
+            chosen = choose(found)
+            if chosen.any():
+                row[model] = {
+                    "windows": int(chosen.sum()),
+                    "position_m": _quantiles(found.position_m[chosen]),
+                    "yaw_rps": round(float(np.nanmedian(found.yaw_rps[chosen, 0])), 4),
+                }
+        if len(row) > 2:
+            rows.append(row)
+    return rows
 
 
 def _quantiles(values: NDArray) -> list[list[float | None]]:

@@ -1,8 +1,9 @@
 """Short stretches of recorded drives, from which simulated cars set out with the recorded state and inputs.
 
-A window begins at a recorded sample. The car gets the recorded position, velocity, rotation, rates of turning, gear and
-sliding, and what its wheels and engine did before is made from the inputs before; then it drives on with the recorded
-inputs of every tick, while nothing else corrects it. The ground is the track that the recordings of the map make.
+A window begins at a recorded sample. The car gets the recorded position, velocity, rotation, rates of turning, gear,
+turbo and sliding, and what its wheels and engine did before is made from the inputs before; then it drives on with the
+recorded inputs of every tick, while nothing else corrects it. The ground is the track that the recordings of the map
+make. All positions and velocities are of the centre of mass.
 Dimensions: W windows, T ticks, S state columns, H horizons.
 """
 
@@ -16,24 +17,38 @@ from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
-from rulka.observation import CAR, DIRT_IDS, GRASS_IDS, TURBO_IDS
+from rulka.observation import CAR, DIRT_IDS, GRASS_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
-from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
+from rulka.simulator.constants import constant_array, road_array, table_array
 from rulka.simulator.params import PhysicsParams
+from rulka.tracks.from_paths import TURBO_MS, DrivenPath
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
-HORIZONS_MS = (500, 1000, 2000)
+HORIZONS_MS = (200, 500, 1000, 2000)
 """How far ahead simulated and recorded cars are compared."""
+SAMPLE_MS = 100
+SPAN = 10
+"""What happens in the first second, these samples after the start, says what kind of driving a window is."""
 START_STEP = 2
 """A window begins at every second sample: 200 ms."""
 MIN_SPEED_MPS = 3.0
-SURFACES = ("asphalt", "dirt", "grass", "turbo", "air")
+REGIMES = ("walls", "air", "loop", "landing", "turbo", "grass", "dirt", "brake", "slide", "gas off", "grip")
+"""Kinds of driving. Of several in a window it is of the first."""
+FLAT = ("brake", "slide", "gas off", "grip")
+WALL_MPS = 8.0
+"""Speed lost within 100 ms beyond which a car has hit something."""
+LOOP_UP = 0.85
+"""A car whose up axis points less upwards than this is in a loop, or on a steep slope."""
 FREE_M = 1e6
 """The ground is only known where somebody drove, so no car is stopped for leaving it."""
 MAX_START_MISMATCH_M = 1.0
 """A car recorded further than this above or below the road is in the air, or somewhere the track does not know of."""
+SHIFT_LEFT_S = 0.07
+"""What is left of a gear change at the first sample whose engine speed shows the new gear."""
+STEER_MEMORY_TICKS = 20
+ROAD_WIDTH_M = 200.0
 
 
 @dataclass(frozen=True)
@@ -42,50 +57,62 @@ class Windows:
 
     Attributes:
         track: the ground.
+        road: [Z, NUM_ROAD] the same for the simulator.
         race: [W] index of the recording among those given.
-        surface: [W] index into `SURFACES`: what most of the window's samples had under most wheels.
+        regime: [W] index into `REGIMES`.
         controls: [W, T, 3] float32 steer, gas and brake of every tick.
         rows: [W, NUM_CAR_FIELDS] float32 `CAR` row at the start.
+        along_m: [W] metres along the track then.
         steer: [W, T0] float32 steering of the ticks before the start, oldest first.
-        since_turbo_s: [W] seconds since a wheel was on a turbo pad, as far as the samples tell.
+        turbo_s: [W] seconds of turbo left.
+        shift_s: [W] seconds of a gear change left, as far as the samples tell.
         moved_m: [W, H, 3] how far the recorded car came, NaN past its last sample.
         velocity: [W, H, 3] and how fast it was then.
+        yaw: [W, H] and how fast it turned about its up axis, rad/s.
     """
 
     track: Track
+    road: NDArray[np.float64]
     race: NDArray[np.int64]
-    surface: NDArray[np.int64]
+    regime: NDArray[np.int64]
     controls: NDArray[np.float32]
     rows: NDArray[np.float32]
+    along_m: NDArray[np.float64]
     steer: NDArray[np.float32]
-    since_turbo_s: NDArray[np.float64]
+    turbo_s: NDArray[np.float64]
+    shift_s: NDArray[np.float64]
     moved_m: NDArray[np.float64]
     velocity: NDArray[np.float64]
+    yaw: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.race)
 
+    @property
+    def speed_mps(self) -> NDArray[np.float64]:
+        """[W] at the start."""
+        return np.linalg.norm(self.rows[:, CAR["velocity"]].astype(np.float64), axis=1)
 
-STEER_MEMORY_TICKS = 20
-ROAD_WIDTH_M = 200.0
 
-
-def cut_windows(track: Track, races: Sequence[Race]) -> Windows:
+def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]) -> Windows:
     """Cuts the recordings of one map into windows.
 
     Args:
         track: made from them.
         races: finished, with inputs and samples every 100 ms.
+        paths: of each race, with the times of its turbo pads.
     """
     # How wide the road is no recording tells: wherever somebody drove, the surface is that of the recording.
     track = replace(track, width_m=np.full(track.num_zones, ROAD_WIDTH_M))
-    parts = [_of_race(track, race, k) for k, race in enumerate(races)]
-    fields = [name for name in Windows.__dataclass_fields__ if name != "track"]
-    return Windows(track, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
+    parts = [_of_race(track, race, path, k) for k, (race, path) in enumerate(zip(races, paths, strict=True))]
+    fields = [name for name in Windows.__dataclass_fields__ if name not in ("track", "road")]
+    return Windows(
+        track, parts[0].road, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+    )
 
 
-def _of_race(track: Track, race: Race, index: int) -> Windows:
-    last = int(np.searchsorted(race.state_time_ms, race.race_time_ms or 0)) - HORIZONS_MS[0] // 100
+def _of_race(track: Track, race: Race, path: DrivenPath, index: int) -> Windows:
+    last = int(np.searchsorted(race.state_time_ms, race.race_time_ms or 0)) - HORIZONS_MS[1] // SAMPLE_MS
     starts = np.arange(0, max(last, 0), START_STEP)
     speed = np.linalg.norm(race.state[starts][:, CAR["velocity"]], axis=1)
     starts = starts[speed > MIN_SPEED_MPS]
@@ -93,17 +120,29 @@ def _of_race(track: Track, race: Race, index: int) -> Windows:
     ahead = np.clip(ticks[:, None] + np.arange(HORIZONS_MS[-1] // TICK_MS), 0, race.num_ticks - 1)
     before = np.clip(ticks[:, None] - np.arange(STEER_MEMORY_TICKS, 0, -1), 0, race.num_ticks - 1)
     later = _at_horizons(race, starts)
+    spin, up = later[:, :, CAR["angular_velocity"]], later[:, :, CAR["rotation"]][:, :, 1::3]
+    _, along_m, _ = progress_along(track, centres_of_mass(race.state.astype(np.float64)))
     return Windows(
         track,
+        road_array(track),
         race=np.full(len(starts), index),
-        surface=_surface(race, starts),
+        regime=_regimes(race, starts, _turbo_left_s(path, race.state_time_ms)),
         controls=race.controls[ahead],
         rows=race.state[starts],
+        along_m=along_m[starts],
         steer=race.controls[before][:, :, 0],
-        since_turbo_s=_since_turbo_s(race)[starts],
-        moved_m=later[:, :, CAR["position"]] - race.state[starts][:, None, CAR["position"]],
+        turbo_s=_turbo_left_s(path, race.state_time_ms)[starts],
+        shift_s=_shift_left_s(race)[starts],
+        moved_m=centres_of_mass(later) - centres_of_mass(race.state[starts].astype(np.float64))[:, None],
         velocity=later[:, :, CAR["velocity"]],
+        yaw=(spin * up).sum(axis=2),
     )
+
+
+def every_second(windows: Windows) -> Windows:
+    """Returns half of the windows, which take half of the time to fit."""
+    whole = {"track", "road"}
+    return replace(windows, **{n: getattr(windows, n)[::2] for n in Windows.__dataclass_fields__ if n not in whole})
 
 
 def _at_horizons(race: Race, starts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -114,54 +153,82 @@ def _at_horizons(race: Race, starts: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.where(is_there[:, :, None], race.state[found].astype(np.float64), np.nan)
 
 
-def _surface(race: Race, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns [W] the surface of the window's first half second; in the air where most wheels are most of the time."""
-    groups = np.zeros(256, np.int64)
-    groups[list(DIRT_IDS)], groups[list(GRASS_IDS)], groups[list(TURBO_IDS)] = 1, 2, 3
-    kind = groups[race.state[:, CAR["material"]].astype(np.int64)]
-    kind = np.where(race.state[:, CAR["has_contact"]] > 0.5, kind, SURFACES.index("air"))
-    span = np.minimum(starts[:, None] + np.arange(HORIZONS_MS[0] // 100 + 1), len(kind) - 1)
-    seen = kind[span].reshape(len(starts), -1)
-    counts = (seen[:, :, None] == np.arange(len(SURFACES))).sum(axis=1)
-    return np.where(counts[:, 3] > 0, 3, counts.argmax(axis=1))  # a turbo pad is short, and it decides
+def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns [W] what kind of driving the first second of a window is."""
+    span = np.minimum(starts[:, None] + np.arange(SPAN + 1), len(race.state) - 1)
+    rows = race.state[span]
+    contact, material = rows[:, :, CAR["has_contact"]] > 0.5, rows[:, :, CAR["material"]].astype(np.int64)
+    speed = np.linalg.norm(rows[:, :, CAR["velocity"]], axis=2)
+    is_on = np.asarray(contact.any(axis=2))
+    up_y = rows[:, :, CAR["rotation"]][:, :, 4]
+    ticks = race.state_time_ms[starts][:, None] // TICK_MS + np.arange(HORIZONS_MS[2] // TICK_MS)
+    gas, brake = race.controls[np.minimum(ticks, race.num_ticks - 1)][:, :, 1:].transpose(2, 0, 1)
+    is_braking = (brake > 0.5).mean(axis=1) >= 0.1
+    touched = {name: np.asarray(np.isin(material, ids) & contact).any(axis=2) for name, ids in GROUNDS.items()}
+    of = {
+        "walls": (np.diff(speed, axis=1) < -WALL_MPS).any(axis=1),
+        "air": ~is_on.any(axis=1) | (~is_on[:, 0] & (is_on.mean(axis=1) < 0.2)),
+        "landing": (~is_on).sum(axis=1) >= 2,
+        "turbo": (turbo_left_s[span] > 0.0).any(axis=1),
+        "loop": (up_y < LOOP_UP).any(axis=1),
+        "grass": touched["grass"].mean(axis=1) > 0.2,
+        "dirt": touched["dirt"].mean(axis=1) > 0.2,
+        "brake": is_braking,
+        "slide": (rows[:, :, CAR["is_sliding"]] > 0.5).any(axis=2).sum(axis=1) >= 2,
+        "gas off": (gas < 0.5).mean(axis=1) > 0.5,
+        "grip": np.ones(len(starts), bool),
+    }
+    return np.argmax([of[name] for name in REGIMES], axis=0)
 
 
-def _since_turbo_s(race: Race) -> NDArray[np.float64]:
-    """Returns [S] the time since the last moment on a turbo pad, which lies half way to the next sample off it."""
-    material, contact = race.state[:, CAR["material"]], race.state[:, CAR["has_contact"]] > 0.5
-    is_on = np.asarray((np.isin(material, TURBO_IDS) & contact).any(axis=1))
-    last = np.maximum.accumulate(np.where(is_on, np.arange(len(is_on)), -100))
-    return np.maximum((np.arange(len(is_on)) - last) * 0.1 - 0.05, 0.0)
+GROUNDS = {"grass": GRASS_IDS, "dirt": DIRT_IDS}
+
+
+def _turbo_left_s(path: DrivenPath, time_ms: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns [S] seconds of turbo left at every sample."""
+    left_s = np.zeros(len(time_ms))
+    for entered, left in path.pads_ms or ():
+        rest = np.minimum(left + TURBO_MS - time_ms, TURBO_MS) / 1000.0
+        left_s = np.where(time_ms >= entered, np.maximum(left_s, rest), left_s)
+    return left_s
+
+
+def _shift_left_s(race: Race) -> NDArray[np.float64]:
+    """Returns [S] seconds left of a gear change of typical length."""
+    gear = race.state[:, CAR["gear"]][:, 0]
+    changed = np.maximum.accumulate(np.where(np.diff(gear, prepend=gear[0]) != 0, np.arange(len(gear)), -100))
+    return np.maximum(SHIFT_LEFT_S - 0.1 * (np.arange(len(gear)) - changed), 0.0)
 
 
 def start_states(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64]:
     """Returns [W, S + G] the simulator's state of every car at the start of its window."""
-    track, rows = windows.track, windows.rows.astype(np.float64)
-    road, c = road_array(track), constant_array(physics, TICK_MS / 1000.0)
+    rows, road = windows.rows.astype(np.float64), windows.road
     rotation = rows[:, CAR["rotation"]].reshape(-1, 3, 3)
     left, up, forward = rotation[:, :, 0], rotation[:, :, 1], rotation[:, :, 2]
-    position = rows[:, CAR["position"]] - physics.reference_m * up
-    zone, along_m, zeros = np.zeros(len(rows), np.int64), np.zeros(len(rows)), np.zeros(len(rows))
-    for race in np.unique(windows.race):  # each is followed from its beginning
-        chosen = windows.race == race
-        zone[chosen], along_m[chosen], _ = progress_along(track, position[chosen])
-    state = place_on_road(road, c, track.gate_m, along_m, zeros, zeros, zeros)
+    position, velocity = centres_of_mass(rows), rows[:, CAR["velocity"]]
+    zone = (windows.along_m / ZONE_SPACING_M).astype(np.int64)
+    share = (windows.along_m / ZONE_SPACING_M - zone)[:, None]
+    here = road[zone] + share * (road[zone + 1] - road[zone])
+    centre, normal = here[:, columns.CENTRE : columns.CENTRE + 3], here[:, columns.NORMAL : columns.NORMAL + 3]
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    height = ((position - centre) * normal).sum(axis=1) - physics.ride_m
     contact = rows[:, CAR["has_contact"]].mean(axis=1) > 0.25
-    normal = road[zone, columns.NORMAL : columns.NORMAL + 3]
-    centre = road[zone, columns.CENTRE : columns.CENTRE + 3]
-    height = ((position - centre) * normal).sum(axis=1)
-    sunk = np.where(contact & (np.abs(height) < MAX_START_MISMATCH_M), height, 0.0)
-    state[:, columns.X : columns.X + 3] = position - sunk[:, None] * normal  # a car that touches the road stands on it
-    state[:, columns.VX : columns.VX + 3] = rows[:, CAR["velocity"]]
+    stands = contact & (np.abs(height) < MAX_START_MISMATCH_M)
+    state = np.zeros((len(rows), columns.NUM_STATE + len(windows.track.gate_m)))
+    # A car that touches the road stands on it and moves along it.
+    away = np.where(stands, (velocity * normal).sum(axis=1), 0.0)
+    state[:, columns.X : columns.X + 3] = position - np.where(stands, height, 0.0)[:, None] * normal
+    state[:, columns.VX : columns.VX + 3] = velocity - away[:, None] * normal
     state[:, columns.FX : columns.FX + 3], state[:, columns.UX : columns.UX + 3] = forward, up
     spin = rows[:, CAR["angular_velocity"]]
     for column, axis in ((columns.YAW, up), (columns.PITCH, left), (columns.ROLL, forward)):
         state[:, column] = (spin * axis).sum(axis=1)
     state[:, columns.STEER] = _steer(windows, physics)
     state[:, columns.GEAR] = np.clip(rows[:, CAR["gear"]][:, 0], 1, columns.NUM_GEARS)
-    state[:, columns.TURBO] = np.maximum(physics.turbo_s - windows.since_turbo_s, 0.0)
-    state[:, columns.IS_SLIDING] = rows[:, CAR["is_sliding"]].mean(axis=1) > 0.25
-    state[:, columns.CONTACT] = contact
+    state[:, columns.TURBO], state[:, columns.SHIFT_S] = windows.turbo_s, windows.shift_s
+    state[:, columns.SLIDES : columns.SLIDES + 4] = rows[:, CAR["is_sliding"]] > 0.5
+    state[:, columns.CONTACT], state[:, columns.LOAD] = contact, contact * physics.gravity_mps2
+    state[:, columns.FRICTION], state[:, columns.ZONE], state[:, columns.ALONG] = 1.0, zone, windows.along_m
     return state
 
 
@@ -173,7 +240,9 @@ def _steer(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64]:
     return steer
 
 
-def simulate(windows: Windows, physics: PhysicsParams, horizons_ms: Sequence[int]) -> tuple[NDArray, NDArray]:
+def simulate(
+    windows: Windows, physics: PhysicsParams, horizons_ms: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Drives every window with its recorded inputs.
 
     Args:
@@ -182,27 +251,28 @@ def simulate(windows: Windows, physics: PhysicsParams, horizons_ms: Sequence[int
         horizons_ms: rising times at which the cars are looked at; among `HORIZONS_MS`.
 
     Returns:
-        [W, H, 3] how far the cars came, and [W, H, 3] their velocities.
+        [W, H, 3] how far the cars came, [W, H, 3] their velocities, and [W, H] their yaw rates.
     """
     c = constant_array(physics, TICK_MS / 1000.0)
     c[[columns.OFF_ROAD_M, columns.FALL_M]], c[columns.CRASH_COSINE] = FREE_M, -2.0
     state = start_states(windows, physics)
     start = state[:, columns.X : columns.X + 3].copy()
-    road, tables, scratch = road_array(windows.track), table_array(physics), np.zeros((2, columns.NUM_SCRATCH))
+    tables, scratch = table_array(physics), np.zeros((2, columns.NUM_SCRATCH))
     controls = np.ascontiguousarray(windows.controls.transpose(1, 0, 2))
     no_gates = np.full(len(windows.track.gate_m), np.inf)
-    moved, velocity, done = [], [], 0
+    moved, velocity, yaw, done = [], [], [], 0
     for horizon_ms in horizons_ms:
         inputs = controls[done : horizon_ms // TICK_MS]
-        kernels.drive_inputs(state, inputs, road, no_gates, c, tables, scratch)
+        kernels.drive_inputs(state, inputs, windows.road, no_gates, c, tables, scratch)
         done = horizon_ms // TICK_MS
         moved.append(state[:, columns.X : columns.X + 3] - start)
         velocity.append(state[:, columns.VX : columns.VX + 3].copy())
-    return np.stack(moved, axis=1), np.stack(velocity, axis=1)
+        yaw.append(state[:, columns.YAW].copy())
+    return np.stack(moved, axis=1), np.stack(velocity, axis=1), np.stack(yaw, axis=1)
 
 
-def constant_velocity(windows: Windows) -> tuple[NDArray, NDArray]:
-    """Returns what `simulate` returns, for cars that keep their velocity."""
+def constant_velocity(windows: Windows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Returns what `simulate` returns, for cars that keep their velocity and do not turn."""
     velocity = windows.rows[:, None, CAR["velocity"]].astype(np.float64)
     seconds = np.array(HORIZONS_MS)[None, :, None] / 1000.0
-    return velocity * seconds, np.repeat(velocity, len(HORIZONS_MS), axis=1)
+    return velocity * seconds, np.repeat(velocity, len(HORIZONS_MS), axis=1), np.zeros(windows.yaw.shape)

@@ -168,13 +168,13 @@ def _repeat(stage: str, as_json: bool) -> None:
 def calibrate(
     folder: Path, /, *, out: Path, holdout: float = 0.34, write: bool = False, as_json: AsJson = False
 ) -> None:
-    """Fit the simulator's physics to real recordings and report how well they agree.
+    """Fit the simulator's physics to real recordings, and report how well they agree by kind of driving and by map.
 
     Example: `rulka calibrate data/recordings --out report`
 
     Args:
         folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
-        out: folder to write the report into; docs/experiments/calibration holds that of the values in params.yaml.
+        out: folder to write the report into; docs/calibration holds that of the values that Rulka comes with.
         holdout: share of the recordings that is used for the report only.
         write: also put the fitted values into params.yaml.
         as_json: print one JSON object.

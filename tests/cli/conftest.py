@@ -48,9 +48,14 @@ __all__ = ["site"]
 @pytest.fixture(scope="session")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of simulated races, written as the recordings that the game would write."""
-    folder = tmp_path_factory.mktemp("recordings")
+    return write_recordings(tmp_path_factory.mktemp("recordings"), seed=3)
+
+
+def write_recordings(folder: Path, seed: int) -> Path:
+    """Writes finished races of up to four drivers on a short generated track; returns the folder."""
+    folder.mkdir(exist_ok=True)
     params, table = read_params(TESTS.parent / "params.yaml"), action_table(5)
-    track = generate_track(3, 200.0, 16.0, 0.06, 60.0)
+    track = generate_track(seed, 200.0, 16.0, 0.06, 60.0)
     driven = record_demonstrations(
         track,
         RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
@@ -75,6 +80,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
     (made / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     shutil.copytree(TESTS.parent / "presets", made / "presets")
     shutil.copytree(recordings, made / "recordings")
+    shutil.copytree(recordings, made / "two-maps" / "one")
+    write_recordings(made / "two-maps" / "other", seed=4)
     races = tuple(demonstration(number, speed) for number, speed in enumerate((6.0, 8.0)))
     write_races(made / "data" / "races", RaceDataset(races, short_track(), ()))
     with chdir(TESTS.parent):

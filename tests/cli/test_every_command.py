@@ -74,7 +74,7 @@ def is_fetched(_: str, path: Path) -> bool:
 def is_calibrated(text: str, path: Path) -> bool:
     """As `describe` tells people, see the tests of calibration."""
     found = json.loads(text)
-    return found["is_written"] and found["physics"]["grip_mps2"] > 0.0 and (path / "report.md").is_file()
+    return found["is_written"] and found["physics"]["axle_m"] > 0.0 and (path / "report.md").is_file()
 
 
 BRIEF = "--steps 256 --set train.num_checks=1 train.check_races=2 train.final_check_races=2"
@@ -148,7 +148,7 @@ ROWS = (
         "{place}/again",
         before="frames export hub",
     ),
-    Row("calibrate recordings --holdout 0.4 --out {place}/report --write --json", is_calibrated, "{place}/report"),
+    Row("calibrate two-maps --holdout 0.4 --out {place}/report --write --json", is_calibrated, "{place}/report"),
     Row(
         "track reference tiny --budget 1 --out {place}/lap.txt --json",
         lambda text, path: json.loads(text)["file"] == path.as_posix(),
