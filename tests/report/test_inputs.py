@@ -57,7 +57,8 @@ def test_demonstrations_by_hand(track: Track) -> None:
     (result,) = demonstration_results([race_of("driver", (2000, 4000, 5050), 5050)], track)
     assert (result.time_ms, result.sample_ms[-1], result.progress_m) == (5050, 5100, 100.0)
     assert result.gate_times_ms.tolist() == [2000, 4000, 5050]
-    np.testing.assert_allclose(result.along_m[:3], [0.0, 1.0, 2.0], atol=1e-4)
+    # of the centre of mass, 0.37 m ahead of the position
+    np.testing.assert_allclose(result.along_m[:3], [0.37, 1.37, 2.37], atol=1e-4)
     assert result.controls[19:22, 1].tolist() == [0.0, 1.0, 1.0]  # gas is pressed at 2,000 ms
     (result,) = demonstration_results([race_of("driver", (2000,), None)], track)
     assert (result.time_ms, result.gate_times_ms.tolist()) == (None, [2000, 0, 0])
