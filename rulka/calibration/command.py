@@ -48,9 +48,9 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
         material = gather(folder, holdout, bar.advance)
     before, folds = params.simulator.physics, {}
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
-        result = _fit(material.windows(held_out=False), before, bar.advance)
+        result = _fit(material.fitted(), before, bar.advance)
         for each in material.maps:
-            windows = material.windows(held_out=False, without=each)
+            windows = material.fitted(without=each)
             if not windows:
                 message = f"without the recordings of {each.track.name!r} and those held out, none is left to fit"
                 raise CalibrationError(message, hint="Add recordings of another map, or hold out fewer.")

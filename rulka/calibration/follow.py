@@ -20,7 +20,7 @@ from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
-from rulka.simulator.driver import full_lock_radius
+from rulka.simulator.driver import SPEEDS, full_lock_radius
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
@@ -30,7 +30,7 @@ MOST_STEER = 0.5
 RETURN_PER_S, TURN_PER_S = 2.0, 1.5
 """How fast a car beside its path is steered back to it, and turned as the recorded one was."""
 EASE_MPS, FULL_MPS = 0.5, 3.0
-"""Pedals are corrected from the first difference of speed on, and wholly at the second."""
+"""Pedals are corrected from the first difference of speed on, and wholly where it is larger by the second."""
 NOTICED = 0.02
 """Smaller corrections are not counted."""
 MOST_TIME = 1.2
@@ -129,7 +129,7 @@ def _corrected(
     drift_mps = float((velocity - own) @ left)
     turned = float(np.cross(car[columns.FX : columns.FX + 3], forward) @ up)  # the recorded car pointed further left
     yaw = (RETURN_PER_S**2 * beside_m + 2.0 * RETURN_PER_S * drift_mps) / speed + TURN_PER_S * turned
-    able = speed / np.interp(speed, np.arange(len(radii)), radii)
+    able = speed / np.interp(speed, SPEEDS, radii)
     steer = float(np.clip(recorded[0] - np.clip(yaw / able, -MOST_STEER, MOST_STEER), -1.0, 1.0))
     faster = float(np.linalg.norm(own) - np.linalg.norm(velocity))
     share = min(max(abs(faster) - EASE_MPS, 0.0) / FULL_MPS, 1.0)

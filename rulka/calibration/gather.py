@@ -13,13 +13,13 @@ from rulka.datasets.races import Race
 from rulka.datasets.split import place, split_races
 from rulka.errors import UserError
 from rulka.folders import utf8_path
-from rulka.observation import CAR as STATE
+from rulka.observation import CAR
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
 from rulka.tracks.from_paths import DrivenPath, track_from_paths
 from rulka.tracks.track import Track, TrackError
 
-CAR = "StadiumCar"
+VEHICLE = "StadiumCar"
 GAMES = ("TmForever", "TmUnited")
 """Programs whose StadiumCar is the one that is simulated; those of later games drive otherwise."""
 MIN_MAPS = 2
@@ -56,16 +56,14 @@ class MapMaterial:
     Attributes:
         track: that all of its recordings make.
         drives: of it.
+        fitted: windows of those that are not held out; none or one part.
+        held_out: windows of those that are; likewise.
     """
 
     track: Track
     drives: list[Drive]
-
-    def windows(self, *, held_out: bool | None = None) -> list[Windows]:
-        """Returns the windows of the drives that are held out, of those that are not, or of all: one part or none."""
-        chosen = [drive for drive in self.drives if held_out in (None, drive.is_held_out)]
-        races, paths = [drive.race for drive in chosen], [drive.path for drive in chosen]
-        return [cut_windows(self.track, races, paths)] if chosen else []
+    fitted: list[Windows]
+    held_out: list[Windows]
 
 
 @dataclass(frozen=True)
@@ -85,9 +83,14 @@ class Material:
         """All recordings that are used."""
         return [drive for each in self.maps for drive in each.drives]
 
-    def windows(self, *, held_out: bool | None = None, without: MapMaterial | None = None) -> list[Windows]:
-        """Returns the windows of all maps but one, a part for each; see `MapMaterial.windows`."""
-        return [part for each in self.maps if each is not without for part in each.windows(held_out=held_out)]
+    @property
+    def held_out(self) -> list[Windows]:
+        """Windows of all recordings that are held out."""
+        return [part for each in self.maps for part in each.held_out]
+
+    def fitted(self, without: MapMaterial | None = None) -> list[Windows]:
+        """Returns the windows of all recordings that are not held out, but for those of one map."""
+        return [part for each in self.maps if each is not without for part in each.fitted]
 
 
 def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Material:
@@ -126,37 +129,41 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
         except TrackError as error:
             refused += [(drive.race.file, str(error)) for drive in drives]
         else:
-            maps.append(MapMaterial(track, drives))
+            maps.append(MapMaterial(track, drives, *(_windows(track, drives, is_held_out=k) for k in (False, True))))
     material = Material(maps, refused)
     num_held_out = sum(drive.is_held_out for drive in material.drives)
     if len(maps) < MIN_MAPS or num_held_out in (0, len(material.drives)):
         message = f"{len(material.drives)} recordings of {len(maps)} maps can be used, {num_held_out} of them held out"
-        hint = (
-            f"Fitting needs finished {CAR} races of TrackMania Forever on at least {MIN_MAPS} maps, with their inputs."
-        )
+        hint = f"Fitting needs finished {VEHICLE} races of TrackMania Forever, with inputs, on {MIN_MAPS} maps or more."
         raise CalibrationError(message, hint=hint)
     return material
+
+
+def _windows(track: Track, drives: Sequence[Drive], *, is_held_out: bool) -> list[Windows]:
+    chosen = [drive for drive in drives if drive.is_held_out == is_held_out]
+    races, paths = [drive.race for drive in chosen], [drive.path for drive in chosen]
+    return [cut_windows(track, races, paths)] if chosen else []
 
 
 def _read(path: Path, name: str) -> Drive:
     recording = read_recording(path)
     ghost = next((ghost for ghost in recording.ghosts if _is_simulated_car(ghost)), None)
     if ghost is None:
-        message = f"it holds no {CAR} of {' or '.join(GAMES)} with inputs"
+        message = f"it holds no {VEHICLE} of {' or '.join(GAMES)} with inputs"
         raise CalibrationError(message)
     race = race_of_ghost(ghost, name, recording.map_uid)
     driven = path_of_ghost(ghost, race)
     if driven.pads_ms is None:
         message = "its samples do not tell when a turbo began: they are of an older game"
         raise CalibrationError(message)
-    if not race.state[:, STATE["has_contact"]].any():
+    if not race.state[:, CAR["has_contact"]].any():
         message = "its wheels never touch the ground"
         raise CalibrationError(message)
     return Drive(race, driven, map_name(recording), hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _is_simulated_car(ghost: Ghost) -> bool:
-    return ghost.vehicle == CAR and ghost.game_version.startswith(GAMES) and bool(ghost.events)
+    return ghost.vehicle == VEHICLE and ghost.game_version.startswith(GAMES) and bool(ghost.events)
 
 
 def _held_out(uid: str, race_ids: Sequence[str], holdout: float) -> set[str]:

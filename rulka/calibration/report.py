@@ -93,10 +93,10 @@ def write_report(
     Raises:
         OutputError: if the folder cannot be written.
     """
-    everything = material.windows()
+    everything = [part for each in material.maps for part in (*each.fitted, *each.held_out)]
     models = {
         LEFT_OUT: errors([(part, folds[part.track.uid]) for part in everything]),
-        HELD_OUT: errors([(part, result.physics) for part in material.windows(held_out=True)]),
+        HELD_OUT: errors([(part, result.physics) for part in material.held_out]),
         BEFORE: errors([(part, before) for part in everything]),
         CONSTANT: errors([(part, None) for part in everything]),
     }

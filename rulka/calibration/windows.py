@@ -39,6 +39,7 @@ REGIMES = ("walls", "air", "loop", "landing", "turbo", "grass", "dirt", "brake",
 FLAT = ("brake", "slide", "gas off", "grip")
 WALL_MPS = 8.0
 """Speed lost within 100 ms beyond which a car has hit something."""
+GROUNDS = {"grass": GRASS_IDS, "dirt": DIRT_IDS}
 LOOP_UP = 0.85
 """A car whose up axis points less upwards than this is in a loop, or on a steep slope."""
 FREE_M = 1e6
@@ -58,7 +59,6 @@ class Windows:
     Attributes:
         track: the ground.
         road: [Z, NUM_ROAD] the same for the simulator.
-        race: [W] index of the recording among those given.
         regime: [W] index into `REGIMES`.
         controls: [W, T, 3] float32 steer, gas and brake of every tick.
         rows: [W, NUM_CAR_FIELDS] float32 `CAR` row at the start.
@@ -73,7 +73,6 @@ class Windows:
 
     track: Track
     road: NDArray[np.float64]
-    race: NDArray[np.int64]
     regime: NDArray[np.int64]
     controls: NDArray[np.float32]
     rows: NDArray[np.float32]
@@ -86,12 +85,16 @@ class Windows:
     yaw: NDArray[np.float64]
 
     def __len__(self) -> int:
-        return len(self.race)
+        return len(self.regime)
 
     @property
     def speed_mps(self) -> NDArray[np.float64]:
         """[W] at the start."""
         return np.linalg.norm(self.rows[:, CAR["velocity"]].astype(np.float64), axis=1)
+
+
+OF_EACH_WINDOW = tuple(name for name in Windows.__dataclass_fields__ if name not in ("track", "road"))
+"""Fields with a row for each window."""
 
 
 def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]) -> Windows:
@@ -104,14 +107,13 @@ def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]
     """
     # How wide the road is no recording tells: wherever somebody drove, the surface is that of the recording.
     track = replace(track, width_m=np.full(track.num_zones, ROAD_WIDTH_M))
-    parts = [_of_race(track, race, path, k) for k, (race, path) in enumerate(zip(races, paths, strict=True))]
-    fields = [name for name in Windows.__dataclass_fields__ if name not in ("track", "road")]
-    return Windows(
-        track, parts[0].road, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
-    )
+    road = road_array(track)
+    parts = [_of_race(track, road, race, path) for race, path in zip(races, paths, strict=True)]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in OF_EACH_WINDOW}
+    return Windows(track, road, **joined)
 
 
-def _of_race(track: Track, race: Race, path: DrivenPath, index: int) -> Windows:
+def _of_race(track: Track, road: NDArray[np.float64], race: Race, path: DrivenPath) -> Windows:
     last = int(np.searchsorted(race.state_time_ms, race.race_time_ms or 0)) - HORIZONS_MS[1] // SAMPLE_MS
     starts = np.arange(0, max(last, 0), START_STEP)
     speed = np.linalg.norm(race.state[starts][:, CAR["velocity"]], axis=1)
@@ -122,16 +124,16 @@ def _of_race(track: Track, race: Race, path: DrivenPath, index: int) -> Windows:
     later = _at_horizons(race, starts)
     spin, up = later[:, :, CAR["angular_velocity"]], later[:, :, CAR["rotation"]][:, :, 1::3]
     _, along_m, _ = progress_along(track, centres_of_mass(race.state.astype(np.float64)))
+    turbo_s = _turbo_left_s(path, race.state_time_ms)
     return Windows(
         track,
-        road_array(track),
-        race=np.full(len(starts), index),
-        regime=_regimes(race, starts, _turbo_left_s(path, race.state_time_ms)),
+        road,
+        regime=_regimes(race, starts, turbo_s),
         controls=race.controls[ahead],
         rows=race.state[starts],
         along_m=along_m[starts],
         steer=race.controls[before][:, :, 0],
-        turbo_s=_turbo_left_s(path, race.state_time_ms)[starts],
+        turbo_s=turbo_s[starts],
         shift_s=_shift_left_s(race)[starts],
         moved_m=centres_of_mass(later) - centres_of_mass(race.state[starts].astype(np.float64))[:, None],
         velocity=later[:, :, CAR["velocity"]],
@@ -141,8 +143,7 @@ def _of_race(track: Track, race: Race, path: DrivenPath, index: int) -> Windows:
 
 def every_second(windows: Windows) -> Windows:
     """Returns half of the windows, which take half of the time to fit."""
-    whole = {"track", "road"}
-    return replace(windows, **{n: getattr(windows, n)[::2] for n in Windows.__dataclass_fields__ if n not in whole})
+    return replace(windows, **{name: getattr(windows, name)[::2] for name in OF_EACH_WINDOW})
 
 
 def _at_horizons(race: Race, starts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -179,9 +180,6 @@ def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.flo
         "grip": np.ones(len(starts), bool),
     }
     return np.argmax([of[name] for name in REGIMES], axis=0)
-
-
-GROUNDS = {"grass": GRASS_IDS, "dirt": DIRT_IDS}
 
 
 def _turbo_left_s(path: DrivenPath, time_ms: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
 """Writing Gbx files: the counterpart of `stream` and `container`, and a race as a `.Replay.Gbx` of Forever.
 
-A replay holds the chunks that Forever writes, in its order; its body is compressed, as validators demand. What
-the format keeps of a race: positions as they are; rotations to 0.00005 rad of angle and 0.0001 rad of axis; velocities
-to 0.05 % of their size and 0.013 rad of heading, 0.007 rad of pitch; forward speed to 0.09 m/s, engine speed to
-0.23 rpm; dampers to 8 mm; keys exactly, analog steering to 1/65536.
+A replay holds the chunks that Forever writes, in its order; its body is compressed, as validators demand. What the
+format keeps of a race: positions as they are; rotations to 0.00005 rad of angle and 0.0001 rad of axis; velocities to
+0.05 % of their size and 0.013 rad of heading, 0.007 rad of pitch; forward speed to 0.09 m/s, sideways speed to 0.02,
+engine speed to 0.23 rpm; dampers to 8 mm; keys exactly, analog steering to 1/65536.
 
 Dimensions: T ticks of 10 ms, S states of the car.
 """
@@ -237,8 +237,8 @@ def _samples(
     rows["angle"] = np.rint(angle / 2 / np.pi * 65535)
     rows["heading"], rows["pitch"] = np.rint(heading / np.pi * 32767), np.rint(pitch / (np.pi / 2) * 32767)
     rows["velocity"], rows["spin"] = _packed(car[:, CAR["velocity"]]), _packed(car[:, CAR["angular_velocity"]])
-    forward_mps = (rotation[:, :, 2] * car[:, CAR["velocity"]]).sum(axis=1)
-    speeds = (forward_mps + 1000) / 11000, np.full(len(rows), 0.5), car[:, CAR["rpm"]][:, 0] / 30000
+    side_mps, _, forward_mps = np.einsum("sij,si->js", rotation, car[:, CAR["velocity"]])
+    speeds = (forward_mps + 1000) / 11000, (side_mps + 1000) / 2000, car[:, CAR["rpm"]][:, 0] / 30000
     rows["speeds"] = np.stack([_steps(speed, 65535) for speed in speeds], axis=1)
     tick = np.clip(time_ms // TICK_MS - 1, 0, len(controls) - 1)  # the state shows the tick before it
     felt = np.where((time_ms > 0)[:, None], controls[tick], 0)

@@ -104,6 +104,11 @@ def path_from_rows(
     ids = rows[:, CAR["material"]].astype(np.int64)
     alike = ((ids[:, :, None] == ids[:, None, :]) & contact[:, None, :]).sum(axis=2) * contact
     most = np.take_along_axis(ids, alike.argmax(axis=1)[:, None], axis=1)[:, 0]
+    pads_ms = None
+    is_on_pad = bool((np.isin(ids, TURBO_IDS) & contact).any())
+    # Replays of other programs, ours among them, have no turbo where wheels are on pads.
+    if turbo is not None and not np.isnan(turbo).any() and (turbo.any() or not is_on_pad):
+        pads_ms = pad_times(time_ms, turbo)
     is_finished = len(checkpoint_times_ms) > 0 and checkpoint_times_ms[-1] is not None
     return DrivenPath(
         time_ms=time_ms,
@@ -112,7 +117,7 @@ def path_from_rows(
         up=rotation[:, :, 1],
         checkpoint_times_ms=tuple(time for time in checkpoint_times_ms if time is not None) if is_finished else (),
         material=np.where(contact.any(axis=1), most, NOT_ON_GROUND),
-        pads_ms=None if turbo is None or np.isnan(turbo).any() else pad_times(time_ms, turbo),
+        pads_ms=pads_ms,
     )
 
 
@@ -203,8 +208,8 @@ def make_dense(path: DrivenPath) -> DensePath:
     left = np.cross(up, np.gradient(position, axis=0))
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
     point = position - CAR_HEIGHT_M * up
-    begin = np.flatnonzero(times >= path.time_ms[0] + STANDS_MS)
-    if len(begin) and path.time_ms[0] == 0:
+    begin = np.flatnonzero(times >= STANDS_MS)
+    if len(begin) and path.time_ms[0] == 0:  # as long as the car falls, the ground is as high as where it stands
         fallen = point[: begin[0]] - point[begin[0]]
         point[: begin[0]] -= (fallen @ up[begin[0]])[:, None] * up[begin[0]]
     material, has_roll = _ground(path, times)

@@ -248,7 +248,7 @@ def test_recordings_that_cannot_be_fitted_to_say_why(corpus: Path, tmp_path: Pat
     refused = dict(material.refused)
     assert refused.keys() == reasons.keys()
     assert all(reason in refused[name] for name, reason in reasons.items())
-    left = material.windows(without=material.maps[0])
+    left = material.fitted(without=material.maps[0])
     assert [part.track.uid for part in left] == [material.maps[1].track.uid]
 
 
@@ -266,7 +266,7 @@ def test_real_recordings_agree(corpus: Path, physics: PhysicsParams) -> None:
     """The shipped physics, on recordings that they were not fitted to: the claim of docs/calibration/report.md."""
     material = gather(corpus, 0.34, lambda: None)
     assert sum(drive.is_held_out for drive in material.drives) == 3
-    held = material.windows(held_out=True)
+    held = material.held_out
     ours = np.concatenate([errors([(part, physics)]).position_m for part in held])
     constant = np.concatenate([errors([(part, None)]).position_m for part in held])
     assert (np.nanmedian(ours, axis=0)[1:] < 0.1 * np.nanmedian(constant, axis=0)[1:]).all()

@@ -189,6 +189,11 @@ def test_turbo_tells_when_a_car_was_on_the_pad() -> None:
     first, second = pad_times(time_ms, twice)
     assert first == (pytest.approx(231, abs=3), pytest.approx(1012, abs=15))
     assert second == (pytest.approx(1150, abs=3), pytest.approx(1500, abs=10))
+    rows = np.zeros((40, NUM_CAR_FIELDS), np.float32)
+    rows[:, CAR["rotation"]], rows[:, CAR["has_contact"]] = np.eye(3).ravel(), 1.0
+    for material, told in ((16, ()), (7, None)):  # a replay of another program: on a pad, and no turbo
+        rows[:, CAR["material"]] = material
+        assert path_from_rows(100 * np.arange(40), rows, (3900,), np.zeros(40, np.float32)).pads_ms == told
     path = drive(straight, end_s=8.0)
     material = np.where((path.time_ms > 3000) & (path.time_ms < 4000), 7, 16)
     track = track_from_paths("", "", [replace(path, material=material, pads_ms=((3042.0, 3987.0),))])
