@@ -21,7 +21,7 @@ from rulka.simulator.params import PhysicsParams
 PRIORS: dict[str, Any] = {
     "sliding_push_mps2": 8.0,
     "locked_brake_mps2": 15.0,
-    "locked_grip": 0.5,
+    "locked_grip": 0.3,
     "turn_rate_rps": ((0.0, 0.01), (10.0, 0.95), (25.0, 1.1), (45.0, 1.1), (70.0, 1.1), (100.0, 1.1), (150.0, 1.1)),
     "yaw_per_s": 6.0,
     "steer_per_s": 20.0,
@@ -29,11 +29,12 @@ PRIORS: dict[str, Any] = {
     "steer_radius_s": 0.85,
     "stiffness_per_s": 20.0,
     "side_grip_mps2": ((0.0, 250.0), (28.0, 250.0), (80.0, 250.0), (139.0, 250.0)),
-    "sliding_grip": 0.35,
+    "slide_grip_mps2": ((28.0, 110.0), (139.0, 80.0)),
     "excess_grip": 0.018,
     "axle_m": 1.2,
     "scrub": 0.01,
     "dirt_grip": 0.5,
+    "dirt_slide": 0.35,
     "dirt_push": 1.0,
     "slope_loss": 0.1,
     "rolling": 0.02,
@@ -50,7 +51,8 @@ FIT_HORIZONS_MS = HORIZONS_MS[:3]
 POSITION_SCALE_M, VELOCITY_SCALE_MPS, YAW_SCALE_RPS = (0.06, 0.2, 0.8), (1.0, 2.0, 4.0), (0.06, 0.12, 0.24)
 """A residual of 1 at each horizon."""
 STEP = 0.02
-"""Relative step of the numerical derivatives; smaller ones see the ticks at which a car begins to slide."""
+"""Step of the numerical derivatives, a share of each number; smaller ones see the ticks at which a car begins to
+slide."""
 MAX_CHANGE = 3.0
 """No number may become larger or smaller by more than this factor."""
 PRIOR = 0.5
@@ -89,14 +91,16 @@ def fit(
         on_step: called after every simulation of all windows.
     """
     physics = PhysicsParams.model_validate(physics.model_dump() | PRIORS)
-    start = to_vector(physics)
+    prior = to_vector(physics)
 
-    def residuals(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    # The solver's steps are relative to what it varies, so that must not be near 0: 1 is no change of the logarithm.
+    def residuals(change: NDArray[np.float64]) -> NDArray[np.float64]:
         on_step()
-        tried = to_physics(physics, vector)
+        tried = to_physics(physics, prior + change - 1.0)
         parts = [window_residuals(part, tried) for part in windows]
-        return np.concatenate([*parts, (vector - start) / PRIOR])
+        return np.concatenate([*parts, (change - 1.0) / PRIOR])
 
+    start = np.ones_like(prior)
     first = residuals(start)
     limit = np.log(MAX_CHANGE)
     found = least_squares(
@@ -109,7 +113,7 @@ def fit(
         max_nfev=max_evaluations,
     )
     before = float(np.sum(np.sqrt(1.0 + first**2) - 1.0))
-    fitted = to_physics(physics, found.x)
+    fitted = to_physics(physics, prior + found.x - 1.0)
     return FitResult(fitted, (before, float(found.cost)), sum(map(len, windows)), int(found.nfev))
 
 

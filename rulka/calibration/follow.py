@@ -1,9 +1,11 @@
 """Whole recorded races in the simulator: the recorded inputs, corrected within bounds towards the recorded path.
 
-At every tick the car gets the inputs that were recorded at its place on the track. Where it is beside the recorded
-path, points elsewhere or has another speed, steering and pedals are corrected, by no more than `MOST_STEER` and a
-pedal. How much correction a race needs says how far the simulator is from the game over minutes, where an error in the
-open loop says how far it is over seconds.
+Ten times a second the car looks a second and a half ahead: it tries plans in the simulator, each of them the inputs
+that were recorded from its place on, with corrections, and takes the one that stays nearest to where the recorded car
+was (model predictive control with random shooting). Steering is corrected by no more than `MOST_STEER`. How much
+correction a race needs says how far the simulator is from the game over minutes, where an error in the open loop says
+how far it is over seconds.
+Dimensions: P plans, T ticks, H ticks of a plan.
 """
 
 from __future__ import annotations
@@ -20,17 +22,29 @@ from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
-from rulka.simulator.driver import SPEEDS, full_lock_radius
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
 MOST_STEER = 0.5
 """Steering is corrected by at most half of full lock."""
-RETURN_PER_S, TURN_PER_S = 2.0, 1.5
-"""How fast a car beside its path is steered back to it, and turned as the recorded one was."""
-EASE_MPS, FULL_MPS = 0.5, 3.0
-"""Pedals are corrected from the first difference of speed on, and wholly where it is larger by the second."""
+PEDALS = np.array([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)], np.float32)
+"""Gas and brake that may take the place of the recorded ones."""
+NUM_PLANS = 160
+DECISION = 10
+"""A plan is followed for so many ticks, then there is a new one."""
+PART = np.digitize(np.arange(150), (20, 60))
+"""[H] part of a plan in each of its ticks; a correction is the same throughout a part."""
+LOOKS = (10, 20, 35, 50, 75, 100, 150)
+"""Ticks at which simulated and recorded car are compared."""
+SPREADS = (0.05, 0.15, 0.4)
+"""Corrections that are tried have one of these standard deviations."""
+EFFORT = 0.05
+"""Full lock of correction, or pedals that are not the recorded ones, cost as much as so many square metres."""
+CATCH_UP = 0.05
+"""A car that is late follows the recorded one at a speed higher by at most this share."""
+LOST = 1000.0
+"""Cost of a plan that leaves the track."""
 NOTICED = 0.02
 """Smaller corrections are not counted."""
 MOST_TIME = 1.2
@@ -68,72 +82,82 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
         race: finished, with inputs.
         physics: of the simulated car.
     """
-    recorded_ms = int(race.race_time_ms or 0)
-    ticks = np.arange(race.num_ticks)
-    rows = interpolate_rows(race.state_time_ms, race.state, ticks * TICK_MS).astype(np.float64)
-    _, along_m, lateral_m = progress_along(track, centres_of_mass(rows))
+    num_ticks, last = race.num_ticks, race.num_ticks - 1
+    rows = interpolate_rows(race.state_time_ms, race.state, np.arange(num_ticks) * TICK_MS).astype(np.float64)
+    position, velocity = centres_of_mass(rows), rows[:, CAR["velocity"]]
+    _, along_m, lateral_m = progress_along(track, position)
     along_m = np.maximum.accumulate(along_m)
-    forward = rows[:, CAR["rotation"]].reshape(-1, 3, 3)[:, :, 2]
-    velocity = rows[:, CAR["velocity"]]
-    radii = full_lock_radius(physics)
+    after = np.arange(1, 2 * LOOKS[-1] + 1)[:, None]  # past the finish both cars go straight on
+    position = np.concatenate([position, position[last] + velocity[last] * after * TICK_MS / 1000.0])
+    controls = np.concatenate([race.controls, np.repeat(race.controls[last:], len(after), axis=0)])
 
     road, c, tables = road_array(track), constant_array(physics, TICK_MS / 1000.0), table_array(physics)
     gate_m = np.ascontiguousarray(track.gate_m, np.float64)
-    zero = np.zeros(1)
+    zero, scratch, rng = np.zeros(1), np.zeros((2, columns.NUM_SCRATCH)), np.random.default_rng(0)
     state = place_on_road(road, c, gate_m, zero, lateral_m[:1], zero, zero)
-    scratch, inputs, car = np.zeros((2, columns.NUM_SCRATCH)), np.zeros((1, 1, 3), np.float32), state[0]
-    corrections = []
-    for _ in range(int(MOST_TIME * race.num_ticks)):
-        here = min(int(np.searchsorted(along_m, car[columns.ALONG], side="right")), race.num_ticks) - 1
-        recorded = race.controls[here]
-        left = road[int(car[columns.ZONE]), columns.LEFT : columns.LEFT + 3]
-        steer, pedals = _corrected(car, recorded, (lateral_m[here], forward[here], velocity[here]), left, radii)
-        corrections.append((abs(steer - recorded[0]), np.abs(pedals - recorded[1:]).max()))
-        inputs[0, 0] = steer, *pedals
-        kernels.drive_inputs(state, inputs, road, gate_m, c, tables, scratch)
+    steer, pedals = np.zeros(PART[-1] + 1), np.zeros(PART[-1] + 1, np.int64)
+    car, corrections = state[0], []
+    for tick in range(0, int(MOST_TIME * num_ticks), DECISION):
+        here = min(max(int(np.searchsorted(along_m, car[columns.ALONG], side="right")) - 1, 0), last)
+        speed = max(float(np.linalg.norm(velocity[here])), 1.0)
+        exact = here + min(max((car[columns.ALONG] - along_m[here]) / (speed * TICK_MS / 1000.0), 0.0), 1.0)
+        recorded = controls[here : here + len(PART)]
+        steers, pedal_sets = _draw_plans(rng, steer, pedals)
+        inputs = _inputs_of(recorded, steers, pedal_sets)
+
+        cars, cost, done = np.repeat(state, NUM_PLANS, axis=0), np.zeros(NUM_PLANS), 0
+        for look in LOOKS:
+            kernels.drive_inputs(cars, inputs[done:look], road, gate_m, c, tables, scratch)
+            done = look
+            at = exact + look + min(max(tick - here, 0), CATCH_UP * look)
+            target = position[int(at)] + (at - int(at)) * (position[int(at) + 1] - position[int(at)])
+            away = ((cars[:, columns.X : columns.X + 3] - target) ** 2).sum(axis=1)
+            cost += np.where(cars[:, columns.FINISHED] > 0.0, 0.0, away) / len(LOOKS)
+        cost += LOST * (cars[:, columns.OFF_TRACK] > 0.0)
+        cost += EFFORT * (np.abs(steers).mean(axis=1) + 0.5 * (pedal_sets > 0).mean(axis=1))
+        best = int(cost.argmin())
+        steer, pedals = steers[best], pedal_sets[best]
+        chosen = np.ascontiguousarray(inputs[:DECISION, best : best + 1])
+        corrections.append(np.abs(chosen[:, 0] - recorded[:DECISION]))
+        kernels.drive_inputs(state, chosen, road, gate_m, c, tables, scratch)
         if car[columns.FINISHED] or car[columns.OFF_TRACK]:
             break
-    steered, pressed = np.array(corrections).T
-    is_steered = steered > NOTICED
+    corrected = np.concatenate(corrections)
+    is_steered = corrected[:, 0] > NOTICED
     return Followed(
-        recorded_ms=recorded_ms,
+        recorded_ms=int(race.race_time_ms or 0),
         time_ms=int(car[-1]) if car[columns.FINISHED] else None,
         along_m=float(car[columns.ALONG]),
         length_m=track.length_m,
         steered=float(is_steered.mean()),
-        steer=float(steered[is_steered].mean()) if is_steered.any() else 0.0,
-        pedals=float((pressed > NOTICED).mean()),
+        steer=float(corrected[is_steered, 0].mean()) if is_steered.any() else 0.0,
+        pedals=float((corrected[:, 1:] > NOTICED).any(axis=1).mean()),
     )
 
 
-def _corrected(
-    car: NDArray[np.float64],
-    recorded: NDArray[np.float32],
-    place: tuple[float, NDArray[np.float64], NDArray[np.float64]],
-    left: NDArray[np.float64],
-    radii: NDArray[np.float64],
-) -> tuple[float, NDArray[np.float64]]:
-    """Returns steering and pedals [gas, brake] of a car.
+def _draw_plans(
+    rng: np.random.Generator, steer: NDArray[np.float64], pedals: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns [P, parts] corrections of the steering and pedals, 0 for the recorded ones, of plans to try.
 
-    Args:
-        car: its state.
-        recorded: inputs at its place on the track.
-        place: metres left of the line, forward axis and velocity of the recorded car there.
-        left: axis of the road there.
-        radii: of `full_lock_radius`.
+    The first changes nothing, the second is the last plan; half of the others are near it.
     """
-    lateral_m, forward, velocity = place
-    own, up = car[columns.VX : columns.VX + 3], car[columns.UX : columns.UX + 3]
-    speed = max(float(np.linalg.norm(own)), 5.0)
-    beside_m = lateral_m - car[columns.LATERAL]
-    drift_mps = float((velocity - own) @ left)
-    turned = float(np.cross(car[columns.FX : columns.FX + 3], forward) @ up)  # the recorded car pointed further left
-    yaw = (RETURN_PER_S**2 * beside_m + 2.0 * RETURN_PER_S * drift_mps) / speed + TURN_PER_S * turned
-    able = speed / np.interp(speed, SPEEDS, radii)
-    steer = float(np.clip(recorded[0] - np.clip(yaw / able, -MOST_STEER, MOST_STEER), -1.0, 1.0))
-    faster = float(np.linalg.norm(own) - np.linalg.norm(velocity))
-    share = min(max(abs(faster) - EASE_MPS, 0.0) / FULL_MPS, 1.0)
-    gas, brake = recorded[1:].astype(np.float64)
-    gas += share * ((0.0 if faster > 0.0 else 1.0) - gas)
-    brake *= 1.0 if faster > 0.0 else 1.0 - share
-    return steer, np.array([gas, brake])
+    size = (NUM_PLANS, len(steer))
+    is_near = np.arange(NUM_PLANS)[:, None] % 2 == 1
+    spread = rng.choice(SPREADS, (NUM_PLANS, 1)) * (np.arange(NUM_PLANS)[:, None] > 1)
+    steers = np.clip(rng.standard_normal(size) * spread + is_near * steer, -MOST_STEER, MOST_STEER)
+    drawn = np.maximum(rng.integers(-2, len(PEDALS) + 1, size), 0)  # the recorded ones half of the time
+    pedal_sets = np.where(is_near & (rng.random(size) < 0.7), pedals, drawn)
+    pedal_sets[0], pedal_sets[1] = 0, pedals
+    return steers, pedal_sets
+
+
+def _inputs_of(
+    recorded: NDArray[np.float32], steers: NDArray[np.float64], pedal_sets: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Returns [H, P, 3] inputs of plans whose corrections are those of `_draw_plans`."""
+    inputs = np.repeat(recorded[:, None], len(steers), axis=1)
+    inputs[:, :, 0] = np.clip(inputs[:, :, 0] + steers.T[PART], -1.0, 1.0)
+    chosen = pedal_sets.T[PART]
+    inputs[:, :, 1:] = np.where(chosen[:, :, None] > 0, PEDALS[np.maximum(chosen - 1, 0)], inputs[:, :, 1:])
+    return inputs

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rulka.calibration.windows import Windows, cut_windows
-from rulka.datasets.from_recordings import find_recordings, map_name, path_of_ghost, race_of_ghost
+from rulka.datasets.from_recordings import (
+    blocks_of,
+    embedded_map,
+    find_recordings,
+    map_name,
+    path_of_ghost,
+    race_of_ghost,
+)
 from rulka.datasets.races import Race
 from rulka.datasets.split import place, split_races
 from rulka.errors import UserError
@@ -16,6 +23,7 @@ from rulka.folders import utf8_path
 from rulka.observation import CAR
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
+from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, track_from_paths
 from rulka.tracks.track import Track, TrackError
 
@@ -38,6 +46,7 @@ class Drive:
         race: what was driven.
         path: of it, with the times of its turbo pads.
         map_name: for people.
+        blocks: of the map.
         sha256: of the file.
         is_held_out: it is used for the report only.
     """
@@ -45,6 +54,7 @@ class Drive:
     race: Race
     path: DrivenPath
     map_name: str
+    blocks: tuple[MapBlock, ...]
     sha256: str
     is_held_out: bool = False
 
@@ -125,7 +135,7 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
         held_out = _held_out(uid, list(same_map), holdout)
         drives = [replace(drive, is_held_out=name in held_out) for name, drive in same_map.items()]
         try:
-            track = track_from_paths(uid, drives[0].map_name, [drive.path for drive in drives])
+            track = track_from_paths(uid, drives[0].map_name, [drive.path for drive in drives], drives[0].blocks)
         except TrackError as error:
             refused += [(drive.race.file, str(error)) for drive in drives]
         else:
@@ -159,7 +169,8 @@ def _read(path: Path, name: str) -> Drive:
     if not race.state[:, CAR["has_contact"]].any():
         message = "its wheels never touch the ground"
         raise CalibrationError(message)
-    return Drive(race, driven, map_name(recording), hashlib.sha256(path.read_bytes()).hexdigest())
+    blocks = blocks_of(embedded_map(recording))
+    return Drive(race, driven, map_name(recording), blocks, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _is_simulated_car(ghost: Ghost) -> bool:

@@ -31,9 +31,10 @@ from rulka.observation import CAR
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
-from rulka.recordings.model import Ghost, Recording, RecordingHeader
+from rulka.recordings.model import Ghost, MapInfo, Recording
 from rulka.recordings.reader import parse_map, read_recording
 from rulka.recordings.times import check_times
+from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
 from rulka.tracks.track import Track, TrackError, are_medals
 
@@ -92,13 +93,14 @@ class NoUsableRecordingError(UserError):
 
 @dataclass(frozen=True)
 class _Usable:
-    """A race that can be learned from, its path, which ghost of its file it is, what its map says, whether it jumps."""
+    """A race that can be learned from, its path, which ghost of its file it is, what its map says, if it jumps."""
 
     race: Race
     path: DrivenPath
     ghost: str
     map_name: str
     medals_ms: tuple[int, ...]
+    blocks: tuple[MapBlock, ...]
     has_respawns: bool
 
     def refused(self, error: UserError) -> QuarantinedFile:
@@ -265,10 +267,11 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     if jump is not None and not select.with_respawns:
         message = f"its path makes no track: {jump}, though no respawn is counted"
         raise UnusablePathError(message, hint="Use another recording, or set races.select.with_respawns to true.")
-    header = map_header(recording) if map_uid == recording.map_uid else None
-    medals = header.medals_ms[::-1] if header else ()
-    title, medals_ms = (header and plain_text(header.map_name)) or map_uid, medals if are_medals(medals) else ()
-    return _Usable(race, driven, which, title, medals_ms, has_respawns=bool(ghost.respawns) or jump is not None)
+    found = embedded_map(recording) if map_uid == recording.map_uid else None
+    medals = found.header.medals_ms[::-1] if found else ()
+    title, medals_ms = (found and plain_text(found.header.map_name)) or map_uid, medals if are_medals(medals) else ()
+    has_respawns = bool(ghost.respawns) or jump is not None
+    return _Usable(race, driven, which, title, medals_ms, blocks_of(found), has_respawns)
 
 
 def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
@@ -297,18 +300,23 @@ def path_of_ghost(ghost: Ghost, race: Race) -> DrivenPath:
     return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms, turbo)
 
 
-def map_header(recording: Recording) -> RecordingHeader | None:
-    """Returns what the embedded map says of itself, or None where there is no map or it cannot be read."""
+def embedded_map(recording: Recording) -> MapInfo | None:
+    """Returns the map in a recording, or None where there is none or it cannot be read."""
     try:
-        return parse_map(recording.map_data).header
+        return parse_map(recording.map_data)
     except RecordingError:
         return None
 
 
+def blocks_of(found: MapInfo | None) -> tuple[MapBlock, ...]:
+    """Returns the blocks of a map for `track_from_paths`; none where the map is not known."""
+    return () if found is None else tuple(MapBlock(block.name, block.position_m) for block in found.blocks)
+
+
 def map_name(recording: Recording) -> str:
     """Returns the name of the embedded map, or its UID where that is not known."""
-    header = map_header(recording)
-    return (header and plain_text(header.map_name)) or recording.map_uid
+    found = embedded_map(recording)
+    return (found and plain_text(found.header.map_name)) or recording.map_uid
 
 
 def plain_text(name: str) -> str:
@@ -377,7 +385,7 @@ def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, 
 
 def _track_or_error(uid: str, chosen: Sequence[_Usable]) -> Track | TrackError:
     try:
-        track = track_from_paths(uid, chosen[0].map_name, [found.path for found in chosen])
+        track = track_from_paths(uid, chosen[0].map_name, [found.path for found in chosen], chosen[0].blocks)
         return replace(track, medals_ms=next((found.medals_ms for found in chosen if found.medals_ms), ()))
     except TrackError as error:
         return error

@@ -32,18 +32,19 @@ CENTRE, TANGENT, LEFT, NORMAL, HALF_WIDTH, MATERIAL, EDGE, NUM_ROAD = 0, 3, 6, 9
 
 # Places in the array of constants.
 TICK_S, TICK_MS, SPACING_M, GRAVITY, PER_GRAVITY, AIR_GRAVITY, AIR_DRAG, CENTRE_UP, CENTRE_AHEAD, RIDE_M = range(10)
-STIFFNESS, SLIDING_GRIP, EXCESS_GRIP, LOCKED_GRIP, LEAST_LOAD, AXLE_M, YAW_PER_S, STEER_STEP = range(10, 18)
-STEER_RADIUS, STEER_RADIUS_PER_SPEED, SCRUB, SLOPE_LOSS, ENGINE_BRAKE, ENGINE_BRAKE_PER_SPEED = range(18, 24)
-BRAKE, LOCK_SPEED, LOCKED_BRAKE, REVERSE_PUSH, REVERSE_TOP, SLIDING_PUSH, ROLLING = range(24, 31)
-SHIFT_TIME_S, SHIFT_S_PER_RPM, IDLE_RPM, MAX_RPM = range(31, 35)
-TURBO_FACTOR, TURBO_LASTS_S, ALIGN_PER_S, AIR_SPIN_LOSS, SPRING, DAMPING, REST_M, MAX_M = range(35, 43)
-OFF_ROAD_M, FALL_M, CRASH_COSINE, WALL_BOUNCE, WALL_RUB = range(43, 48)
-GEAR_UP, GEAR_DOWN, GEAR_RPM, PUSHES, PUSH_EDGES, NUM_CONSTANTS = 48, 52, 56, 61, 65, 68
+STIFFNESS, EXCESS_GRIP, LOCKED_GRIP, LEAST_LOAD, AXLE_M, YAW_PER_S, STEER_STEP = range(10, 17)
+STEER_RADIUS, STEER_RADIUS_PER_SPEED, SCRUB, SLOPE_LOSS, ENGINE_BRAKE, ENGINE_BRAKE_PER_SPEED = range(17, 23)
+BRAKE, LOCK_SPEED, LOCKED_BRAKE, REVERSE_PUSH, REVERSE_TOP, SLIDING_PUSH, ROLLING = range(23, 30)
+SHIFT_TIME_S, SHIFT_S_PER_RPM, IDLE_RPM, MAX_RPM = range(30, 34)
+TURBO_FACTOR, TURBO_LASTS_S, ALIGN_PER_S, SPRING, DAMPING, REST_M, MAX_M = range(34, 41)
+AIR_SPIN_LOSS, AIR_ROLL_LOSS, AIR_COUNTER_LOSS = range(41, 44)
+OFF_ROAD_M, FALL_M, CRASH_COSINE, WALL_BOUNCE, WALL_RUB = range(44, 49)
+GEAR_UP, GEAR_DOWN, GEAR_RPM, PUSHES, PUSH_EDGES, NUM_CONSTANTS = 49, 53, 57, 62, 66, 69
 NUM_GEARS = 5
 
 # Rows of the tables: curves by speed in whole m/s, then properties of surfaces by material id.
-SIDE_GRIP, TURN_RATE = 0, 1
-SURFACE_GRIP, SURFACE_PUSH, SURFACE_TURBO, NUM_TABLES = 2, 3, 4, 5
+SIDE_GRIP, SLIDE_GRIP, TURN_RATE = range(3)
+SURFACE_GRIP, SURFACE_SLIDE, SURFACE_PUSH, SURFACE_TURBO, NUM_TABLES = 3, 4, 5, 6, 7
 
 # What is under a car, found afresh after every move.
 G_NORMAL, G_LEFT, G_HALF_WIDTH, G_MATERIAL, G_EDGE = 0, 3, 6, 7, 8
@@ -240,11 +241,12 @@ def turn_body(car: Array, step_s: float, c: Array, ground: Array, motion: Array)
 
 
 @inlined_kernel
-def fly(car: Array, step_s: float, c: Array) -> None:
-    """Lets a car without contact fall and turn on as it left the road."""
+def fly(car: Array, brake: float, step_s: float, c: Array) -> None:
+    """Lets a car without contact fall and turn on as it left the road.
+
+    Steering the way it turns keeps its yaw rate, steering against it takes it away sooner; the brake stops pitching.
+    """
     car[CONTACT], car[LOAD], car[PUSH], car[PULL] = 0.0, 0.0, 0.0, 0.0
-    for wheel in range(4):
-        car[SLIDES + wheel] = 0.0
     car[SHIFT_S] = max(car[SHIFT_S] - step_s, 0.0)
     car[TURBO] = max(car[TURBO] - step_s, 0.0)
     kept = 1.0 - c[AIR_DRAG] * step_s
@@ -263,8 +265,11 @@ def fly(car: Array, step_s: float, c: Array) -> None:
         uy + pitch * fy - roll * ly,
         uz + pitch * fz - roll * lz,
     )
-    for rate in range(YAW, ROLL + 1):
-        car[rate] *= 1.0 - c[AIR_SPIN_LOSS] * step_s
+    with_it = -car[STEER] if car[YAW] > 0.0 else car[STEER]
+    yaw_loss = c[AIR_SPIN_LOSS] * (1.0 - abs(with_it)) + (c[AIR_COUNTER_LOSS] * -with_it if with_it < 0.0 else 0.0)
+    car[YAW] *= 1.0 - yaw_loss * step_s
+    car[PITCH] *= 0.0 if brake > 0.0 else 1.0 - c[AIR_SPIN_LOSS] * step_s
+    car[ROLL] *= 1.0 - c[AIR_ROLL_LOSS] * step_s
 
 
 @inlined_kernel
@@ -295,14 +300,13 @@ def roll_on_road(
     car[LOAD] = max(c[SPRING] * (c[REST_M] - car[HEIGHT]) - c[DAMPING] * motion[AWAY], 0.0)
     motion[AWAY] += (car[LOAD] - c[GRAVITY] * ground[1]) * step_s
     left, right = wheel_material(car, WHEEL_SIDE_M, ground), wheel_material(car, -WHEEL_SIDE_M, ground)
-    push, resist = engine(car, motion[AHEAD], gas, brake, step_s, c)
+    is_locked = brake > 0.0 and abs(motion[AHEAD]) > c[LOCK_SPEED]
+    push, resist = engine(car, motion[AHEAD], gas, brake, is_locked, step_s, c)
     on_pad = max(tables[SURFACE_TURBO, left], tables[SURFACE_TURBO, right])
     car[TURBO] = max(car[TURBO] - step_s, on_pad * c[TURBO_LASTS_S])
     steady = 1.0 - c[SLOPE_LOSS] * (1.0 - ground[1])
     push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right]) * steady
-    is_locked = brake > 0.0 and abs(motion[AHEAD]) > c[LOCK_SPEED]
-    grip = at_speed(tables[SIDE_GRIP], motion[AHEAD]) * car[FRICTION] * steady
-    slowed = hold(car, is_locked, grip * tables[SURFACE_GRIP, left], grip * tables[SURFACE_GRIP, right], c, motion)
+    slowed = hold(car, is_locked, steady, left, right, c, tables, motion)
     push_forward(car, push, resist + slowed, step_s, c, motion)
     motion[ASIDE] += (car[PULL] - c[GRAVITY] * motion[SIDE + 1]) * step_s
     wanted = -car[STEER] * at_speed(tables[TURN_RATE], motion[AHEAD])
@@ -338,7 +342,9 @@ def at_speed(curve: Array, speed: float) -> float:
 
 
 @inlined_kernel
-def engine(car: Array, ahead: float, gas: float, brake: float, step_s: float, c: Array) -> tuple[float, float]:
+def engine(
+    car: Array, ahead: float, gas: float, brake: float, is_locked: bool, step_s: float, c: Array
+) -> tuple[float, float]:
     """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface.
 
     A car that stands, or rolls back, reverses on the brake, and not faster than reverse gear goes.
@@ -367,25 +373,29 @@ def engine(car: Array, ahead: float, gas: float, brake: float, step_s: float, c:
     push = most if slides or car[SHIFT_S] <= 0.0 else 0.0
     if car[TURBO] > 0.0:
         push += most * (c[TURBO_FACTOR] - 1.0)
-    resist = brake * (c[LOCKED_BRAKE] if abs(ahead) > c[LOCK_SPEED] else c[BRAKE])
+    resist = brake * (c[LOCKED_BRAKE] if is_locked else c[BRAKE])
     if gas <= 0.0:
         resist += c[ENGINE_BRAKE] + c[ENGINE_BRAKE_PER_SPEED] * abs(ahead)
     return push, resist
 
 
 @inlined_kernel
-def hold(car: Array, is_locked: bool, left_grip: float, right_grip: float, c: Array, motion: Array) -> float:
+def hold(
+    car: Array, is_locked: bool, steady: float, left: int, right: int, c: Array, tables: Array, motion: Array
+) -> float:
     """Lets the four tyres hold the car across their direction, as far as they grip; changes `PULL` and `SLIDES`.
 
-    A tyre that is asked for more than its grip slides, and then grips less until it is asked for less than that; a
+    A tyre that is asked for more than its grip slides, and then holds less until it is asked for less than that; a
     share of what is asked beyond comes through. Front tyres slide each for itself; where a rear one does, all do.
 
     Args:
         car: one.
         is_locked: the brakes hold the wheels, so that all slide.
-        left_grip: of the four tyres together under the car's weight, if all were on the surface of the left ones, m/s2.
-        right_grip: likewise.
+        steady: share of the grip that the slope leaves.
+        left: material under the left wheels.
+        right: and under the right ones.
         c: as above.
+        tables: as above.
         motion: as above.
 
     Returns:
@@ -394,7 +404,9 @@ def hold(car: Array, is_locked: bool, left_grip: float, right_grip: float, c: Ar
     ahead, aside, turned = motion[AHEAD], motion[ASIDE], car[YAW] * c[AXLE_M]
     sine = -car[STEER] / (c[STEER_RADIUS] + c[STEER_RADIUS_PER_SPEED] * abs(ahead))
     cosine = math.sqrt(1.0 - sine * sine)
-    grip = 0.25 * min(max(car[LOAD] * c[PER_GRAVITY], c[LEAST_LOAD]), 1.0) * (c[LOCKED_GRIP] if is_locked else 1.0)
+    share = 0.25 * min(max(car[LOAD] * c[PER_GRAVITY], c[LEAST_LOAD]), 1.0) * car[FRICTION] * steady
+    grip = share * at_speed(tables[SIDE_GRIP], ahead)
+    slide = share * at_speed(tables[SLIDE_GRIP], ahead) * (c[LOCKED_GRIP] if is_locked else 1.0)
     pull, back, is_lost = 0.0, 0.0, is_locked
     for wheel in range(4):
         is_front, is_left = wheel < 2, wheel in (0, 3)
@@ -402,8 +414,9 @@ def hold(car: Array, is_locked: bool, left_grip: float, right_grip: float, c: Ar
             speed = cosine * (aside + turned) - sine * (ahead - (car[YAW] if is_left else -car[YAW]) * WHEEL_SIDE_M)
         else:
             speed = aside - turned
-        most = grip * (left_grip if is_left else right_grip)
-        held = most * c[SLIDING_GRIP] if car[SLIDES + wheel] > 0.0 else most
+        material = left if is_left else right
+        slides = is_locked or car[SLIDES + wheel] > 0.0
+        held = slide * tables[SURFACE_SLIDE, material] if slides else grip * tables[SURFACE_GRIP, material]
         asked = c[STIFFNESS] * abs(speed)
         slides = asked > held
         force = held + c[EXCESS_GRIP] * (asked - held) if slides else asked
@@ -419,7 +432,8 @@ def hold(car: Array, is_locked: bool, left_grip: float, right_grip: float, c: Ar
         if wheel >= 2 or is_lost:
             car[SLIDES + wheel] = 1.0 if is_lost else 0.0
     car[PULL] = pull
-    return (back if ahead > 0.0 else -back) + (0.0 if is_lost else c[SCRUB] * abs(pull))
+    back = max(back if ahead > 0.0 else -back, 0.0)  # the yaw is not the tyres' work here, so they must not push
+    return back + (0.0 if is_lost else c[SCRUB] * abs(pull))
 
 
 @inlined_kernel
@@ -445,7 +459,7 @@ def tick(
         if car[HEIGHT] < c[REST_M] and has_ground(car, ground):
             roll_on_road(car, control[1], control[2], step_s, c, tables, ground, motion)
         else:
-            fly(car, step_s, c)
+            fly(car, control[2], step_s, c)
         find_ground(car, road, c, ground)
         meet_walls(car, c, ground)
         if has_ground(car, ground):
@@ -510,7 +524,8 @@ def describe_car(car: Array, road: Array, c: Array, row: NDArray[np.float32]) ->
 def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32]) -> None:
     """Writes what each wheel does: front left, front right, rear right, rear left.
 
-    A wheel carries its share of the load as the car squats and leans. Like the game's, one in the air is on material 0.
+    A wheel carries its share of the load as the car squats and leans. Like the game's, one in the air is on material 0
+    and slides if it did when it left the road.
     """
     zone = road[int(car[ZONE])]
     for w in range(4):
@@ -519,7 +534,7 @@ def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32])
         load = car[LOAD] - WEIGHT_SHIFT * (front * car[PUSH] + left * car[PULL])
         touches = car[CONTACT] > 0.0 and load > 0.0
         row[R_CONTACT + w] = 1.0 if touches else 0.0
-        row[R_SLIDING + w] = car[SLIDES + w] if touches else 0.0
+        row[R_SLIDING + w] = car[SLIDES + w]
         row[R_DAMPER + w] = min(max(load / c[SPRING], MIN_DAMPER_M), MAX_DAMPER_M) if touches else MIN_DAMPER_M
         material = GRASS if abs(lateral) > zone[HALF_WIDTH] else zone[MATERIAL]
         row[R_MATERIAL + w] = material if touches else 0.0

@@ -35,7 +35,6 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
         columns.CENTRE_AHEAD: CENTRE_OF_MASS_M[2],
         columns.RIDE_M: params.ride_m,
         columns.STIFFNESS: params.stiffness_per_s,
-        columns.SLIDING_GRIP: params.sliding_grip,
         columns.EXCESS_GRIP: params.excess_grip,
         columns.LEAST_LOAD: params.least_load,
         columns.AXLE_M: params.axle_m,
@@ -64,6 +63,8 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
         columns.TURBO_FACTOR: params.turbo_factor,
         columns.TURBO_LASTS_S: params.turbo_s,
         columns.AIR_SPIN_LOSS: params.air_spin_loss_per_s,
+        columns.AIR_ROLL_LOSS: params.air_roll_loss_per_s,
+        columns.AIR_COUNTER_LOSS: params.air_counter_loss_per_s,
         columns.SPRING: spring,
         columns.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
         columns.REST_M: params.rest_m,
@@ -87,13 +88,16 @@ def table_array(params: PhysicsParams) -> NDArray[np.float64]:
     tables = np.zeros((columns.NUM_TABLES, NUM_SPEEDS))
     speed = np.arange(NUM_SPEEDS)
     tables[columns.SIDE_GRIP] = np.interp(speed, *np.array(params.side_grip_mps2).T)
+    tables[columns.SLIDE_GRIP] = np.interp(speed, *np.array(params.slide_grip_mps2).T)
     tables[columns.TURN_RATE] = np.interp(speed, *np.array(params.turn_rate_rps).T)
-    tables[columns.SURFACE_GRIP], tables[columns.SURFACE_PUSH] = 1.0, 1.0
-    tables[columns.SURFACE_GRIP, DIRT_IDS], tables[columns.SURFACE_PUSH, DIRT_IDS] = params.dirt_grip, params.dirt_push
-    tables[columns.SURFACE_GRIP, GRASS_IDS], tables[columns.SURFACE_PUSH, GRASS_IDS] = (
-        params.grass_grip,
-        params.grass_push,
-    )
+    tables[columns.SURFACE_GRIP : columns.SURFACE_PUSH + 1] = 1.0
+    surfaces = {
+        columns.SURFACE_GRIP: (params.dirt_grip, params.grass_grip),
+        columns.SURFACE_SLIDE: (params.dirt_slide, params.grass_grip),
+        columns.SURFACE_PUSH: (params.dirt_push, params.grass_push),
+    }
+    for row, (dirt, grass) in surfaces.items():
+        tables[row, DIRT_IDS], tables[row, GRASS_IDS] = dirt, grass
     tables[columns.SURFACE_TURBO, TURBO_IDS] = 1.0
     return tables
 

@@ -19,6 +19,7 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
+from rulka.tracks.blocks import MapBlock, add_blocks
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
@@ -55,6 +56,10 @@ STANDS_MS = 300
 """The game lets a car fall onto the track at the start; by then it stands."""
 MIN_GATE_GAP_M = 1.0
 """Checkpoints nearer to another than this are one gate."""
+LANDING_M = 24.0
+"""The ground on which cars landed begins up to so many metres before that, at most after half of the flight."""
+SURELY_LANDED_M, SLOPE_M = 12.0, 4.0
+"""Behind a landing by so much, samples of 100 ms tell how the ground lies, over so much of it."""
 NUM_ALIGNMENTS = 2
 MIN_WEIGHT = 0.05
 """The roll counts as known where at least this share of the paths was on the ground."""
@@ -251,13 +256,14 @@ def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64
     return inside + np.maximum(times - last_ms, 0.0)[:, None] / 1000 * path.velocity[-1].astype(np.float64)
 
 
-def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath]) -> Track:
+def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: Sequence[MapBlock] = ()) -> Track:
     """Builds a track from drives on one map; those that cannot be used are left out.
 
     Args:
         uid: the map's unique name.
         name: for people.
         paths: finished drives of the same map; one is enough, more make the line a mean of them.
+        blocks: of the map, as far as they are known.
 
     Raises:
         TrackError: if not one drive can be used, with the reasons.
@@ -269,6 +275,9 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath]) -> Track:
         message = f"track {name!r} cannot be made from {len(paths)} drives: {listed}"
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)
+    has_pads = all(path.pads_ms is not None for path, reason in zip(paths, reasons, strict=True) if reason is None)
+    centre, material = add_blocks(centre, _material(aligned, len(centre)), blocks, ASPHALT, has_pads=has_pads)
+    centre, material = _with_landings(centre, material)
     zones = len(centre)
     tangent, level, upright = (axis[:zones] for axis in line_frames(_bare_track(centre).exact_zones))
     left = _left_axes(tangent, level, aligned)
@@ -278,7 +287,7 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath]) -> Track:
         centre_m=centre,
         width_m=_width(centre, left, aligned),
         bank_rad=np.arctan2((left * upright).sum(axis=1), (left * level).sum(axis=1)),  # near pi upside down
-        material=_material(aligned, zones),
+        material=material,
         edge=np.full(zones, VERGE, np.uint8),
         gate_m=_gates(aligned, (zones - 1) * ZONE_SPACING_M),
         source=f"{DRIVEN_SOURCE} of {len(aligned)} of {len(paths)} recordings",
@@ -388,6 +397,33 @@ def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
         stations = np.flatnonzero((found >= 0) & (found < NUM_MATERIALS))
         votes[stations, found[stations]] += 1
     return np.where(votes.max(axis=1) > 0, votes.argmax(axis=1), NO_GROUND).astype(np.uint8)
+
+
+def _with_landings(
+    centre: NDArray[np.float64], material: NDArray[np.uint8]
+) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """Lets the ground on which cars landed begin before that, as a car that flies lower lands sooner.
+
+    It is straight, and never above the path of the flight, from which the line sinks to it within as many metres again.
+    """
+    centre, material = centre.copy(), material.copy()
+    gaps = np.flatnonzero(np.diff(np.concatenate([[0], material == NO_GROUND, [0]]))).reshape(-1, 2)
+    for first, landed in gaps:
+        beyond, reach = landed + round(SURELY_LANDED_M / ZONE_SPACING_M), round(SLOPE_M / ZONE_SPACING_M)
+        if beyond + reach >= len(centre):
+            continue
+        rise = (centre[beyond + reach, 1] - centre[beyond, 1]) / reach
+        flown = np.arange(first + (landed - first) // 2, landed)[::-1]
+        is_below = centre[beyond, 1] - (beyond - flown) * rise < centre[flown, 1]
+        num = int(np.minimum.accumulate(is_below)[: round(2 * LANDING_M / ZONE_SPACING_M)].sum()) // 2
+        if num < 1:
+            continue
+        zones = np.arange(landed - 2 * num, beyond)
+        sinks_m = np.minimum(centre[beyond, 1] - (beyond - zones) * rise - centre[zones, 1], 0.0)
+        share = np.minimum((np.arange(len(zones)) + 1) / num, 1.0)
+        centre[zones, 1] += share * share * (3.0 - 2.0 * share) * sinks_m
+        material[landed - num : landed] = material[landed]
+    return centre, material
 
 
 def _gates(paths: list[DensePath], length_m: float) -> NDArray[np.float64]:

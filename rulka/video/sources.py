@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, action_table
 from rulka.artifacts import META_FILE
-from rulka.datasets.from_recordings import find_recordings, map_name, plain_text
+from rulka.datasets.from_recordings import blocks_of, embedded_map, find_recordings, map_name, plain_text
 from rulka.datasets.races import META_FILE as RACES_META_FILE
 from rulka.datasets.races import load_races
 from rulka.device import CPU, use_device
@@ -190,7 +190,7 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
     if not any(path.checkpoint_times_ms for path in paths):
         # Of a map that nobody finished, a path ends where its samples do.
         paths = [replace(path, checkpoint_times_ms=(int(path.time_ms[-1]),)) for path in paths]
-    track = track_from_paths(uids[0], map_name(recordings[0]), paths)
+    track = track_from_paths(uids[0], map_name(recordings[0]), paths, blocks_of(embedded_map(recordings[0])))
     races = [(_name(ghost), _recorded(ghost, *row, track)) for ghost, row in zip(ghosts, rows, strict=True)]
     return track, races
 
