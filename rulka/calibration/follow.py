@@ -30,7 +30,9 @@ MOST_STEER = 0.5
 """Steering is corrected by at most half of full lock."""
 PEDALS = np.array([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)], np.float32)
 """Gas and brake that may take the place of the recorded ones."""
-NUM_PLANS = 160
+NUM_PLANS = 96
+FINER = (1.0, 0.3)
+"""There are so many rounds of plans, each around the best so far and with corrections this much smaller."""
 DECISION = 10
 """A plan is followed for so many ticks, then there is a new one."""
 PART = np.digitize(np.arange(150), (20, 60))
@@ -102,21 +104,22 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
         speed = max(float(np.linalg.norm(velocity[here])), 1.0)
         exact = here + min(max((car[columns.ALONG] - along_m[here]) / (speed * TICK_MS / 1000.0), 0.0), 1.0)
         recorded = controls[here : here + len(PART)]
-        steers, pedal_sets = _draw_plans(rng, steer, pedals)
-        inputs = _inputs_of(recorded, steers, pedal_sets)
-
-        cars, cost, done = np.repeat(state, NUM_PLANS, axis=0), np.zeros(NUM_PLANS), 0
-        for look in LOOKS:
-            kernels.drive_inputs(cars, inputs[done:look], road, gate_m, c, tables, scratch)
-            done = look
-            at = exact + look + min(max(tick - here, 0), CATCH_UP * look)
-            target = position[int(at)] + (at - int(at)) * (position[int(at) + 1] - position[int(at)])
-            away = ((cars[:, columns.X : columns.X + 3] - target) ** 2).sum(axis=1)
-            cost += np.where(cars[:, columns.FINISHED] > 0.0, 0.0, away) / len(LOOKS)
-        cost += LOST * (cars[:, columns.OFF_TRACK] > 0.0)
-        cost += EFFORT * (np.abs(steers).mean(axis=1) + 0.5 * (pedal_sets > 0).mean(axis=1))
-        best = int(cost.argmin())
-        steer, pedals = steers[best], pedal_sets[best]
+        at = exact + np.array(LOOKS) + np.minimum(max(tick - here, 0), CATCH_UP * np.array(LOOKS))
+        share = (at - at.astype(np.int64))[:, None]
+        targets = (1.0 - share) * position[at.astype(np.int64)] + share * position[at.astype(np.int64) + 1]
+        for finer in FINER:
+            steers, pedal_sets = _draw_plans(rng, steer, pedals, finer)
+            inputs = _inputs_of(recorded, steers, pedal_sets)
+            cars, cost, done = np.repeat(state, NUM_PLANS, axis=0), np.zeros(NUM_PLANS), 0
+            for look, target in zip(LOOKS, targets, strict=True):
+                kernels.drive_inputs(cars, inputs[done:look], road, gate_m, c, tables, scratch)
+                done = look
+                away = ((cars[:, columns.X : columns.X + 3] - target) ** 2).sum(axis=1)
+                cost += np.where(cars[:, columns.FINISHED] > 0.0, 0.0, away) / len(LOOKS)
+            cost += LOST * (cars[:, columns.OFF_TRACK] > 0.0)
+            cost += EFFORT * (np.abs(steers).mean(axis=1) + 0.5 * (pedal_sets > 0).mean(axis=1))
+            best = int(cost.argmin())
+            steer, pedals = steers[best], pedal_sets[best]
         chosen = np.ascontiguousarray(inputs[:DECISION, best : best + 1])
         corrections.append(np.abs(chosen[:, 0] - recorded[:DECISION]))
         kernels.drive_inputs(state, chosen, road, gate_m, c, tables, scratch)
@@ -136,15 +139,16 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
 
 
 def _draw_plans(
-    rng: np.random.Generator, steer: NDArray[np.float64], pedals: NDArray[np.int64]
+    rng: np.random.Generator, steer: NDArray[np.float64], pedals: NDArray[np.int64], finer: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns [P, parts] corrections of the steering and pedals, 0 for the recorded ones, of plans to try.
 
-    The first changes nothing, the second is the last plan; half of the others are near it.
+    The first changes nothing, the second is the best so far; half of the others are near it, in finer rounds all.
     """
     size = (NUM_PLANS, len(steer))
-    is_near = np.arange(NUM_PLANS)[:, None] % 2 == 1
-    spread = rng.choice(SPREADS, (NUM_PLANS, 1)) * (np.arange(NUM_PLANS)[:, None] > 1)
+    number = np.arange(NUM_PLANS)[:, None]
+    is_near = (number % 2 == 1) | ((finer < 1.0) & (number > 0))
+    spread = finer * rng.choice(SPREADS, (NUM_PLANS, 1)) * (number > 1)
     steers = np.clip(rng.standard_normal(size) * spread + is_near * steer, -MOST_STEER, MOST_STEER)
     drawn = np.maximum(rng.integers(-2, len(PEDALS) + 1, size), 0)  # the recorded ones half of the time
     pedal_sets = np.where(is_near & (rng.random(size) < 0.7), pedals, drawn)
