@@ -90,6 +90,9 @@ class RandomisationParams(Section):
     """How much races differ from each other, see `rulka.envs.randomising`; 0 is not at all."""
 
     friction: float = key(0.0, "grip differs by at most this share", ge=0, lt=1)
+    physics: float = key(
+        0.0, "the physics differs by this many standard deviations of what fits to other recordings say", ge=0, le=5
+    )
     camera_m: float = key(0.0, "the camera is moved by at most this, back and up", ge=0, le=10)
     camera_deg: float = key(0.0, "and pitched by at most this", ge=0, le=45)
     light_gain: float = key(0.0, "contrast differs by at most this share", ge=0, lt=1)

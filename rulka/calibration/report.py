@@ -15,7 +15,7 @@ import numpy as np
 from jinja2 import StrictUndefined, Template
 from numpy.typing import NDArray
 
-from rulka.calibration.fit import FITTED, FitResult, to_vector
+from rulka.calibration.fit import FITTED, FitResult
 from rulka.calibration.follow import follow
 from rulka.calibration.gather import Material
 from rulka.calibration.windows import FLAT, HORIZONS_MS, REGIMES, Windows, constant_velocity, simulate
@@ -105,7 +105,6 @@ def write_report(
         for each in material.maps
         for drive in each.drives
     ]
-    vectors = np.array([to_vector(physics) for physics in folds.values()])
     numbers = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "holdout": holdout,
@@ -117,7 +116,8 @@ def write_report(
         "versions": library_versions(),
         "fit": {k: v for k, v in asdict(result).items() if k != "physics"},
         "physics": result.physics.model_dump(mode="json"),
-        "spread": [float(f"{value:.3g}") for value in vectors.std(axis=0)],
+        "folds": {uid: physics.model_dump(mode="json", include=set(FITTED)) for uid, physics in folds.items()},
+        "spread": spread(list(folds.values())),
         "horizons_ms": HORIZONS_MS,
         "errors": table(models),
         "followed": followed,
@@ -141,6 +141,16 @@ def write_report(
         (folder / NUMBERS_FILE).write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (folder / REPORT_FILE).write_text(page, encoding="utf-8")
     return numbers
+
+
+def spread(folds: Sequence[PhysicsParams]) -> dict[str, float]:
+    """Returns how far fits lie apart: the standard deviation of each number's logarithm, of a curve that of its mean."""
+    found = {}
+    for name in FITTED:
+        values = np.array([getattr(physics, name) for physics in folds], np.float64)
+        logarithms = np.log(values if values.ndim == 1 else values[:, :, 1])
+        found[name] = round(float(logarithms.reshape(len(folds), -1).mean(axis=1).std()), 3)
+    return found
 
 
 def is_followed(race: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import ArrayLike, NDArray
 
-from rulka.envs.randomising import NUM_DRAWS, Randomiser
+from rulka.envs.randomising import NUM_DRAWS, Randomiser, physics_variants
 from rulka.envs.scoring import Scores
 from rulka.envs.settings import SettingsError
 from rulka.envs.starts import EarlierStates, EqualStarts
@@ -132,7 +132,8 @@ class RaceBatch(RacingCars):
     def __init__(self, track: Track, settings: RaceSettings, num_cars: int) -> None:
         self.track, self.settings, self.num_cars = track, settings, num_cars
         self.scene = bake_scene(track)
-        self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
+        variants = physics_variants(settings.simulator.physics, settings.randomisation.physics)
+        self.simulator = Simulator(track, num_cars, settings.simulator, settings.table, variants)
         self.scores = Scores(settings, track, self.simulator.view)
         camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
         self._randomiser: Randomiser | None = None
@@ -299,6 +300,7 @@ class RaceBatch(RacingCars):
         if self._randomiser is not None:
             self._randomiser.begin(which, chance[:, NUM_CHANCES:])
             self.simulator.set_friction(which, self._randomiser.friction())
+            self.simulator.set_variant(which, self._randomiser.variants())
             self._renderer.cameras[:] = self._randomiser.cameras()
         self.scores.begin(which, is_full_race)
         self._has_begun |= which

@@ -1,4 +1,4 @@
-"""Domain randomisation: each race has its own friction, camera, light and noise, drawn as it begins.
+"""Domain randomisation: each race has its own friction, physics, camera, light and noise, drawn as it begins.
 
 Dimensions: N cars, H x W pixels.
 """
@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 
 from rulka.race_params import RandomisationParams
 from rulka.simulator.compiling import cached_kernel, inlined_kernel
-from rulka.simulator.params import CameraParams
+from rulka.simulator.params import CameraParams, PhysicsParams
 from rulka.simulator.render import camera_array
 
 FRICTION, BACK, HEIGHT, PITCH, GAIN, OFFSET, NOISE, KEY, NUM_DRAWS = range(9)
 """Columns of the draws, each uniform in [0, 1)."""
+PHYSICS_SPREAD = {"sliding_push_mps2": 0.08}
+"""Standard deviations of the logarithms of what is fitted, over the fits that leave one map out each
+(docs/calibration/calibration.json); of a curve the mean over its points."""
+NUM_VARIANTS = 16
+"""Physics that races are dealt."""
 MIN_HEIGHT_M, MAX_PITCH_DEG = 0.1, 59.0
 """A camera is not moved beyond these."""
 FRAME_KEY = np.uint64(0x9E3779B97F4A7C15)
@@ -77,6 +82,25 @@ def relight(
             pixels[n, p] = np.uint8(np.int32(min(max(value, np.float32(0.0)), LARGEST) + HALF))
 
 
+def physics_variants(physics: PhysicsParams, scale: float) -> list[PhysicsParams]:
+    """Returns physics around others, at so many standard deviations of `PHYSICS_SPREAD`; none where that is 0."""
+    draws = np.random.default_rng(0).standard_normal((NUM_VARIANTS if scale > 0.0 else 0, len(PHYSICS_SPREAD)))
+    factors = np.exp(scale * draws * list(PHYSICS_SPREAD.values()))
+    return [
+        physics.model_copy(
+            update={
+                name: _times(getattr(physics, name), factor) for name, factor in zip(PHYSICS_SPREAD, row, strict=True)
+            }
+        )
+        for row in factors.tolist()
+    ]
+
+
+def _times(value: Any, factor: float) -> Any:
+    """Returns a number, or the values of a curve, times a factor."""
+    return value * factor if isinstance(value, float) else tuple((speed, height * factor) for speed, height in value)
+
+
 class Randomiser:
     """What differs from race to race.
 
@@ -95,6 +119,12 @@ class Randomiser:
     def friction(self) -> NDArray[np.float64]:
         """[N] factor on the grip."""
         return 1.0 + self._params.friction * self._spread(FRICTION)
+
+    def variants(self) -> NDArray[np.int64]:
+        """[N] number of the physics among `physics_variants`, from 1; 0 where all races have the same."""
+        if self._params.physics <= 0.0:
+            return np.zeros(len(self.draws), np.int64)
+        return 1 + (self.draws[:, KEY] * NUM_VARIANTS).astype(np.int64)
 
     def cameras(self) -> NDArray[np.float32]:
         """[N, 5] camera of each car."""

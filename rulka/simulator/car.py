@@ -24,7 +24,8 @@ CONTACT, LOAD, PUSH, PULL = range(20, 24)  # flag; accelerations by the road alo
 SLIDES = 24  # first of four flags: front left, front right, rear right, rear left
 ZONE, ALONG, LATERAL, HEIGHT = range(28, 32)  # zone last passed; along, left of and above the road at rest
 TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(32, 37)  # decisions spent shifting; gates passed; flags
-GATE_MS = 37  # first of the gate times, which end a row
+VARIANT = 37  # which of the world's physics the car has
+GATE_MS = 38  # first of the gate times, which end a row
 NUM_STATE = GATE_MS
 
 # Columns of a zone of the road.

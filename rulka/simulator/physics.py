@@ -18,8 +18,8 @@ Here are the kernels that are called from Python; what a tick is made of, and wh
     state: [N, S + G] cars; those that finished or left the track stay as they are.
     road: [Z, NUM_ROAD] zones.
     gate_m: [G] distance of each gate along the line, finish last.
-    c: [NUM_CONSTANTS].
-    tables: [NUM_TABLES, 256] curves by speed, surfaces by material.
+    c: [V, NUM_CONSTANTS], a row for each physics that a car may have.
+    tables: [V, NUM_TABLES, 256] curves by speed, surfaces by material.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from rulka.simulator.car import (
     SHIFT_S,
     SHIFTING,
     TIME_MS,
+    VARIANT,
     ZONE,
     describe_car,
     find_ground,
@@ -105,12 +106,13 @@ def drive_car(
 ) -> None:
     """Moves a car that has not ended by one decision, and remembers the keys of its commands [5 K, 4]."""
     ground, motion = world.scratch[0], world.scratch[1]
-    find_ground(car, world.road, world.c, ground)
+    c, tables = world.c[int(car[VARIANT])], world.tables[int(car[VARIANT])]
+    find_ground(car, world.road, c, ground)
     for k in range(chosen.shape[0]):
         command = commands[chosen[k]]
         remember_keys(command, previous_keys)
         for _ in range(num_ticks):
-            tick(car, command, world.road, world.gate_m, world.c, world.tables, ground, motion)
+            tick(car, command, world.road, world.gate_m, c, tables, ground, motion)
             if has_ended(car):
                 break
         if has_ended(car):
@@ -131,7 +133,7 @@ def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float3
 @inlined_kernel
 def show_car(car: Array, n: int, world: World, view: View) -> None:
     """Writes what others read of a car, but for its keys and its place before a decision."""
-    describe_car(car, world.road, world.c, view.rows[n])
+    describe_car(car, world.road, world.c[int(car[VARIANT])], view.rows[n])
     view.progress[ALONG_ROW, n], view.progress[LATERAL_ROW, n] = car[ALONG], car[LATERAL]
     view.margin_m[n] = world.length_m - car[ALONG]
     timing = view.timing
@@ -245,8 +247,8 @@ def drive_inputs(
         inputs: [T, N, 3] steer, gas and brake of every tick.
         road: as above.
         gate_m: as above.
-        c: as above.
-        tables: as above.
+        c: [NUM_CONSTANTS], of all cars.
+        tables: [NUM_TABLES, 256] likewise.
         scratch: of the world.
 
     Returns:

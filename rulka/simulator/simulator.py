@@ -6,6 +6,8 @@ or left the track stays where it is, and its clock stands still.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -16,7 +18,7 @@ from rulka.section import MOST_START_MPS
 from rulka.simulator import car as columns
 from rulka.simulator import physics
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
-from rulka.simulator.params import SimulatorParams
+from rulka.simulator.params import PhysicsParams, SimulatorParams
 from rulka.tracks.track import Track
 
 
@@ -46,18 +48,26 @@ class Simulator:
         previous_keys: [N, 5 K, 4] float32 keys of the last actions, K each time a decision is taken, oldest first.
     """
 
-    def __init__(self, track: Track, num_cars: int, simulator: SimulatorParams, table: ActionTable) -> None:
+    def __init__(
+        self,
+        track: Track,
+        num_cars: int,
+        simulator: SimulatorParams,
+        table: ActionTable,
+        variants: Sequence[PhysicsParams] = (),
+    ) -> None:
+        """Makes a batch of cars; see the class, and `set_variant` for the physics that single cars may have instead."""
         if num_cars < 1:
             message = f"a simulator needs at least one car, got {num_cars}"
             raise SimulatorError(message)
         self.track, self.table, self.num_cars = track, table, num_cars
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
-        self._constants = constant_array(simulator.physics, TICK_MS / 1000.0)
+        physics_of = (simulator.physics, *variants)
         self._world = physics.World(
             road=road_array(track),
             gate_m=self._gate_m,
-            c=self._constants,
-            tables=table_array(simulator.physics),
+            c=np.stack([constant_array(params, TICK_MS / 1000.0) for params in physics_of]),
+            tables=np.stack([table_array(params) for params in physics_of]),
             length_m=float(track.length_m),
             scratch=np.zeros((2, columns.NUM_SCRATCH)),
         )
@@ -114,7 +124,7 @@ class Simulator:
         if (places[3] < 0).any() or (places[3] > MOST_START_MPS).any():
             message = f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s"
             raise SimulatorError(message)
-        self._state[cars] = place_on_road(self._world.road, self._world.c, self._gate_m, *places)
+        self._state[cars] = place_on_road(self._world.road, self._world.c[0], self._gate_m, *places)
         self.previous_keys[cars] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._describe(cars)
 
@@ -133,6 +143,23 @@ class Simulator:
             message = f"friction is scaled by positive numbers, got {wide!r:.120}"
             raise SimulatorError(message)
         self._state[which, columns.FRICTION] = wide
+
+    def set_variant(self, which: NDArray[np.bool_], variant: ArrayLike) -> None:
+        """Gives chosen cars other physics until their next reset.
+
+        Args:
+            which: [N] cars to change; the others are left alone.
+            variant: which of the variants that the simulator was made with, from 1, one for all or [N]; 0 for its own.
+
+        Raises:
+            SimulatorError: if there is no such variant.
+        """
+        wide = np.broadcast_to(np.asarray(variant), (self.num_cars,))[which]
+        num_known = len(self._world.c)
+        if not ((wide >= 0) & (wide < num_known)).all():
+            message = f"variants of the physics are numbers from 0 to {num_known - 1}, got {wide!r:.120}"
+            raise SimulatorError(message)
+        self._state[which, columns.VARIANT] = wide
 
     def step(self, actions: ArrayLike) -> None:
         """Drives every car for one decision.
