@@ -37,9 +37,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     actions_per_decision: Times = Field(1, description="actions that share a decision's ticks, one after another")
     continuous: bool = Field(False, description="actions are steer, gas and brake instead of an index")
     action_repeat: Times = Field(1, description="times each decision is taken in a row before the next is asked for")
-    randomisation: RandomisationParams = Field(
-        ALIKE, description="how races differ in friction, physics, camera, light, noise"
-    )
+    randomisation: RandomisationParams = Field(ALIKE, description="how races differ: physics, camera, light, noise")
     races_per_start: Several = Field(1, description="races of as many cars side by side that begin alike; 1 for none")
 
     def _impossible(self) -> Iterator[str]:

@@ -120,7 +120,7 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
             cost += EFFORT * (np.abs(steers).mean(axis=1) + 0.5 * (pedal_sets > 0).mean(axis=1))
             best = int(cost.argmin())
             steer, pedals = steers[best], pedal_sets[best]
-        chosen = np.ascontiguousarray(inputs[:DECISION, best : best + 1])
+        chosen = _inputs_of(recorded, steer[None], pedals[None])[:DECISION]
         corrections.append(np.abs(chosen[:, 0] - recorded[:DECISION]))
         kernels.drive_inputs(state, chosen, road, gate_m, c, tables, scratch)
         if car[columns.FINISHED] or car[columns.OFF_TRACK]:

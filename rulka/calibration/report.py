@@ -144,7 +144,7 @@ def write_report(
 
 
 def spread(folds: Sequence[PhysicsParams]) -> dict[str, float]:
-    """Returns how far fits lie apart: the standard deviation of each number's logarithm, of a curve that of its mean."""
+    """Returns the standard deviation of each number's logarithm over several fits, of a curve that of its mean."""
     found = {}
     for name in FITTED:
         values = np.array([getattr(physics, name) for physics in folds], np.float64)

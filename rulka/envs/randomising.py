@@ -19,7 +19,7 @@ FRICTION, BACK, HEIGHT, PITCH, GAIN, OFFSET, NOISE, KEY, NUM_DRAWS = range(9)
 """Columns of the draws, each uniform in [0, 1)."""
 PHYSICS_SPREAD = {"sliding_push_mps2": 0.08}
 """Standard deviations of the logarithms of what is fitted, over the fits that leave one map out each
-(docs/calibration/calibration.json); of a curve the mean over its points."""
+(docs/calibration/calibration.json); of a curve that of its mean."""
 NUM_VARIANTS = 16
 """Physics that races are dealt."""
 MIN_HEIGHT_M, MAX_PITCH_DEG = 0.1, 59.0
@@ -86,14 +86,11 @@ def physics_variants(physics: PhysicsParams, scale: float) -> list[PhysicsParams
     """Returns physics around others, at so many standard deviations of `PHYSICS_SPREAD`; none where that is 0."""
     draws = np.random.default_rng(0).standard_normal((NUM_VARIANTS if scale > 0.0 else 0, len(PHYSICS_SPREAD)))
     factors = np.exp(scale * draws * list(PHYSICS_SPREAD.values()))
-    return [
-        physics.model_copy(
-            update={
-                name: _times(getattr(physics, name), factor) for name, factor in zip(PHYSICS_SPREAD, row, strict=True)
-            }
-        )
-        for row in factors.tolist()
-    ]
+    variants = []
+    for row in factors.tolist():
+        changed = {name: _times(getattr(physics, name), by) for name, by in zip(PHYSICS_SPREAD, row, strict=True)}
+        variants.append(PhysicsParams.model_validate(physics.model_dump() | changed))
+    return variants
 
 
 def _times(value: Any, factor: float) -> Any:

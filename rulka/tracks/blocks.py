@@ -75,17 +75,24 @@ def add_blocks(
     along = np.gradient(centre, axis=0)
     along /= np.linalg.norm(along, axis=1, keepdims=True)
     reach = centre[:, None] + np.array([0.0, FRONT_M, -REAR_M])[:, None] * along[:, None]
-    for zone, points in enumerate(reach):
-        level = _level_block(columns, points[0], HOP_M)
-        if material[zone] == NO_GROUND and level is not None:
-            centre[zone, 1], material[zone] = level.floor_m[1] + LEVEL_M, asphalt
-        if not has_pads and material[zone] != NO_GROUND:
-            under = [_level_block(columns, point, NEAR_M) for point in points]
-            if any(block is not None and block.name.endswith("Turbo") for block in under):
-                material[zone] = TURBO_IDS[0]
-            elif material[zone] in TURBO_IDS and under[0] is not None:  # samples are 100 ms apart
-                material[zone] = asphalt
+    for first, landed in gaps_of(material):
+        level = [_level_block(columns, point, HOP_M) for point in centre[first:landed]]
+        tops_m = [block.floor_m[1] + LEVEL_M for block in level if block is not None]
+        if len(tops_m) == landed - first:
+            centre[first:landed, 1], material[first:landed] = tops_m, asphalt
+    for zone in np.flatnonzero(material != NO_GROUND) if not has_pads else ():
+        under = [_level_block(columns, point, NEAR_M) for point in reach[zone]]
+        if any(block is not None and block.name.endswith("Turbo") for block in under):
+            material[zone] = TURBO_IDS[0]
+        elif material[zone] in TURBO_IDS and under[0] is not None:  # samples are 100 ms apart
+            material[zone] = asphalt
     return centre, material
+
+
+def gaps_of(material: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Returns [K, 2] the first zone of each gap, and the first behind it."""
+    is_gap = (material == NO_GROUND).astype(np.int64)
+    return np.flatnonzero(np.diff(is_gap, prepend=0, append=0)).reshape(-1, 2)
 
 
 def _cell(point: Sequence[float] | NDArray[np.float64]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
-from rulka.tracks.blocks import MapBlock, add_blocks
+from rulka.tracks.blocks import MapBlock, add_blocks, gaps_of
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
@@ -276,8 +276,15 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)
     has_pads = all(path.pads_ms is not None for path, reason in zip(paths, reasons, strict=True) if reason is None)
-    centre, material = add_blocks(centre, _material(aligned, len(centre)), blocks, ASPHALT, has_pads=has_pads)
-    centre, material = _with_landings(centre, material)
+    line, material = add_blocks(centre, _material(aligned, len(centre)), blocks, ASPHALT, has_pads=has_pads)
+    line, material = _with_landings(line, material)
+    if not np.array_equal(line, centre):  # heights have changed: even spacing anew
+        line = centre + _smooth(line - centre)
+        along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1)))
+        beyond = line[-1] + 2.0 * (line[-1] - line[-2])
+        centre = _spaced(np.concatenate([line, beyond[None]]))[: round(along_m[-1] / ZONE_SPACING_M) + 1]
+        zone = np.interp(np.arange(len(centre)) * ZONE_SPACING_M, along_m, np.arange(len(line)))
+        material, aligned = material[np.round(zone).astype(np.int64)], _followers(centre, aligned)
     zones = len(centre)
     tangent, level, upright = (axis[:zones] for axis in line_frames(_bare_track(centre).exact_zones))
     left = _left_axes(tangent, level, aligned)
@@ -407,8 +414,7 @@ def _with_landings(
     It is straight, and never above the path of the flight, from which the line sinks to it within as many metres again.
     """
     centre, material = centre.copy(), material.copy()
-    gaps = np.flatnonzero(np.diff(np.concatenate([[0], material == NO_GROUND, [0]]))).reshape(-1, 2)
-    for first, landed in gaps:
+    for first, landed in gaps_of(material):
         beyond, reach = landed + round(SURELY_LANDED_M / ZONE_SPACING_M), round(SLOPE_M / ZONE_SPACING_M)
         if beyond + reach >= len(centre):
             continue

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rulka.envs.randomising import NUM_VARIANTS, PHYSICS_SPREAD, physics_variants
 from rulka.envs.randomising import relight as relight_pixels
+from rulka.params import read_params
 from rulka.race_params import RandomisationParams
 from rulka.race_settings import ALIKE
+from rulka.simulator import car as columns
 from rulka.simulator.simulator import SimulatorError
 
 GAS_LEFT = 1
@@ -41,6 +44,24 @@ def test_friction_changes_the_path_alone(make_env) -> None:
     plain, slippery = (race(make_env(randomisation=chosen), 3, speed_mps=18.0) for chosen in (ALIKE, only("friction")))
     assert np.array_equal(plain[0][0], slippery[0][0])
     assert not np.array_equal(plain[1][-1], slippery[1][-1])
+
+
+def test_physics_differ_from_race_to_race(make_vector) -> None:
+    vector = make_vector(8, randomisation=RandomisationParams(physics=1.0))
+    vector.reset(seed=3)
+    simulator = vector.batch.simulator
+    variants = simulator.save()[:, columns.VARIANT]
+    assert len(set(variants)) > 4
+    assert variants.min() >= 1.0
+    own = read_params().simulator.physics
+    for scale in (0.5, 1.0):
+        made = physics_variants(own, scale)
+        assert len(made) == NUM_VARIANTS
+        for name, spread in PHYSICS_SPREAD.items():
+            values = [np.array(getattr(one, name), np.float64) for one in made]
+            apart = np.log(np.array([value if value.ndim == 0 else value[-1, 1] for value in values]))
+            assert apart.std() == pytest.approx(scale * spread, rel=0.6)
+    assert physics_variants(own, 0.0) == []
 
 
 def test_each_part_changes_the_image_alone(make_env) -> None:

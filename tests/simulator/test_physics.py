@@ -7,7 +7,7 @@ from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import SPEEDS, full_lock_radius
 from rulka.simulator.params import SimulatorParams
-from rulka.simulator.simulator import Simulator
+from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, NO_GROUND, WALL, Track
 
@@ -361,3 +361,90 @@ def test_a_place_changes_by_the_velocity_before_the_forces(make_track, simulator
     rows = drive(simulator, GAS, 2)
     assert speeds(rows)[:, 0] == pytest.approx([0.159, 0.318], abs=1e-4)
     assert simulator.along_m[0] == pytest.approx(0.00159, abs=1e-5)
+
+
+def flying(track: Track, params: SimulatorParams, table: ActionTable, **rates: float) -> Simulator:
+    """A car high above the road, wheels straight, turning about its axes at some rates."""
+    simulator = start(track, changed(params, fall_m=500.0), table, along_m=50.0, speed_mps=40.0)
+    saved = simulator.save()
+    saved[0, columns.Y] += 200.0
+    saved[0, columns.CONTACT] = 0.0
+    for name, rate in rates.items():
+        saved[0, getattr(columns, name)] = rate
+    simulator.restore(saved)
+    return simulator
+
+
+@pytest.mark.parametrize(("steer", "kept"), [(0.0, np.exp(-0.25)), (-1.0, 1.0), (1.0, np.exp(-1.5))])
+def test_in_the_air_steering_the_way_it_turns_keeps_the_yaw_rate(
+    make_track, simulator_params, table, steer: float, kept: float
+) -> None:
+    """Recorded flights: a second takes 0.25 of it, nothing with the wheels turned as it turns, 1.5 against them."""
+    simulator = flying(make_track(900.0), simulator_params, table, YAW=0.5, STEER=steer)
+    drive(simulator, (steer, 1.0, 0.0), 20)
+    assert simulator.save()[0, columns.YAW] == pytest.approx(0.5 * kept, rel=0.02)
+
+
+def test_in_the_air_roll_fades_and_the_brake_stops_pitching(make_track, simulator_params, table) -> None:
+    for brake, pitch in ((0.0, 0.4 * np.exp(-0.25)), (1.0, 0.0)):
+        simulator = flying(make_track(900.0), simulator_params, table, PITCH=0.4, ROLL=0.2)
+        drive(simulator, (0.0, 1.0, brake), 20)
+        found = simulator.save()[0]
+        assert found[columns.PITCH] == pytest.approx(pitch, rel=0.02)
+        assert found[columns.ROLL] == pytest.approx(0.2 * np.exp(-0.65), rel=0.02)
+
+
+def test_a_slide_is_remembered_in_the_air(make_track, simulator_params, table) -> None:
+    simulator = flying(make_track(900.0), simulator_params, table, SLIDES=1.0)
+    row = drive(simulator, COAST, 10)[-1, 0]
+    assert row[CAR["is_sliding"]].tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert not row[CAR["has_contact"]].any()
+
+
+@pytest.mark.parametrize(("material", "share"), [(16, 1.0), (6, "dirt_slide"), (2, "grass_grip")])
+def test_what_sliding_tyres_hold_by_hand(
+    make_track, simulator_params, table, material: int, share: str | float
+) -> None:
+    """Straight ahead at 60 m/s with 15 m/s aside: the curve at 60 m/s, and what comes through of the excess."""
+    physics = simulator_params.physics
+    plain = make_track(900.0, width_m=400.0)
+    track = Track(**{**vars(plain), "material": np.full(plain.num_zones, material, np.uint8)})
+    simulator = start(track, simulator_params, table, along_m=50.0, speed_mps=60.0)
+    saved = simulator.save()
+    saved[0, columns.SLIDES : columns.SLIDES + 4] = 1.0
+    saved[0, columns.VX : columns.VX + 3] += 15.0 * road_array(track)[100, columns.LEFT : columns.LEFT + 3]
+    simulator.restore(saved)
+    simulator.step_controls(np.array([[0.0, 1.0, 0.0]], np.float32))
+    after = simulator.save()[0]
+    side_mps = after[columns.VX : columns.VX + 3] @ road_array(track)[100, columns.LEFT : columns.LEFT + 3]
+    held = np.interp(60.0, *np.array(physics.slide_grip_mps2).T)
+    held *= getattr(physics, share) if isinstance(share, str) else share
+    asked = 4.0 * physics.stiffness_per_s * side_mps
+    assert abs(after[columns.PULL]) == pytest.approx(held + physics.excess_grip * (asked - held), rel=0.02)
+
+
+def test_steered_wheels_never_push(make_track, simulator_params, table) -> None:
+    """Off the gas, at full lock, from walking pace to speed: the car only ever slows."""
+    for speed_mps in (3.0, 8.0, 15.0, 30.0, 60.0):
+        track = make_track(900.0, width_m=400.0)
+        simulator = start(track, simulator_params, table, along_m=50.0, speed_mps=speed_mps)
+        along_road = speeds(drive(simulator, (1.0, 0.0, 0.0), 40))[:, 0]
+        assert (np.diff(along_road) < 1e-3).all()
+
+
+def test_a_variant_drives_as_a_car_of_that_physics(make_track, simulator_params, table) -> None:
+    track, other = make_track(900.0, width_m=200.0), changed(simulator_params, push_mps2=(20.0, 15.0, 10.0, 8.0))
+    cars = Simulator(track, 3, simulator_params, table, [simulator_params.physics, other.physics])
+    cars.set_variant(np.array([False, True, True]), np.array([0, 1, 2]))
+    rows = drive(cars, (0.3, 1.0, 0.0), 40)
+    saved = cars.save()
+    for car, params in enumerate((simulator_params, simulator_params, other)):
+        alone = drive(start(track, params, table), (0.3, 1.0, 0.0), 40)[:, 0]
+        np.testing.assert_array_equal(rows[:, car], alone)
+    expected = drive(cars, GAS, 5)[-1]
+    cars.restore(saved)
+    np.testing.assert_array_equal(drive(cars, GAS, 5)[-1], expected)
+    cars.reset(np.ones(3, bool))
+    assert len({row.tobytes() for row in drive(cars, GAS, 5)[-1]}) == 1, "a reset gives a car back its own physics"
+    with pytest.raises(SimulatorError, match="from 0 to 2"):
+        cars.set_variant(np.ones(3, bool), 3)

@@ -6,11 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
+from rulka.datasets.from_recordings import blocks_of, embedded_map, path_of_ghost, race_of_ghost
+from rulka.observation import CAR, NUM_CAR_FIELDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.reader import read_recording
+from rulka.tracks.blocks import FRONT_M, REAR_M, MapBlock
 from rulka.tracks.from_paths import (
+    ASPHALT,
     CAR_HEIGHT_M,
+    LANDING_M,
     NOT_ON_GROUND,
     DrivenPath,
     pad_times,
@@ -18,7 +22,7 @@ from rulka.tracks.from_paths import (
     track_from_paths,
 )
 from rulka.tracks.progress import progress_along, zone_frames
-from rulka.tracks.track import NO_GROUND, TrackError
+from rulka.tracks.track import NO_GROUND, Track, TrackError
 
 UP = np.array([0.0, 1.0, 0.0])
 B13_UID = "NxUOXF2VDOHaOyrYlD9p81Gnfp3"
@@ -164,6 +168,55 @@ def test_where_every_car_flew_is_a_gap() -> None:
     assert np.flatnonzero(is_gap).min() * ZONE_SPACING_M == pytest.approx(200.0, abs=6.0)
 
 
+def test_the_ground_of_a_landing_begins_before_it() -> None:
+    """A car that falls 5 m between 3 and 5 s lands on level ground, which goes on under the end of its flight."""
+
+    def falling(t):
+        height = np.where(t < 3.0, 15.0, np.where(t < 5.0, 15.0 - 1.25 * (t - 3.0) ** 2, 10.0))
+        return np.stack([0 * t, height, 50 * t], axis=1)
+
+    path = drive(falling, end_s=8.0)
+    flown = replace(path, material=np.where((path.time_ms > 3000) & (path.time_ms < 5000), NOT_ON_GROUND, 6))
+    track = track_from_paths("", "", [flown])
+    is_gap = track.material == NO_GROUND
+    assert np.flatnonzero(is_gap).max() * ZONE_SPACING_M == pytest.approx(245.0 - LANDING_M, abs=2.0)
+    before = round((245.0 - LANDING_M / 2) / ZONE_SPACING_M)
+    assert track.centre_m[before, 1] == pytest.approx(10.0, abs=0.1)
+    assert track.centre_m[round(200 / ZONE_SPACING_M), 1] > 12.0, "far before it lies the path of the flight"
+
+
+def test_level_blocks_tell_of_pads_and_of_road_under_a_hop() -> None:
+    """A drive along x = 16 through cells of 32 m whose floor lies at 8 m: road, turbo, road, nothing."""
+
+    def hopping(t):
+        hop = np.where((t > 0.5) & (t < 0.8), 20.0 * (t - 0.5) * (0.8 - t), 0.0)
+        return np.stack([16 + 0 * t, 9 + hop, 32 * t], axis=1)
+
+    path = drive(hopping, end_s=4.0)
+    material = np.where((path.time_ms >= 500) & (path.time_ms <= 800), NOT_ON_GROUND, ASPHALT)
+    material[path.time_ms == 2400] = TURBO_IDS[0]  # a sample that is not on the pad
+    blocks = [
+        MapBlock("StadiumRoadMain", (16.0, 8.0, -16.0)),
+        MapBlock("StadiumRoadMain", (16.0, 8.0, 16.0)),
+        MapBlock("StadiumRoadMainTurbo", (16.0, 8.0, 48.0)),
+        MapBlock("StadiumRoadMain", (16.0, 8.0, 80.0)),
+        MapBlock("StadiumRoadMain", (16.0, 16.0, 112.0)),
+        MapBlock("StadiumTreeOak", (16.0, 8.0, 112.0)),
+    ]
+    known = track_from_paths("", "", [replace(path, material=material)], blocks)
+    plain = track_from_paths("", "", [replace(path, material=material)])
+    assert (plain.material == NO_GROUND).any()
+    assert not (known.material == NO_GROUND).any()
+    assert known.centre_m[: round(30 / ZONE_SPACING_M), 1] == pytest.approx(9.0, abs=0.15), "the hop was 0.45 m high"
+    on_pad_m = np.flatnonzero(np.isin(known.material, TURBO_IDS)) * ZONE_SPACING_M
+    assert (on_pad_m.min(), on_pad_m.max()) == (
+        pytest.approx(32.0 - FRONT_M, abs=0.5),
+        pytest.approx(64.0 + REAR_M, abs=0.5),
+    )
+    timed = replace(path, material=material, pads_ms=((1100.0, 1200.0),))
+    assert np.isin(track_from_paths("", "", [timed], blocks).material, TURBO_IDS).sum() < 12, "samples tell it better"
+
+
 def test_the_fall_onto_the_track_makes_no_ramp() -> None:
     """The game lets a car fall by 0.2 m within its first 0.2 s, in which it rolls 0.3 m at 15.9 m/s2."""
 
@@ -304,6 +357,23 @@ def test_a_real_map_with_four_loops(b13_paths: list[DrivenPath]) -> None:
         assert (np.diff(along_m) > 0).all()
         assert along_m[-1] > track.length_m - 20
         assert np.abs(lateral_m).max() < 12
+
+
+def test_blocks_place_real_pads_where_the_turbo_does(corpus: Path) -> None:
+    """Samples of 100 ms miss one pad of five and place the others metres off."""
+    recording = read_recording(sorted(corpus.glob("*B13_Obstacle*.Replay.Gbx"))[0])
+    race = race_of_ghost(recording.ghosts[0], "", recording.map_uid)
+    path = path_of_ghost(recording.ghosts[0], race)
+    assert path.pads_ms is not None
+
+    def pads_m(track: Track) -> np.ndarray:
+        is_on = np.isin(track.material, TURBO_IDS).astype(int)
+        return np.flatnonzero(np.diff(np.append(is_on, 0), prepend=0)) * ZONE_SPACING_M
+
+    timed = pads_m(track_from_paths("", "", [path]))
+    placed = pads_m(track_from_paths("", "", [replace(path, pads_ms=None)], blocks_of(embedded_map(recording))))
+    assert len(timed) == 10
+    assert placed == pytest.approx(timed, abs=2.0)
 
 
 def test_real_roads_that_touch_themselves_are_accepted_only_as_driven(b13_paths: list[DrivenPath]) -> None:
