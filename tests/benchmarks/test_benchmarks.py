@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import agents, ppo_peers, pretraining, recordings, suite
+from benchmarks import agents, folds, ppo_peers, pretraining, recordings, suite
 from rulka.agents.algorithms import make_actor
 from rulka.agents.networks import build_actor_critic
 from rulka.artifacts import Artifact, sight_contract
@@ -95,6 +95,21 @@ def test_pretraining(run: Run) -> None:
 @pytest.mark.slow
 def test_recordings(run: Run, corpus: Path) -> None:
     assert all(value > 0.0 for value in run(recordings, str(corpus), TRIES=1).values())
+
+
+def full_gas(observation: dict[str, np.ndarray]) -> np.ndarray:
+    """An agent that never steers: the walls of the oval lead it round."""
+    return np.zeros(len(observation["floats"]), np.int64)
+
+
+def test_folds(run: Run, tmp_path: Path) -> None:
+    calibration = tmp_path / "calibration.json"
+    calibration.write_text(json.dumps({"folds": {"a map": {}, "weak": {"push_mps2": [9.0, 6.0, 4.0, 3.0]}}}))
+    agent = f"{__name__}:full_gas"
+    found = run(folds, agent, "--calibration", str(calibration), "--track", "copper-oval", "--races", "2")[agent]
+    assert list(found) == ["shipped", "a map", "weak"]
+    assert [result["finish_rate"] for result in found.values()] == [1.0, 1.0, 1.0]
+    assert found["weak"]["median_time_s"] > found["shipped"]["median_time_s"] + 1.0
 
 
 def test_ppo_peers(run: Run) -> None:
