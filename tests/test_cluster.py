@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,14 +68,3 @@ def test_a_cluster_that_does_not_answer_is_waited_for_and_named(
         RayCluster("node:1")
     never.set()
     assert "the cluster at node:1 does not answer yet" in caplog.text
-
-
-@pytest.mark.slow
-def test_without_a_cluster_nothing_imports_ray() -> None:
-    """In a process of its own: the parts of a run are built, and its modules imported."""
-    code = (
-        "import sys, rulka.runtime.connect, rulka.training.racing, rulka.cli;"
-        "assert not [name for name in sys.modules if name.split('.')[0] == 'ray']"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr

@@ -1,10 +1,8 @@
 """What the doctor says of a machine and a folder: every state of each look, and that none ends the others."""
 
-import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -193,22 +191,6 @@ class TestGame:
         assert self.states()["game"] is State.WRONG
         (tmp_path / "TmForever.exe").touch()
         assert self.states()["game"] is State.OK
-
-
-def test_it_works_without_dvc_git_or_a_home(tmp_path: Path) -> None:
-    (tmp_path / "prefect.toml").write_text("[api\n")
-    answer = subprocess.run(
-        [sys.executable, "-m", "rulka.cli", "doctor", "--json"],
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 1
-    assert "Traceback" not in answer.stderr
-    found = json.loads(answer.stdout)
-    assert found["git"]["state"] == "wrong"
-    assert found["python"]["state"] == "ok"
 
 
 class TestCluster:

@@ -58,12 +58,6 @@ def reproduce(project: Path) -> list[str]:
     return [line.split("'")[1] for line in answer.stdout.splitlines() if line.startswith("Running stage")]
 
 
-def test_a_second_run_does_nothing(project: Path) -> None:
-    (project / "rulka" / "__pycache__").mkdir()
-    (project / "rulka" / "__pycache__" / "new.pyc").touch()
-    assert reproduce(project) == []
-
-
 def test_a_changed_parameter_touches_exactly_the_stages_that_read_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

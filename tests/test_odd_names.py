@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from rulka.datasets.from_recordings import find_recordings
 from rulka.datasets.params import RaceParams
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
-from rulka.outputs import filled_folder, new_file
 from rulka.stage import output_folder
 from tasks.races import _read
 from tests.recordings import forge
@@ -32,20 +30,6 @@ def odd_names(count: int) -> list[str]:
         name = name.encode()[:MOST_BYTES].decode(errors="ignore")
         names |= {name} - {"", ".", ".."}
     return sorted(names)
-
-
-@HOW_MANY
-def test_outputs_of_any_name_leave_nothing_beside_them(tmp_path: Path, count: int) -> None:
-    names = odd_names(count)
-    for _ in range(2):  # the second time each replaces the first
-        for name in names:
-            with output_folder(tmp_path / name) as folder:
-                (folder / "of").write_bytes(name.encode())
-            with filled_folder(tmp_path / name) as inside, new_file(inside / name) as file:
-                file.write_bytes(name.encode())
-    assert sorted(os.listdir(tmp_path)) == names
-    for name in names:
-        assert {(tmp_path / name / inside).read_bytes() for inside in ("of", name)} == {name.encode()}
 
 
 @HOW_MANY

@@ -12,15 +12,6 @@ import pytest
 from rulka.outputs import OutputError, check_file, check_folder, filled_folder, new_file
 
 
-def test_what_can_be_written_is_returned(tmp_path: Path) -> None:
-    (tmp_path / "old.png").write_bytes(b"")
-    for name in ("new.png", "old.png"):
-        assert check_file(tmp_path / name) == tmp_path / name
-    for folder in (tmp_path, tmp_path / "new"):
-        assert check_folder(folder) == folder
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.png"], "nothing is made"
-
-
 @pytest.mark.parametrize(
     ("check", "name", "message"),
     [

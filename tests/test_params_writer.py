@@ -74,10 +74,6 @@ def test_dvc_adds_it_to_the_same_section_in_the_same_layout(tmp_path: Path) -> N
     assert (found.iqn.kappa, found.impala.forced_lag) == (0.1, 3)
     file.write_text(with_values(TEXT, {("iqn", "kappa"): 0.1, ("impala", "forced_lag"): 3}))
     assert read_params(file) == found
-    file = tmp_path / "params.yaml"
-    shutil.copy(PARAMS, file)
-    apply_overrides(file, [f"train.seed={read_params(PARAMS).train.seed}"])
-    assert file.read_text(encoding="utf-8") == TEXT
 
 
 EXAMPLE = """a:

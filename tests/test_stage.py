@@ -23,34 +23,6 @@ def test_require_names_the_stage_to_run(tmp_path: Path) -> None:
             require(tmp_path / name, "capture")
 
 
-def test_output_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
-    out = tmp_path / "data" / "frames"
-    out.mkdir(parents=True)
-    (out / "old").touch()
-    with output_folder(out) as folder:
-        (folder / "new").touch()
-        assert [path.name for path in out.iterdir()] == ["old"]
-    assert [path.name for path in out.iterdir()] == ["new"]
-    assert [path.name for path in out.parent.iterdir()] == ["frames"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_output_folder_keeps_the_old_one_after_any_exception(tmp_path: Path, error: type[BaseException]) -> None:
-    out = tmp_path / "frames"
-    out.mkdir()
-    (out / "old").touch()
-
-    def write_half() -> None:
-        with output_folder(out) as folder:
-            (folder / "half").touch()
-            raise error
-
-    with pytest.raises(error):
-        write_half()
-    assert [path.name for path in tmp_path.iterdir()] == ["frames"]
-    assert [path.name for path in out.iterdir()] == ["old"]
-
-
 def test_output_folder_removes_what_a_killed_run_left_and_of_its_own_alone(tmp_path: Path) -> None:
     """Whatever its name holds: marks of patterns, spaces, or the beginning of another one's name."""
     names = ("frames", "frames-2", "frames.new", "o[1]", "o1", "o*", "ä ö", "'x\"", "-", "\udcff")

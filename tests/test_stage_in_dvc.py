@@ -195,14 +195,6 @@ def test_what_is_not_in_the_cache_or_is_asked_for_is_made_anew(project: Project)
 
 
 @pytest.mark.slow
-def test_a_repository_without_a_commit_will_do(project: Project) -> None:
-    """As after `rulka new` and `git init`."""
-    subprocess.run(["git", "init", "--quiet"], cwd=project.folder, check=True)
-    project.reproduce("--force")
-    assert project.output == "1 given"
-
-
-@pytest.mark.slow
 def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     assert project.output == "1 given"

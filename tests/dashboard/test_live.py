@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka import stored
 from rulka.dashboard.live import MAX_POINTS, cars_on_page, read_live, track_outline
 from rulka.dashboard.runs import Runs
 from rulka.errors import UserError
@@ -108,28 +107,6 @@ def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
 
 def lines_of(*numbers: int) -> str:
     return "".join(json.dumps({"env_steps": number, "loss": float(number)}) + "\n" for number in numbers)
-
-
-def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that grows by half a line between two looks: each line is parsed once, when it is whole."""
-    path, parsed, checked = run / METRICS_FILE, [], stored.checked
-
-    def note(text: bytes, *arguments: Any) -> Any:
-        if b"loss" in text:  # not the file of the cars
-            parsed.append(text)
-        return checked(text, *arguments)
-
-    monkeypatch.setattr("rulka.dashboard.live.checked", note)
-    path.write_text("")
-    runs, key = Runs(run), run.as_posix()
-    for number in range(50):
-        with path.open("a") as file:
-            file.write(lines_of(number)[:9])
-        assert len(runs.snapshot(key)["curves"].get("loss", [])) == number
-        with path.open("a") as file:
-            file.write(lines_of(number)[9:])
-        assert runs.snapshot(key)["latest"]["loss"] == number
-    assert len(parsed) == 50
 
 
 def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path) -> None:

@@ -18,7 +18,8 @@ from rulka.cli import COMMANDS, NOUNS, main
 from rulka.presets import preset_names
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES_OF_WHAT_THERE_IS = [page for page in PAGES if page.name != "status.md"]
 """Status names commands that are missing, too."""
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
@@ -35,19 +36,10 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-def prose_of(page: Path) -> str:
-    """Returns a page without its code."""
-    return CODE.sub("", INDENTED.sub("\n", FENCE.sub("", text_of(page))))
-
-
-@cache
 def anchors_of(page: Path) -> set[str]:
-    """Returns what GitHub calls the headings of a page; the site's settings make it call them the same."""
-    anchors: set[str] = set()
-    for heading in re.findall(r"^#+ (.*?)\s*$", FENCE.sub("", text_of(page)), re.MULTILINE):
-        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        anchors.add(name if name not in anchors else f"{name}-1")
-    return anchors
+    """Returns what GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*?)\s*$", FENCE.sub("", text_of(page)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def ids(page: Path) -> str:
@@ -57,25 +49,17 @@ def ids(page: Path) -> str:
 # Links ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_links_lead_to_files_and_headings_that_the_site_has_too(page: Path) -> None:
+def test_links_of_the_readme_lead_to_files_and_headings() -> None:
+    """Links between pages of the site are checked as it is built: `test_site.py`."""
     wrong = []
-    for target in LINK.findall(prose_of(page)):
-        if re.match(r"[a-z]+:", target):
-            continue
+    for target in LINK.findall(CODE.sub("", INDENTED.sub("\n", FENCE.sub("", text_of(README))))):
         path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        if not file.is_file() or (anchor and anchor not in anchors_of(file)):
+        file = (ROOT / path).resolve() if path else README
+        if not re.match(r"[a-z]+:", target) and (not file.is_file() or (anchor and anchor not in anchors_of(file))):
             wrong.append(target)
     assert wrong == []
-    assert [name for name in SECTION_IN_TEXT.findall(text_of(page)) if not (ROOT / name).is_file()] == []
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=ids)
-def test_pages_of_the_site_link_to_nothing_outside_docs(page: Path) -> None:
-    """It would work on GitHub and not in the site."""
-    targets = [target.partition("#")[0] for target in LINK.findall(prose_of(page)) if not re.match(r"[a-z]+:", target)]
-    assert [name for name in targets if not (page.parent / name).resolve().is_relative_to(ROOT / "docs")] == []
+    named = [name for page in PAGES for name in SECTION_IN_TEXT.findall(text_of(page))]
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
@@ -186,7 +170,6 @@ def test_commands_that_messages_name_are_there() -> None:
 
 
 def test_a_wrong_link_or_command_would_be_found() -> None:
-    assert "stages-and-dvc" in anchors_of(ROOT / "docs" / "architecture.md")
     text = "Text `rulka evaluat`.\n\n    rulka evaluate --agnt x   # why\n"
     text += "\n```\nmake dmo\npython -m benchmarks.agents --jsn\n```\n"
     found = [wrong_with(program, words) for program, words in commands_in(text)]

@@ -135,14 +135,6 @@ class TestPipeline:
             "  Mend that, then `dvc repro races`.",
         ]
 
-    @pytest.mark.slow
-    def test_a_stage_that_takes_too_long_fails(self, toy_project: Path) -> None:
-        change_command("races", "sleep 60")
-        state = pipeline(timeout_h=2.0 / 3600, return_state=True)
-        assert state.is_failed()
-        assert state.message
-        assert "took longer than 2 s" in state.message
-
 
 # The nightly evaluation ----------------------------------------------------------------------------------------------
 

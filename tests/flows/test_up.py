@@ -120,18 +120,17 @@ def test_who_has_taken_the_port_is_named(host: str) -> None:
     assert "PREFECT_API_URL=" in refusal.value.hint
 
 
-class TestRefusals:
-    @pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
-    def test_a_read_only_folder_is_named(self, toy_project: Path) -> None:
-        folders = (toy_project, toy_project / ".dvc")
-        for folder in folders:
-            folder.chmod(0o555)
-        answer = subprocess.run([*RULKA, "up"], preexec_fn=no_privileges, capture_output=True, text=True, check=False)
-        for folder in folders:
-            folder.chmod(0o755)
-        assert answer.returncode == 1
-        assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
-        assert not (toy_project / ".prefect").exists()
+@pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
+def test_a_read_only_folder_is_named(toy_project: Path) -> None:
+    folders = (toy_project, toy_project / ".dvc")
+    for folder in folders:
+        folder.chmod(0o555)
+    answer = subprocess.run([*RULKA, "up"], preexec_fn=no_privileges, capture_output=True, text=True, check=False)
+    for folder in folders:
+        folder.chmod(0o755)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
+    assert not (toy_project / ".prefect").exists()
 
 
 class TestWatch:

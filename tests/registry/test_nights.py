@@ -45,41 +45,16 @@ def first_rows() -> tuple[NightRow, ...]:
 
 def past(*paces: float, role: str = "promoted") -> list[NightRow]:
     """Nights from 2026-11-01 on, on both tracks of `two_tracks`, with these paces."""
-    return [
-        replace(
-            first_rows()[2],
-            night=date(2026, 11, day).isoformat(),
-            role=role,
-            pace_mps=pace,
-            pace_low_mps=pace,
-            pace_high_mps=pace,
-        )
-        for day, pace in enumerate(paces, 1)
-    ]
+    paced = [replace(first_rows()[2], role=role, pace_mps=mps, pace_low_mps=mps, pace_high_mps=mps) for mps in paces]
+    return [replace(row, night=date(2026, 11, day).isoformat()) for day, row in enumerate(paced, 1)]
 
 
 def night_of(number: int, paces: NDArray[np.float64]) -> NightRow:
     """A night with these paces [R, T] of its races."""
     mean, interval = float(paces.mean()), stratified_interval(paces)
-    return NightRow(
-        night=date.fromordinal(TUESDAY.toordinal() + number).isoformat(),
-        raced_at="2026-11-24T03:00:00+00:00",
-        seed=0,
-        role="latest",
-        agent="ppo-00000000",
-        uid="all-0",
-        track=ALL_TRACKS,
-        trained_on=True,
-        races=paces.size,
-        finished=int((paces > 0.0).sum()),
-        best_time_s=None,
-        median_time_s=None,
-        pace_mps=mean,
-        pace_low_mps=interval.low,
-        pace_high_mps=interval.high,
-        before_mps=None,
-        is_worse=False,
-    )
+    night = date.fromordinal(TUESDAY.toordinal() + number).isoformat()
+    low, high = interval
+    return replace(first_rows()[2], night=night, pace_mps=mean, pace_low_mps=low, pace_high_mps=high)
 
 
 def judged(
@@ -161,7 +136,7 @@ class TestRows:
             *[(*each, 400) for each in ((10, 1, 0.05), (10, 1, 0.9), (20, 11, 0.1))],
             *[
                 pytest.param(*each, 1600, marks=pytest.mark.slow)
-                for each in ((10, 1, 0.3), (10, 4, 0.9), (20, 1, 0.0), (20, 4, 0.5), (20, 15, 0.3))
+                for each in ((10, 4, 0.9), (20, 1, 0.0), (20, 15, 0.3))
             ],
         ],
     )

@@ -106,10 +106,7 @@ class TestStatistics:
         ("pairs", "tracks", "count"),
         [
             *[(*shape, 400) for shape in ((1, 10), (2, 5), (13, 1))],
-            *[
-                pytest.param(*shape, 2000, marks=pytest.mark.slow)
-                for shape in ((1, 10), (2, 10), (3, 4), (10, 1), (20, 4))
-            ],
+            *[pytest.param(*shape, 2000, marks=pytest.mark.slow) for shape in ((1, 10), (10, 1), (20, 4))],
         ],
     )
     def test_equal_agents_win_as_often_as_the_page_says(self, pairs: int, tracks: int, count: int, kind: str) -> None:

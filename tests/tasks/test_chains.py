@@ -15,7 +15,6 @@ import torch
 from models.actor_critic import AHEAD_HEADS
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
-from rulka.agents.hugging_face import export_agent, import_agent
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.datasets.races import load_races
@@ -217,13 +216,3 @@ def test_the_inputs_of_a_race_are_what_was_driven(chain: Chain, driven: tuple[Pa
         np.testing.assert_array_equal(inputs[::5], result.controls[:-1])
     else:
         np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])
-
-
-@pytest.mark.parametrize("kind", ["agent", "policy"])
-def test_a_round_trip_through_hugging_faces_layout_loses_nothing(chain: Chain, tmp_path: Path, kind: str) -> None:
-    """Whatever params.yaml says by then: the folder has its own encoder and fusion. See `test_hugging_face`."""
-    export_agent(chain.folder / kind, tmp_path / "hub")
-    assert {path.name for path in (tmp_path / "hub").iterdir()} == {"config.json", "model.safetensors"}
-    import_agent(tmp_path / "hub", tmp_path / "again")
-    expected = load_policy(chain.folder / kind)(*shown(chain))
-    np.testing.assert_array_equal(load_policy(tmp_path / "again")(*shown(chain)), expected)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rulka.training.racing as stage
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import load_artifact
@@ -27,7 +26,6 @@ from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer
 from rulka.training.racing import Folders
 from tasks.train import main, train
 from tests.conftest import synthetic_race
-from tests.tasks.conftest import changed
 
 TABLE = action_table(5)
 
@@ -89,26 +87,6 @@ def test_several_learners_train_an_agent(small_params: Params, folders: Folders)
         state = load_checkpoint(sorted(run_folder.glob("*.ckpt"))[-1])
         assert [own["learner"]["num_env_steps"] for own in (state, *state["others"])] == [192, 192]
         assert not list(run_folder.rglob("experience")), "nor that of the other learner"
-
-
-def test_interrupted_stage_does_not_train_the_first_agent_again(
-    small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained, real = [], stage.train_run
-
-    def interrupted(spec: Any) -> Any:
-        trained.append(spec.label)
-        if trained == ["train ppo", "train iqn"]:
-            raise KeyboardInterrupt
-        return real(spec)
-
-    params = changed(small_params, "train", max_env_steps=256)
-    monkeypatch.setattr(stage, "train_run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train(params, folders=folders)
-    assert not folders.out.exists()
-    train(params, folders=folders)
-    assert trained == ["train ppo", "train iqn", "train iqn"]
 
 
 def test_a_compared_algorithm_whose_section_dvc_does_not_see_is_refused(
