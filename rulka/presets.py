@@ -107,7 +107,7 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     text = _text(params_file)
     below = _applied_before(text)
     brought = [section for section, values in overlay.items() if values and not written.get(section)]
-    body = with_sections(_without_header(text), _text(preset_file), brought)
+    body = with_sections(text.partition("\n")[2] if below else text, _text(preset_file), brought)
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
     changes = _told(found)
     remarks = _remarks(below, name, changes, params)
@@ -115,7 +115,7 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
         remarks.append(f"{params_file.name} now shows what {name} sets in {', '.join(brought)}")
     if changes or brought:
         names = [*(other for other in below if other != name), name]
-        after = f"{_header(names)}{body}"
+        after = f"{HEADER}{', '.join(names)}\n{body}"
         note = {"preset": name, "before": text, "after": after}
         _write(params_file, after, [*_noted(params_file), note])
     return Applied(changes, remarks)
@@ -165,14 +165,6 @@ def _write(params_file: Path, text: str, notes: list[dict[str, Any]]) -> None:
     with new_file(log) as new_notes, new_file(params_file) as new_params:
         new_params.write_bytes(text.encode())
         new_notes.write_text("".join(f"{json.dumps(note)}\n" for note in notes), encoding="utf-8")
-
-
-def _header(names: list[str]) -> str:
-    return f"{HEADER}{', '.join(names)}\n" if names else ""
-
-
-def _without_header(text: str) -> str:
-    return text.partition("\n")[2] if _applied_before(text) else text
 
 
 def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params:

@@ -53,7 +53,6 @@ SEED = 1
 LONG = (
     "runtime/test_learning",
     "golden/test_golden",
-    "flows/test_walk",
     "agents/test_probes",
     "benchmarks/test_runtime",
     "flows/test_faults",
@@ -64,21 +63,6 @@ LONG = (
     "tasks/test_stage_ends",
     "runtime/test_ray_cluster",
     "benchmarks/test_catch",
-    "study/test_work",
-    "runtime/test_processes",
-    "runtime/test_other_half",
-    "agents/test_pql",
-    "runtime/test_fault_matrix",
-    "runtime/test_exact_resume",
-    "study/test_population",
-    "tasks/test_clone",
-    "agents/test_ranks",
-    "flows/test_flows",
-    "agents/test_on_device",
-    "cli/test_every_command",
-    "cli/test_projects",
-    "tasks/test_train_in_games",
-    "agents/test_action_chunks",
 )
 """Files that take longest, in either tier, the longest first."""
 

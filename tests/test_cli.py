@@ -38,9 +38,7 @@ def words_of_list(shown: str) -> set[str]:
     return set(re.findall("• ([a-z-]+) ", shown))
 
 
-def test_the_example_in_every_help_is_understood(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_in_help_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Functions of the same signature take the places of the commands, so that nothing is run."""
     called: list[Callable[..., None]] = []
     for name, function in COMMANDS.items():

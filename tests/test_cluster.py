@@ -42,9 +42,7 @@ def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield port
 
 
-def test_what_is_missing_is_said_before_anything_runs(
-    free_port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_missing_is_said_first(free_port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=f"there is no cluster at 127.0.0.1:{free_port}, .*: Connection refused"):
         find_cluster()
     monkeypatch.chdir(tmp_path)
@@ -57,9 +55,7 @@ def test_what_is_missing_is_said_before_anything_runs(
     assert error.value.hint == "pip install 'rulka[ray]'"
 
 
-def test_a_cluster_that_does_not_answer_is_waited_for_and_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_cluster_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     never = threading.Event()
     monkeypatch.setattr(cluster, "load_ray", lambda _address: SimpleNamespace(init=lambda **_settings: never.wait()))
     monkeypatch.setattr(cluster, "JOIN_NOTICE_S", 0.01)

@@ -58,9 +58,7 @@ def reproduce(project: Path) -> list[str]:
     return [line.split("'")[1] for line in answer.stdout.splitlines() if line.startswith("Running stage")]
 
 
-def test_a_changed_parameter_touches_exactly_the_stages_that_read_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_parameter_touches_the_stages_that_read_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All sections at once, as DVC says for each stage which of them it would run again for."""
     monkeypatch.chdir(project)
     file = project / "params.yaml"

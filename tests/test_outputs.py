@@ -29,9 +29,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, check, name: str, messa
 
 
 @pytest.mark.parametrize(("check", "name"), [(check_file, "a.png"), (check_folder, "new"), (check_folder, ".")])
-def test_a_folder_that_may_not_be_written_to_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check, name: str
-) -> None:
+def test_a_folder_that_is_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check, name: str) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(OutputError, match=f"{tmp_path} is not writable"):
         check(tmp_path / name)

@@ -24,9 +24,7 @@ TEXT = PARAMS.read_text(encoding="utf-8")
         ("ppo.clip=null", ("ppo", "clip"), None),
     ],
 )
-def test_one_changed_value_is_one_changed_line(
-    tmp_path: Path, override: str, keys: tuple[str, ...], value: Any
-) -> None:
+def test_a_changed_value_is_one_changed_line(tmp_path: Path, override: str, keys: tuple[str, ...], value: Any) -> None:
     """By `dvc exp run -S`, which is `apply_overrides`, and by our own commands."""
     file = tmp_path / "params.yaml"
     shutil.copy(PARAMS, file)

@@ -142,9 +142,7 @@ def test_unknown_names_are_refused(params_file: Path):
         ("{algorithm: iqn, compared: []}", None),
     ],
 )
-def test_changes_that_do_not_act_on_the_agent_are_named(
-    params_file: Path, tmp_path: Path, train: str, remark: str | None
-):
+def test_changes_that_do_not_act_on_it_are_named(params_file: Path, tmp_path: Path, train: str, remark: str | None):
     apply_preset("mine", params_file, write(tmp_path, f"train: {train}\n"))
     text = "iqn: {n_steps: 5}\nnetwork: {iqn: {tau_embedding: 32}, float_hidden: 32}\n"
     found = apply_preset("mine", params_file, write(tmp_path, text)).remarks

@@ -5,10 +5,10 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, get_args
 
+import grimp
 import pytest
 from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
@@ -50,50 +50,16 @@ def nodes_of(file: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(file.read_text())))
 
 
-# What files import ----------------------------------------------------------------------------------------------------
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
-    """Neither at the top, nor inside a function, nor for types alone: each file can be read after those it imports."""
-    imports = {file: files_named_in(file) - {file} for file in own_sources()}
-    circle: list[Path] = []
-    try:
-        TopologicalSorter(imports).prepare()
-    except CycleError as error:
-        circle = error.args[1]
-    assert not [file.relative_to(ROOT).as_posix() for file in circle]
-
-
-def files_named_in(file: Path) -> set[Path]:
-    """Own files that a file names in its imports; not the packages that it lies in."""
-    found = {module_file(name) for name in imported_names(file)}
-    return {each for each in found if each and not (each.name == "__init__.py" and each.parent in file.parents)}
-
-
 # What a stage imports -------------------------------------------------------------------------------------------------
 
 
-def module_file(name: str) -> Path | None:
-    """The file of one of our modules, None for anybody else's."""
-    if name.split(".")[0] not in PACKAGES:
-        return None
-    base = ROOT.joinpath(*name.split("."))
-    return next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
+IMPORTS = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
+"""Also those inside functions."""
 
 
-def imported_names(file: Path) -> set[str]:
-    """Every module a file may import, at the top or inside a function, and the packages around it."""
-    names, blocks = set(), [node for node in nodes_of(file) if isinstance(node, ast.If)]
-    types = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
-    never = {id(each) for node in types for each in node.body}
-    for node in nodes_of(file):
-        if id(node) in never:
-            continue
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return {".".join(parts[:end]) for name in names for parts in [name.split(".")] for end in range(1, len(parts) + 1)}
+def module_file(module: str) -> str:
+    base = module.replace(".", "/")
+    return f"{base}.py" if (ROOT / f"{base}.py").is_file() else f"{base}/__init__.py"
 
 
 DECIDES_NOTHING, WITHOUT_STAGE = (
@@ -114,17 +80,15 @@ def is_settings(name: str) -> bool:
 @cache
 def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
     """Own files that a stage imports; unless `is_whole`, less what decides no result and what only that imports."""
-    todo = [module_file("tasks"), module_file(f"tasks.{stage}")]
-    reached: set[str] = set()
+    todo, reached = [f"tasks.{stage}"], set[str]()
     while todo:
-        file = todo.pop()
-        name = file.relative_to(ROOT).as_posix() if file else ""
-        if file is None or name in reached or (DECIDES_NOTHING.match_file(name) and not is_whole):
+        module = todo.pop()
+        file = module_file(module)
+        # Of settings, also sections that the stage may not read; see the test of defaults.
+        if file in reached or (not is_whole and (DECIDES_NOTHING.match_file(file) or is_settings(file))):
             continue
-        if is_settings(name) and not is_whole:
-            continue  # of sections that the stage may not read; see the test of defaults
-        reached.add(name)
-        todo += [module_file(name) for name in imported_names(file)]
+        reached.add(file)
+        todo += [*IMPORTS.find_modules_directly_imported_by(module), *filter(None, [module.rpartition(".")[0]])]
     return reached
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.disk import DiskError, check_can_hold
+from rulka.disk import DiskError, check_can_hold, disk_error_of
 from rulka.outputs import filled_folder, new_file
 from rulka.stage import StageInputError, StageRunningError, output_folder, require
 from tests.test_processes import is_alive
@@ -37,6 +37,12 @@ def test_output_folder_removes_what_a_killed_run_left_and_of_its_own_alone(tmp_p
         assert not folder.exists()
         assert (tmp_path / name).is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_a_name_that_is_too_long_is_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long") as refused, output_folder(tmp_path / ("x" * 300)):
+        pass
+    assert str(disk_error_of(refused.value)).endswith("xxx.new: File name too long")
 
 
 def test_the_umask_decides_who_may_read_outputs(tmp_path: Path) -> None:
@@ -75,9 +81,7 @@ def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_mov
         assert [path.name for path in (tmp_path / "frames").iterdir()] == [".frames.old"]
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_closed_is_found_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_can_hold(Path("data"))
     check_can_hold(Path("data/deeper"))

@@ -31,9 +31,7 @@ def test_what_a_terminal_obeys_is_escaped_and_words_are_not() -> None:
         assert shown(words) == words
 
 
-def test_every_way_to_a_terminal_escapes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     name = os.fsdecode(b"\x1b[2J\xff.Gbx")
     for file in (name, "b.Gbx"):
         (tmp_path / file).write_bytes(b"no recording")

@@ -10,9 +10,7 @@ import pytest
 from tests.cli.conftest import call
 
 
-def test_a_night_puts_what_it_keeps_under_dvc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nights_go_to_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand and in the flow alike, which calls this command."""
 
     def race_night(*_: Any, **__: Any) -> Any:

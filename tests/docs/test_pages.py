@@ -167,16 +167,3 @@ def test_commands_that_messages_name_are_there() -> None:
     wrong = {f"{name}: {program} {' '.join(words)}": wrong_with(program, words) for name, program, words in commands}
     assert {command: problem for command, problem in wrong.items() if problem} == {}
     assert len(commands) > 60
-
-
-def test_a_wrong_link_or_command_would_be_found() -> None:
-    text = "Text `rulka evaluat`.\n\n    rulka evaluate --agnt x   # why\n"
-    text += "\n```\nmake dmo\npython -m benchmarks.agents --jsn\n```\n"
-    found = [wrong_with(program, words) for program, words in commands_in(text)]
-    assert found == [
-        "there is no such target",
-        "has no option {'--jsn'}",
-        "has no option {'--agnt'}",
-        "is no command",
-    ]
-    assert len([command for page in PAGES for command in commands_in(text_of(page))]) > 100

@@ -152,9 +152,7 @@ def check_next_run_completes() -> None:
     ],
     ids=["server", "worker"],
 )
-def test_a_killed_part_ends_up_which_says_so_and_the_next_up_goes_on(
-    url: str, victim: tuple[str, ...], said: str
-) -> None:
+def test_a_killed_part_ends_up_and_the_next_up_goes_on(url: str, victim: tuple[str, ...], said: str) -> None:
     with running(url) as up:
         assert call(*PREFECT, "deployment", "run", "rulka/full-pipeline").returncode == 0
         wait_for(Path("in capture").exists, "the stage")

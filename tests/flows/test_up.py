@@ -81,15 +81,6 @@ class TestPassword:
             password()
 
 
-@pytest.mark.usefixtures("toy_project")
-def test_records_of_runs_do_not_grow_for_ever() -> None:
-    """Prefect's own sweeper is on for them, as `docs/operations.md` says."""
-    code = "from prefect.settings import get_current_settings as get; found = get().server.services.db_vacuum\n"
-    code += "print(*sorted(found.enabled), found.retention_period.days)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["events", "flow_runs", "90"]
-
-
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

@@ -17,9 +17,6 @@ from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
-from rulka.datasets.races import load_races
-from rulka.evaluation.dataset import race_of_result
-from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import FLOATS
 from rulka.params import Params
 from rulka.training.racing import Folders
@@ -202,17 +199,3 @@ def test_what_was_trained_drives_within_its_intervals(chain: Chain) -> None:
             assert ((decisions[:, 1:] >= 0.0) & (decisions[:, 1:] <= 1.0)).all()
         with pytest.raises(ArtifactError, match="ticks_per_action"):
             load_policy(chain.folder / name, actions=action_table(10))
-
-
-def test_the_inputs_of_a_race_are_what_was_driven(chain: Chain, driven: tuple[Path, Path]) -> None:
-    params = chain.params
-    track, driver = load_races(driven[0]).main_track, load_policy(chain.folder / "agent")
-    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-    races = EvaluationRaces.of(track, *sections)
-    (result,) = race(driver, races)
-    inputs = race_of_result(result, races.settings.table, "").controls
-    assert len(inputs) == 5 * (len(result.sample_ms) - 1)
-    if result.chunk_controls is None:
-        np.testing.assert_array_equal(inputs[::5], result.controls[:-1])
-    else:
-        np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])

@@ -144,9 +144,7 @@ def test_a_settings_change_reaches_the_optimizer_and_what_is_killed_while_it_tak
         take_over(checkpoint, tmp_path / "d", is_copied=True)
 
 
-def test_nothing_is_taken_over_from_the_middle_of_a_turn(
-    small_params: Params, folders: Folders, tmp_path: Path
-) -> None:
+def test_nothing_is_taken_over_from_within_a_turn(small_params: Params, folders: Folders, tmp_path: Path) -> None:
     """Of two checkpoints the newer one is damaged: a run that goes on takes the older, a copy none."""
     first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     newest = tmp_path / "a" / str(first.checkpoint)

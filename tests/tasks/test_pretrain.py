@@ -97,9 +97,7 @@ def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) ->
     assert metrics["probes"] is metrics["probed_on"] is None
 
 
-def test_contrastive_losses_come_from_batches_of_one_size(
-    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contrastive_batches_are_one_size(write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a batch of B frames a blind guess costs log(2 B - 1): batches of other sizes cannot be compared with it."""
     frames_dir, index = write_frames()
     num_train, num_held_out = (index.statistics["num_frames"][split] for split in ("train", "validation"))

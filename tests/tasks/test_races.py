@@ -35,9 +35,7 @@ def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams, max_race_
     races(params, recordings_dir=recordings_dir, out_dir=out_dir)
 
 
-def test_without_recordings_drivers_race_on_a_generated_track(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_recordings_drivers_race_on_a_made_track(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "none", tmp_path / "races", params())
     assert f"races: no recordings in {tmp_path / 'none'}: the built-in driver races" in capsys.readouterr().out
     dataset = load_races(tmp_path / "races")

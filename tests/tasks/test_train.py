@@ -19,7 +19,6 @@ from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import Params
 from rulka.race_params import RewardParams
-from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.metrics import MEASURED
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
@@ -71,27 +70,7 @@ def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Fo
     assert not list(folders.runs.rglob("record.npz"))
 
 
-@pytest.mark.slow
-def test_several_learners_train_an_agent(small_params: Params, folders: Folders) -> None:
-    """Both algorithms, each learner with a batch of cars of its own and a track more or less."""
-    shape = small_params.track.model_dump() | {"seed": 90}
-    values = small_params.model_dump()
-    sets = ({"kind": "main"}, {"kind": "generated", "count": 2, **shape})
-    values["train"] |= {"tracks": sets, "learners": 2, "max_env_steps": 384}
-    train(Params.model_validate(values), folders=folders)
-    for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
-        training = load_artifact(folder, "agent").provenance["training"]
-        assert (training["env_steps"], training["learners"], training["cars"]) == (384, 2, 8)
-        assert training["gradient_steps"] > 0
-        run_folder = next(folders.runs.glob(f"{algorithm}-*"))
-        state = load_checkpoint(sorted(run_folder.glob("*.ckpt"))[-1])
-        assert [own["learner"]["num_env_steps"] for own in (state, *state["others"])] == [192, 192]
-        assert not list(run_folder.rglob("experience")), "nor that of the other learner"
-
-
-def test_a_compared_algorithm_whose_section_dvc_does_not_see_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compared_algorithm_that_dvc_does_not_see_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main one's is found by its name, so that a further algorithm needs no line in `dvc.yaml`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dvc.yaml").write_text("stages: {train: {cmd: x, params: [train, '${train.algorithm}']}}")

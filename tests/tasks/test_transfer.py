@@ -18,7 +18,7 @@ from models.encoders.config import ImpalaConfig
 from models.iqn import NUM_CLONED_FRACTIONS
 from rulka.actions import ActionParams
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
-from rulka.agents.initial_weights import TransferError, check_agent
+from rulka.agents.initial_weights import TransferError, check_agent, check_agreement
 from rulka.agents.load import load_policy
 from rulka.agents.params import Algorithm, TransferParams
 from rulka.artifacts import Artifact, load_artifact, save_artifact
@@ -192,13 +192,20 @@ REFUSED: list[tuple[Prepare, str]] = [
 
 
 @pytest.mark.parametrize(("prepare", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_what_does_not_fit_is_refused_by_name(
-    small_params: Params, pretrained: Folders, prepare: Prepare, message: str
-) -> None:
+def test_what_does_not_fit_is_named(small_params: Params, pretrained: Folders, prepare: Prepare, message: str) -> None:
     params = prepare(small_params, pretrained)
     with pytest.raises(UserError, match=message):
         run(params, pretrained)
     assert not (pretrained[0].parent / "agent_init").exists()
+
+
+def test_a_policy_of_another_backbone_is_refused(small_params: Params, pretrained: Folders) -> None:
+    """Parameters ask for an encoder; which backbone that is, only the artifacts say."""
+    encoder, policy = load_artifact(pretrained[0], "encoder"), load_artifact(pretrained[1], "policy")
+    other = replace(policy, config=policy.config | {"encoder": IMPALA.model_dump()})
+    with pytest.raises(TransferError, match="the cloned policy was made with another backbone") as raised:
+        check_agreement(encoder, other, small_params.network)
+    assert "dvc repro clone" in raised.value.hint
 
 
 def test_heads_that_look_ahead_are_left_behind(small_params: Params, pretrained: Folders) -> None:
@@ -234,9 +241,7 @@ def shape_like_iqn(params: Params, policy_dir: Path) -> Params:
     return with_parts(params, "ppo", trunk="fresh", heads="fresh")
 
 
-def test_iqn_takes_over_all_of_a_policy_of_its_shape_and_acts_like_it(
-    small_params: Params, pretrained: Folders
-) -> None:
+def test_iqn_takes_over_a_policy_of_its_shape_and_acts_like_it(small_params: Params, pretrained: Folders) -> None:
     params = shape_like_iqn(small_params, pretrained[1])
     out = run(params, pretrained)
     policy = load_artifact(pretrained[1], "policy").tensors
@@ -266,9 +271,7 @@ def with_fusion(params: Params, **changes: object) -> Params:
     return params.model_copy(update={"network": network})
 
 
-def test_an_agent_of_another_fusion_is_refused_though_its_tensors_fit(
-    small_params: Params, pretrained: Folders
-) -> None:
+def test_an_agent_of_another_fusion_is_refused_though_tensors_fit(small_params: Params, pretrained: Folders) -> None:
     """How many heads attend does not show in the shape of any tensor."""
     params, other = with_fusion(small_params), with_fusion(small_params, heads=4)
     write_policy(params, pretrained[1])
@@ -317,9 +320,7 @@ def from_agent(params: Params, algorithm: str, folder: Path, *parts: str) -> Par
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
-def test_all_of_an_agent_is_gone_on_with(
-    small_params: Params, pretrained: Folders, tmp_path: Path, algorithm: Algorithm
-) -> None:
+def test_an_agent_goes_on(small_params: Params, pretrained: Folders, tmp_path: Path, algorithm: Algorithm) -> None:
     agent = trained(small_params, pretrained, algorithm, tmp_path / "mine")
     out = run(from_agent(small_params, algorithm, tmp_path / "mine", *PARTS), pretrained)
     folder = out if algorithm == "ppo" else out / "compared" / "iqn"
@@ -344,9 +345,7 @@ def test_a_part_of_an_agent_is_taken_over_alone(small_params: Params, pretrained
     assert rows_of(out, "new network")["encoder.layers.0.weight"] == ("copied", "from the agent")
 
 
-def test_frames_that_reached_an_agent_otherwise_are_refused(
-    small_params: Params, pretrained: Folders, tmp_path: Path
-) -> None:
+def test_an_agent_of_frames_in_channels_is_refused(small_params: Params, pretrained: Folders, tmp_path: Path) -> None:
     """Else channels would be summed where each frame has an encoder's features of its own."""
     agent = trained(small_params, pretrained, "ppo", tmp_path / "mine")
     channels = replace(agent.observation, frames=3, frames_as="channels")
@@ -367,9 +366,7 @@ def test_frames_that_reached_an_agent_otherwise_are_refused(
         ),
     ],
 )
-def test_an_agent_and_what_is_taken_from_it_go_together(
-    small_params: Params, changes: dict[str, Any], message: str
-) -> None:
+def test_an_agent_and_its_parts_go_together(small_params: Params, changes: dict[str, Any], message: str) -> None:
     data = small_params.transfer.model_dump()
     for name, value in changes.items():
         data[name] = data[name] | value if isinstance(value, dict) else value
