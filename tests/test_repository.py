@@ -322,7 +322,7 @@ def test_models_hold_only_code_and_data_holds_none() -> None:
 
 
 @needs_git
-def test_dvc_finds_what_is_added_to_it_in_the_data_folder() -> None:
+def test_dvc_finds_its_stages_and_what_is_added_to_the_data_folder() -> None:
     """Else `dvc status` and `dvc push` pass it over, and `dvc gc` removes it from the cache."""
     from dvc.repo import Repo
 
@@ -330,6 +330,7 @@ def test_dvc_finds_what_is_added_to_it_in_the_data_folder() -> None:
         ignored = [name for name in ("data/", "data/agents.dvc", "data/recordings.dvc") if repo.scm.is_ignored(name)]
         assert ignored == []
         assert repo.scm.is_ignored("data/agents/")
+        assert {stage.addressing for stage in repo.index.stages} >= set(STAGES), "DVC understands dvc.yaml"
 
 
 @needs_git

@@ -67,17 +67,3 @@ def test_a_track_of_the_dataset_is_known_by_its_uid(
     assert f"did you mean {track.uid}?" in capsys.readouterr().err
     assert call("track show x") == 1
     assert f"neither a file nor one of {track.uid}, copper-oval" in capsys.readouterr().err
-
-
-def test_wrong_requests_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("track show nope") == 1
-    assert "there is no track 'nope'" in capsys.readouterr().err
-    assert call("track show") == call("track list copper-oval") == 2
-    capsys.readouterr()
-    assert call(f"track show copper-oval --out {tmp_path}/a.jpg") == 1
-    assert "must end in .png" in capsys.readouterr().err
-    (tmp_path / "file").write_text("")
-    assert call(f"track show copper-oval --out {tmp_path}/file/a.png") == 1
-    assert "cannot be written" in capsys.readouterr().err
-    assert call(f"track show {ROOT}/params.yaml") == 1
-    assert "params.yaml is not a readable track file: another kind of file" in capsys.readouterr().err

@@ -265,13 +265,6 @@ def all_deployments_are_there_and_a_night_is_planned() -> None:
     wait_for(lambda: any(run["auto_scheduled"] for run in runs_of_prefect()), "a run that the server has planned")
 
 
-def a_second_one_names_the_first(stack: Stack) -> None:
-    answer = call(*RULKA, "up")
-    assert answer.returncode == 1
-    assert f"port {stack.url.rpartition(':')[2].removesuffix('/api')} of this machine is taken by" in answer.stderr
-    assert "`rulka up` may run already" in answer.stderr
-
-
 def a_run_typed_by_a_user_completes() -> None:
     watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
     assert watched.returncode == 0, watched.stdout + watched.stderr
@@ -310,7 +303,6 @@ def test_up_from_its_start_to_its_end(stack: Stack) -> None:
     a_web_page_is_refused(stack)
     who_reads_the_file_is_served(stack)
     all_deployments_are_there_and_a_night_is_planned()
-    a_second_one_names_the_first(stack)
     a_run_typed_by_a_user_completes()
     parameters_that_cannot_be_start_nothing()
     its_end_leaves_nothing_and_says_what_became_of_the_run(stack)

@@ -140,9 +140,6 @@ def test_a_function_in_a_file_races_by_its_name_in_decisions_of_its_own(folder: 
 def test_nonsense_is_refused(act: Callable[..., Any], said: str) -> None:
     with pytest.raises(GuestError, match=said):
         rulka.evaluate(act, short_track(), num_races=2)
-
-
-def test_numbers_are_bounded_too() -> None:
     with pytest.raises(GuestError, match="decided nan, expected"):
         rulka.evaluate(lambda seen: np.full((len(seen["floats"]), 3), np.nan), short_track(), continuous=True)
 
