@@ -100,7 +100,7 @@ def test_a_missing_file_is_named_with_what_to_run(folder: Path, name: str) -> No
         load_artifact(folder, "encoder")
     assert "`dvc checkout --force pretrain` brings back" in caught.value.hint
     with pytest.raises(ArtifactError) as caught:
-        read_meta(folder.rename(folder.with_name("mine")).parent)
+        load_artifact(folder.rename(folder.with_name("mine")), "encoder")
     assert caught.value.hint == "Take it from where it came from, or make it again."
 
 
@@ -120,6 +120,13 @@ def test_another_kind_version_or_layout_is_refused(folder: Path) -> None:
         edit_meta(folder, **changes)
         with pytest.raises(ArtifactError, match=message):
             load_artifact(folder, "encoder")
+
+
+def test_what_was_made_for_other_observations_or_actions_is_refused(folder: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"observation.width is 48, expected 64"):
+        load_artifact(folder, "encoder", observation=sees(64, 64))
+    with pytest.raises(ArtifactError, match=r"actions.ticks_per_action is 5, expected 1"):
+        load_artifact(folder, "encoder", actions=action_table(1))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,8 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     (tmp_path / "b.gbx").write_bytes(forge.recording_file())
     assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
     damaged, fine = capsys.readouterr().out.splitlines()
+    assert damaged.endswith(f"a.Replay.Gbx: {summary['error']}. {summary['hint']}")
+    assert re.search(r"samples  b\.gbx on \w+$", fine)
     assert damaged.index("a.Replay.Gbx") == fine.index("b.gbx"), "columns begin alike"
 
     def refused(folder: str) -> None:

@@ -58,6 +58,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "data/in/1": "1",
         "tasks/one.py": "pass\n",
         "rulka/part/code.py": "pass\n",
+        "rulka/part/params.py": "pass\n",  # whoever hashes code hashes parameters beside it
         "rulka/part/laps.txt": "lap\n",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,8 @@ def test_the_last_of_two_presets_is_undone_first_and_to_the_byte(params_file: Pa
     apply_preset("btr", params_file, ROOT / "presets")
     between = params_file.read_bytes()
     changes = apply_preset("chunks", params_file, ROOT / "presets").changes
+    assert params_file.read_text().startswith("# params.yaml with preset btr, chunks\n")
+    assert params_file.read_text().count("with preset") == 1
     undone = undo_preset(params_file)
     assert params_file.read_bytes() == between
     assert (len(undone.changes), undone.remarks) == (len(changes), [])

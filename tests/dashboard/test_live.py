@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka.dashboard.live import MAX_POINTS, cars_on_page, read_live, track_outline
+from rulka.dashboard.live import MAX_POINTS, MetricsReader, cars_on_page, read_live, track_outline
 from rulka.dashboard.runs import Runs
 from rulka.errors import UserError
 from rulka.observation import ZONE_SPACING_M
@@ -107,6 +107,19 @@ def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
 
 def lines_of(*numbers: int) -> str:
     return "".join(json.dumps({"env_steps": number, "loss": float(number)}) + "\n" for number in numbers)
+
+
+def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a line waits until it is whole."""
+    parsed: list[float] = []
+    monkeypatch.setattr(MetricsReader, "_add", lambda _, values: parsed.append(values["env_steps"]))
+    (run / METRICS_FILE).write_text("")
+    reader = MetricsReader(run / METRICS_FILE)
+    for part in (line[half] for line in map(lines_of, (1, 2, 3)) for half in (slice(9), slice(9, None))):
+        with (run / METRICS_FILE).open("a") as file:
+            file.write(part)
+        reader.read_on()
+    assert parsed == [1, 2, 3]
 
 
 def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path) -> None:
