@@ -1,5 +1,6 @@
 """`import rulka` in the hands of somebody else: every public name, its right use and its wrong ones."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -15,10 +17,14 @@ from torch.utils.data import DataLoader
 
 import rulka
 from rulka.actions import FORWARD
+from rulka.agents.onnx_file import export_onnx
 from rulka.artifacts import ArtifactError
 from rulka.evaluation.guests import GuestError
+from rulka.folders import AGENT
+from tests.docs.test_pages import ROOT
 from tests.tasks.test_evaluate import short_track
 
+PAGE = ROOT / "docs" / "library.md"
 CARS = {"image": np.zeros((3, 1, 64, 64), np.uint8), "floats": np.zeros((3, 184), np.float32)}
 ONE = {name: part[0] for name, part in CARS.items()}
 
@@ -244,3 +250,18 @@ def test_a_file_that_hides_rulkas_models_is_named(tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(Path(rulka.__file__).parents[1] / "models")  # as in a project
     answer = subprocess.run(drive, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "UnknownAgentError" in answer.stderr or "ArtifactError" in answer.stderr
+
+
+@pytest.mark.parametrize("with_onnx", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_block_of_the_page_runs(folder: Path, with_onnx: bool) -> None:
+    (folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    if with_onnx:
+        export_onnx(AGENT, Path("agent.onnx"))  # as the command does
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code = "\n".join(block for block in blocks if with_onnx or "onnxruntime" not in block)
+    names: dict[str, object] = {}
+    exec(compile(code, PAGE.name, "exec"), names)
+    assert (folder / "oval.png").stat().st_size > 10_000
+    plt.close("all")
+    assert not with_onnx or names["decision"].tolist() == [names["action"]]  # pyright: ignore
+    assert names["features"].shape == (1, names["encoder"].num_features)  # pyright: ignore

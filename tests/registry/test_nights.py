@@ -1,9 +1,12 @@
 import io
+import json
 import shutil
 from dataclasses import replace
 from datetime import date
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import av
 import numpy as np
@@ -27,6 +30,7 @@ from rulka.registry.nights import (
 from rulka.registry.pairs import PairError
 from rulka.registry.tracks import tracks_to_race_on
 from rulka.statistics import stratified_interval
+from tests.cli.conftest import call
 from tests.registry.test_pairs import comparison, driven
 
 MONDAY, TUESDAY = date(2026, 11, 23), date(2026, 11, 24)
@@ -233,3 +237,34 @@ def test_a_damaged_history_is_named_before_anybody_races(params: Params, monkeyp
     HISTORY.write_text("night\n")
     with pytest.raises(HistoryError, match="does not begin with the columns night, raced_at"):
         raced(TUESDAY, params)
+
+
+def test_nights_go_to_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand and in the flow alike, which calls this command."""
+
+    def race_night(*_: Any, **__: Any) -> Any:
+        for path in ("data/nights/history.csv", "data/agents/promotions.jsonl"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text("{}\n")
+        return SimpleNamespace(to_json=dict, describe=str)
+
+    monkeypatch.setattr("rulka.registry.nights.race_night", race_night)
+    monkeypatch.setattr("rulka.params.read_params", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+
+    assert call("night") == 0
+    assert "there is no .dvc here, so that data/nights and data/agents has no versions" in capsys.readouterr().err
+    Path(".dvc").mkdir()
+    Path(".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    assert call("night --json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {}, "what the flow reads"
+    assert "`git add data/agents.dvc data/nights.dvc && git commit` keeps this version" in said.err
+    assert Path("data/agents.dvc").is_file()
+    assert Path("data/nights.dvc").is_file()
+    Path("dvc.yaml").write_text("stages: {}}")
+    assert call("night --date 2026-11-23") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: the night of 2026-11-23 is noted, but DVC has not taken in data/nights and ")
+    assert "`dvc add data/nights data/agents`." in said
