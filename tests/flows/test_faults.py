@@ -17,9 +17,8 @@ import pytest
 
 from flows.dvc import Outcome, reproduce_stage
 from flows.process import CommandError
-from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, use_before
+from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, reserved_port, use_before
 from tests.flows.test_up import PREFECT, READY, call, runs_of_prefect
-from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
 KILL = "{ test -e killed || { touch killed; kill -9 %s; sleep 1; }; }"

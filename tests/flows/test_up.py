@@ -30,8 +30,16 @@ from flows import up as module
 from flows.pipeline import pipeline
 from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, UpError, free_address, password
 from rulka.errors import UserError
-from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, no_privileges, use_before
-from tests.ports import reserved_port
+from tests.flows.conftest import (
+    ROOT,
+    RULKA,
+    change_command,
+    family_of,
+    make_project,
+    no_privileges,
+    reserved_port,
+    use_before,
+)
 from tests.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
