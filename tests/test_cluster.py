@@ -16,12 +16,12 @@ from rulka.cluster import CLUSTER_VARIABLE, ClusterError, RayCluster, chosen_add
 
 def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
-    file = tmp_path / ".env"
-    assert chosen_address(file) is None
-    file.write_text("RULKA_GAME_PORT=1\nRULKA_CLUSTER=10.0.0.1:6379\n")
-    assert chosen_address(file) == "10.0.0.1:6379"
+    monkeypatch.chdir(tmp_path)
+    assert chosen_address() is None
+    Path(".env").write_text("RULKA_GAME_PORT=1\nRULKA_CLUSTER=10.0.0.1:6379\n")
+    assert chosen_address() == "10.0.0.1:6379"
     monkeypatch.setenv(CLUSTER_VARIABLE, "node:1")
-    assert chosen_address(file) == "node:1"
+    assert chosen_address() == "node:1"
 
 
 @pytest.mark.parametrize("address", ["here", "host:", ":6379", "host:0", "host:70000", "host:port", "ray://host:10001"])

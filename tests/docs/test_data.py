@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,12 +90,6 @@ def shell(tmp_path: Path) -> Shell:
     return shell
 
 
-def add_other_project(shell: Shell) -> None:
-    """Makes the project `../other`, which shares the cache and has a file of its own in it."""
-    shell("mkdir ../other && cd ../other && git init --quiet && dvc init --quiet")
-    shell("dvc cache dir ../project/.dvc/cache && echo other > x && dvc add --quiet x && cd ../project")
-
-
 def test_recordings(shell: Shell) -> None:
     shell.file("data/recordings/a.Gbx").write_text("a")
     (block,) = blocks_of("Recordings")
@@ -109,83 +102,67 @@ def test_recordings(shell: Shell) -> None:
 @pytest.mark.slow
 def test_all_blocks(shell: Shell) -> None:
     """As `test_recordings`, for every block of the page, in the order in which it has them."""
-    scores = "data/evaluation/scores.json"
+    headings = [line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
+    (keep,), (compare,), (add,), (remote, all_commits, clone), (bring, end), (gc, gc_of_shared_cache) = map(
+        blocks_of, headings
+    )
+    cache = shell.file(".dvc/cache/files")
 
     def time_s() -> float:
-        return json.loads(shell.file(scores).read_text())["agent"]["mean_time_s"]
+        return json.loads(shell.file("data/evaluation/scores.json").read_text())["agent"]["mean_time_s"]
 
     def gamma(value: float) -> None:
         shell.file("params.yaml").write_text(f"ppo:\n  gamma: {value}\n")
         shell("dvc repro --quiet --single-item all")
 
-    def keep(keep_result: str) -> None:
-        gamma(0.9)
-        shell(keep_result)
-        assert "dvc.lock" in shell("git show --stat ppo-1")
+    def names(folder: Path) -> set[str]:
+        return {path.name for path in folder.rglob("*") if path.is_file()}
 
-    def compare(compare: str) -> None:
-        gamma(0.5)
-        said = shell(compare)
-        assert "ppo.gamma" in said
-        assert "agent.mean_time_s" in said
-        assert "-4" in said, "seconds less"
-        page = Path(said.strip().splitlines()[-1].removeprefix("file://"))
-        assert all(text in page.read_text() for text in ("loss of Level 0", "workspace", "ppo-1"))
-        shell("git add dvc.lock params.yaml && git commit -m 0.5")
+    gamma(0.9)
+    shell(keep)
+    assert "dvc.lock" in shell("git show --stat ppo-1")
 
-    def recordings(add: str) -> None:
-        shell.file("data/recordings/a.Gbx").write_text("a")
-        shell(add)
+    gamma(0.5)
+    said = shell(compare)
+    assert all(text in said for text in ("ppo.gamma", "agent.mean_time_s", "-4")), "seconds less"
+    page = Path(said.strip().splitlines()[-1].removeprefix("file://"))
+    assert all(text in page.read_text() for text in ("loss of Level 0", "workspace", "ppo-1"))
+    shell("git add dvc.lock params.yaml && git commit -m 0.5")
 
-    def elsewhere(remote: str, all_commits: str, clone: str) -> None:
-        shell(remote)
-        store = Path(shell.words["/mnt/backup/rulka"])
-        files = {path.name for path in store.rglob("*") if path.is_file()}
-        shell(all_commits)
-        cached = {path.name for path in shell.file(".dvc/cache/files").rglob("*") if path.is_file()}
-        assert files < cached
-        assert {path.name for path in store.rglob("*") if path.is_file()} == cached, "of ppo-1, too"
-        shell(clone)
-        assert (time_s(), shell.file("data/recordings/a.Gbx").read_text()) == (5.0, "a")
-        shell("cd ../project")
+    shell.file("data/recordings/a.Gbx").write_text("a")
+    shell(add)
 
-    def old_agent(bring: str, end: str) -> None:
-        said = shell(bring)
-        assert time_s() == 9.0
-        assert "all:" not in said, "what was made then is made from what is there"
-        shell("cd ../project")
-        assert time_s() == 5.0
-        shell(end)
-        assert not shell.file("../old").exists()
+    shell(remote)
+    store = Path(shell.words["/mnt/backup/rulka"])
+    assert names(store) < names(cache)
+    shell(all_commits)
+    assert names(store) == names(cache), "of ppo-1, too"
+    shell(clone)
+    assert (time_s(), shell.file("data/recordings/a.Gbx").read_text()) == (5.0, "a")
+    shell("cd ../project")
 
-    def room(gc: str, gc_of_shared_cache: str) -> None:
-        gamma(0.7)
-        lost = set(shell.file(".dvc/cache/files").rglob("*.dir"))
-        gamma(0.6)
-        look, _ = gc.splitlines()
-        assert "Removed" in shell(look)
-        assert lost <= set(shell.file(".dvc/cache/files").rglob("*.dir")), "it only looks"
-        shell(gc)
-        left = set(shell.file(".dvc/cache/files").rglob("*.dir"))
-        assert len(lost - left) == 2, "of 0.7, which no commit names"
-        shell("git checkout ppo-1 -- dvc.lock params.yaml && dvc checkout --quiet --allow-missing")
-        assert time_s() == 9.0
-        before = set(shell.file(".dvc/cache/files").rglob("*"))
-        add_other_project(shell)
-        others = set(shell.file(".dvc/cache/files").rglob("*")) - before
-        shell(gc_of_shared_cache)
-        assert others
-        assert all(path.exists() for path in others), "the other project still has its data"
+    said = shell(bring)
+    assert time_s() == 9.0
+    assert "all:" not in said, "what was made then is made from what is there"
+    shell("cd ../project")
+    assert time_s() == 5.0
+    shell(end)
+    assert not shell.file("../old").exists()
 
-    steps: dict[str, Callable[..., None]] = {
-        "Keep a result": keep,
-        "Compare": compare,
-        "Recordings": recordings,
-        "Data on another disk or machine": elsewhere,
-        "An old agent": old_agent,
-        "Make room": room,
-    }
-    headings = [line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
-    assert list(steps) == headings
-    for heading, step in steps.items():
-        step(*blocks_of(heading))
+    gamma(0.7)
+    lost = set(cache.rglob("*.dir"))
+    gamma(0.6)
+    look, _ = gc.splitlines()
+    assert "Removed" in shell(look)
+    assert lost <= set(cache.rglob("*.dir")), "it only looks"
+    shell(gc)
+    assert len(lost - set(cache.rglob("*.dir"))) == 2, "of 0.7, which no commit names"
+    shell("git checkout ppo-1 -- dvc.lock params.yaml && dvc checkout --quiet --allow-missing")
+    assert time_s() == 9.0
+    before = set(cache.rglob("*"))
+    shell("mkdir ../other && cd ../other && git init --quiet && dvc init --quiet")
+    shell("dvc cache dir ../project/.dvc/cache && echo other > x && dvc add --quiet x && cd ../project")
+    others = set(cache.rglob("*")) - before
+    shell(gc_of_shared_cache)
+    assert others
+    assert all(path.exists() for path in others), "another project that shares the cache still has its data"

@@ -19,7 +19,6 @@ import yaml
 from rulka.cli import COMMANDS, NOUNS, main
 from rulka.params import Params, checked_params
 from rulka.params.problems import _places
-from rulka.presets import preset_names
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -136,7 +135,7 @@ def wrong_with_ours(words: list[str], options: set[str]) -> str:
     if unknown:
         return f"has no option {unknown}"
     if name == "preset" and len(words) > 1 and not PLACEHOLDER.fullmatch(words[1]):
-        known = {*preset_names(ROOT / "presets"), "list", "undo"}
+        known = {*(file.stem for file in (ROOT / "presets").glob("*.yaml")), "list", "undo"}
         return "" if words[1] in known else "is no preset"
     if name == "experiment" and words[1:] and words[1].islower():
         return "" if (ROOT / words[1]).is_file() else "is no file of an experiment"
