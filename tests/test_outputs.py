@@ -48,15 +48,23 @@ def half_written(opened: AbstractContextManager[Path], error: BaseException) -> 
         raise error
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-def test_what_was_there_stays_until_all_is_written(tmp_path: Path, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "Make room there"),
+        (OSError(errno.EACCES, "Permission denied"), "Allow writing to it"),
+        (KeyboardInterrupt(), ""),
+    ],
+)
+def test_what_was_there_stays_until_all_is_written(tmp_path: Path, error: BaseException, hint: str) -> None:
     (tmp_path / "a.txt").write_text("old")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "b.txt").write_text("old")
     expected = OutputError if isinstance(error, OSError) else KeyboardInterrupt
     for opened in (new_file(tmp_path / "a.txt"), *(filled_folder(tmp_path / name) for name in ("folder", "new"))):
-        with pytest.raises(expected):
+        with pytest.raises(expected) as refused:
             half_written(opened, error)
+        assert hint in getattr(refused.value, "hint", "")
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     assert files == {"a.txt", "folder", "folder/b.txt"}
     assert (tmp_path / "a.txt").read_text() == (tmp_path / "folder" / "b.txt").read_text() == "old"
