@@ -68,7 +68,7 @@ test test-all: $(READY)
 	$(RUN) $(PYTEST)$(if $(filter test-all,$@), -m 'slow or not slow')
 
 docs: $(READY)
-	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	@echo 'The site is built: site/index.html'
 
 $(RELEASE)/.ready: constraints.txt

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -59,16 +58,13 @@ def check_package() -> None:
         raise ClusterError(message, hint="pip install 'rulka[ray]'")
 
 
-def chosen_address(file: Path = Path(".env")) -> str | None:
+def chosen_address() -> str | None:
     """Returns where the cluster's head is, as `host:port`; None where nothing says so.
-
-    Args:
-        file: need not exist.
 
     Raises:
         ClusterError: if what says so is no such address.
     """
-    address = os.environ.get(CLUSTER_VARIABLE) or dotenv_values(file).get(CLUSTER_VARIABLE)
+    address = os.environ.get(CLUSTER_VARIABLE) or dotenv_values(".env").get(CLUSTER_VARIABLE)
     if address:
         split_address(address)
     return address or None

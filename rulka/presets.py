@@ -61,88 +61,80 @@ class Applied(NamedTuple):
     remarks: list[str]
 
 
-def preset_names(folder: Path = PRESETS_DIR) -> list[str]:
+def preset_names() -> list[str]:
     """Returns the names of all presets."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+    return sorted(path.stem for path in PRESETS_DIR.glob("*.yaml"))
 
 
-def known_presets(folder: Path = PRESETS_DIR) -> dict[str, str]:
+def known_presets() -> dict[str, str]:
     """Returns the first sentence of the comment at the top of each preset, by its name; empty where there is none.
 
     Raises:
         PresetError: if there are none.
     """
-    found, names = {}, preset_names(folder)
+    found, names = {}, preset_names()
     if not names:
-        message = f"there are no presets in {folder.absolute()}"
+        message = f"there are no presets in {PRESETS_DIR.absolute()}"
         raise PresetError(message, hint="Run this from the root of the project.")
     for name in names:
-        first = _text(folder / f"{name}.yaml").partition("\n")[0]
+        first = _text(PRESETS_DIR / f"{name}.yaml").partition("\n")[0]
         found[name] = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
     return found
 
 
-def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRESETS_DIR) -> Applied:
-    """Lays a preset over the parameters and writes them, if the result is valid and differs.
-
-    Args:
-        name: of the preset.
-        params_file: read, and written at once or not at all.
-        folder: where presets lie.
+def apply_preset(name: str) -> Applied:
+    """Lays a preset over the parameters and writes them, at once or not at all, if the result is valid and differs.
 
     Raises:
         PresetError: if there is no such preset, it holds a key that `params.yaml` has not, or it is no mapping.
         ParamsError: if the result is not valid.
         OutputError: if the parameters cannot be written.
     """
-    if name not in preset_names(folder):
-        message = f"no preset is called {name!r}; {folder} holds {', '.join(preset_names(folder)) or 'none'}"
+    if name not in preset_names():
+        message = f"no preset is called {name!r}; {PRESETS_DIR} holds {', '.join(preset_names()) or 'none'}"
         raise PresetError(message)
-    preset_file = folder / f"{name}.yaml"
-    overlay, written = read_sections(preset_file, PresetError), read_sections(params_file)
-    base = resolved(written, f"{params_file} is wrong")
+    preset_file = PRESETS_DIR / f"{name}.yaml"
+    overlay, written = read_sections(preset_file, PresetError), read_sections(PARAMS_FILE)
+    base = resolved(written, f"{PARAMS_FILE} is wrong")
     found = list(differences(base, overlay, f"preset {name!r}", PresetError))
     merged = laid_over(base, overlay, f"preset {name!r}", PresetError)
-    params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
-    text = _text(params_file)
+    params = checked_params(merged, f"preset {name!r} does not fit {PARAMS_FILE}")
+    text = _text(PARAMS_FILE)
     below = _applied_before(text)
     brought = [section for section, values in overlay.items() if values and not written.get(section)]
-    body = with_sections(_without_header(text), _text(preset_file), brought)
+    body = with_sections(text.partition("\n")[2] if below else text, _text(preset_file), brought)
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
     changes = _told(found)
     remarks = _remarks(below, name, changes, params)
     if brought:  # at its defaults, most of it
-        remarks.append(f"{params_file.name} now shows what {name} sets in {', '.join(brought)}")
+        remarks.append(f"{PARAMS_FILE} now shows what {name} sets in {', '.join(brought)}")
     if changes or brought:
         names = [*(other for other in below if other != name), name]
-        after = f"{_header(names)}{body}"
+        after = f"{HEADER}{', '.join(names)}\n{body}"
         note = {"preset": name, "before": text, "after": after}
-        _write(params_file, after, [*_noted(params_file), note])
+        _write(after, [*_noted(), note])
     return Applied(changes, remarks)
 
 
-def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
-    """Puts back the file that the last preset was laid over.
-
-    Args:
-        params_file: read, and written at once or not at all.
+def undo_preset() -> Applied:
+    """Puts back the file that the last preset was laid over, at once or not at all.
 
     Raises:
         PresetError: if no preset lies over the parameters, or they are not as the last one left them.
         ParamsError: if the parameters cannot be read.
         OutputError: if the parameters cannot be written.
     """
-    sections, text, notes = read_sections(params_file), _text(params_file), _noted(params_file)
+    sections, text, notes = read_sections(PARAMS_FILE), _text(PARAMS_FILE), _noted()
     names = _applied_before(text)
     if not names:
-        message = f"no preset lies over {params_file}: its first line names none"
+        message = f"no preset lies over {PARAMS_FILE}: its first line names none"
         raise PresetError(message)
     if not notes or notes[-1].get("after") != text:
-        message = f"{params_file} is not as preset {names[-1]} left it here, and what was changed since would be lost"
+        message = f"{PARAMS_FILE} is not as preset {names[-1]} left it here, and what was changed since would be lost"
         raise PresetError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
-    now, before = (resolved(each, f"{params_file} is wrong") for each in (sections, parsed(notes[-1]["before"])))
-    changes = _told(differences(now, before, f"{params_file} before", PresetError))
-    _write(params_file, notes[-1]["before"], notes[:-1])
+    now, before = (resolved(each, f"{PARAMS_FILE} is wrong") for each in (sections, parsed(notes[-1]["before"])))
+    changes = _told(differences(now, before, f"{PARAMS_FILE} before", PresetError))
+    _write(notes[-1]["before"], notes[:-1])
     return Applied(changes, [])
 
 
@@ -150,29 +142,19 @@ def _told(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
     return [f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}" for keys, old, new in found]
 
 
-def _noted(params_file: Path) -> list[dict[str, Any]]:
+def _noted() -> list[dict[str, Any]]:
     """Returns what each preset did: its name, and the file's text `before` and `after`."""
-    log = params_file.parent / PRESETS_LOG
-    lines = log.read_bytes().splitlines() if log.is_file() else []
+    lines = PRESETS_LOG.read_bytes().splitlines() if PRESETS_LOG.is_file() else []
     hint = "Remove that file; parameters are then taken back by hand, see `git diff params.yaml`."
-    return [checked(line, dict[str, str], log.as_posix(), PresetError, hint) for line in lines]
+    return [checked(line, dict[str, str], PRESETS_LOG.as_posix(), PresetError, hint) for line in lines]
 
 
-def _write(params_file: Path, text: str, notes: list[dict[str, Any]]) -> None:
+def _write(text: str, notes: list[dict[str, Any]]) -> None:
     """Writes parameters and notes, both or neither."""
-    log = params_file.parent / PRESETS_LOG
-    log.parent.mkdir(exist_ok=True)
-    with new_file(log) as new_notes, new_file(params_file) as new_params:
+    PRESETS_LOG.parent.mkdir(exist_ok=True)
+    with new_file(PRESETS_LOG) as new_notes, new_file(PARAMS_FILE) as new_params:
         new_params.write_bytes(text.encode())
         new_notes.write_text("".join(f"{json.dumps(note)}\n" for note in notes), encoding="utf-8")
-
-
-def _header(names: list[str]) -> str:
-    return f"{HEADER}{', '.join(names)}\n" if names else ""
-
-
-def _without_header(text: str) -> str:
-    return text.partition("\n")[2] if _applied_before(text) else text
 
 
 def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params:

@@ -45,7 +45,6 @@ Leader = subprocess.Popen[bytes] | subprocess.Popen[str]
 """A program that was started in a process group of its own."""
 
 _PR_SET_PDEATHSIG = 1  # of Linux's header `linux/prctl.h`: the signal that a process gets when its parent ends
-_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
 # Looked up here and not between fork and exec, where only what needs no lock may be done.
 _PRCTL = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
@@ -118,14 +117,11 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Lets a process started in the block begin with interrupts blocked, where the system can do that.
+    """Lets a process started in the block begin with interrupts blocked.
 
     Ctrl-C reaches every process of a terminal, also one that is still importing and has not yet called
     `end_with_parent`. One that comes to this process meanwhile is only late.
     """
-    if sys.platform == "win32":
-        yield
-        return
     resource_tracker.ensure_running()  # starts with the first process otherwise, and unblocks interrupts as it does
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -163,7 +159,7 @@ def start_group(
         cwd=folder,
         env=environment,
         start_new_session=True,
-        preexec_fn=tie if _PRCTL is not None else None,  # Windows refuses any
+        preexec_fn=tie,
     )
 
 
@@ -210,8 +206,6 @@ def descendants(leader: Leader) -> list[psutil.Process]:
 def group_members(leader: Leader) -> list[int]:
     """Returns the process ids of the group that `leader` leads, without those that only wait to be reaped."""
     leader.poll()  # reaps it
-    if sys.platform == "win32":  # has no such groups: what the leader started counts as strays
-        return [leader.pid] if leader.returncode is None else []
     return [pid for pid in psutil.pids() if _is_in_group(pid, leader.pid)]
 
 
@@ -230,16 +224,13 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _signal_group(leader: Leader, number: int) -> None:
-    if sys.platform == "win32":
-        leader.send_signal(number)
-        return
     with suppress(ProcessLookupError):
         os.killpg(leader.pid, number)  # in one go: nobody in it can start another one meanwhile
 
 
 def _end(living: Callable[[], Sequence[object]], send: Callable[[int], None], ask: int, grace_s: float) -> None:
     """Asks whoever lives to end, waits, and kills whoever still lives after `grace_s`."""
-    for number, patience_s in ((ask, grace_s), (_KILL, KILL_PATIENCE_S)):
+    for number, patience_s in ((ask, grace_s), (signal.SIGKILL, KILL_PATIENCE_S)):
         if not living():
             return
         send(number)

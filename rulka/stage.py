@@ -10,6 +10,7 @@ aside. What is edited between that comparison and DVC's reading, a second or two
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -32,11 +33,6 @@ from rulka.errors import UserError
 from rulka.folders import RUNS
 from rulka.graph import changes_since, is_cached, note_inputs, read_graph, stage_of_module
 from rulka.terminal import escape_logs, tell
-
-try:
-    import fcntl
-except ImportError:  # Windows, which also cannot open folders
-    fcntl = None
 
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
@@ -146,9 +142,6 @@ def _clean_up_after_killed(path: Path, folder: Path, old: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
     """Yields whether nobody else has locked a folder, and locks it then for the block, or until this process dies."""
-    if fcntl is None:
-        yield True
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield _lock(descriptor)
@@ -157,7 +150,6 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _lock(descriptor: int) -> bool:
-    assert fcntl is not None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -220,11 +212,8 @@ class _StageRun:
             f" no difference, keep the output:\n  rm -rf {here} && mv {there} {here} && dvc commit -f {self.stage}",
         )
 
-    def describe_outs(self) -> str:
-        """Returns what lies at the outputs after the stage did not end well, in one line for each."""
-        return "".join(f"  {self._described(out)}\n" for out in self.outs)
-
-    def _described(self, out: Path) -> str:
+    def describe(self, out: Path) -> str:
+        """Returns what lies at an output after the stage did not end well."""
         name = out.as_posix()
         if out in self.finished:
             return f"{name} is the new one, finished; DVC has not recorded it yet: `dvc commit -f {self.stage}` does."
@@ -303,7 +292,7 @@ def _fail(error: UserError) -> int:
 
 def _described_outs() -> str:
     run = _RUN.get()
-    return run.describe_outs() if run is not None else ""
+    return "" if run is None else "".join(f"  {run.describe(out)}\n" for out in run.outs)
 
 
 def _say(text: str) -> None:
@@ -313,7 +302,7 @@ def _say(text: str) -> None:
 
 # Signals --------------------------------------------------------------------------------------------------------------
 
-_INTERRUPTING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Interrupts:

@@ -56,19 +56,8 @@ class StepResult:
     ) -> StepResult:
         """Returns the result of a decision in episodes that are no races: what a race has besides is 0 or false."""
         count = len(reward)
-        nothing, never = np.zeros(count, np.float32), np.zeros(count, np.bool_)
-        return cls(
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            is_reset=is_reset,
-            progress_m=nothing,
-            start_m=nothing,
-            race_time_ms=np.zeros(count, np.int64),
-            is_finished=never,
-            is_off_track=never,
-            is_full_race=never,
-        )
+        nothing, never, no_time = np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.int64)
+        return cls(reward, terminated, truncated, is_reset, nothing, nothing, no_time, never, never, never)
 
 
 def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:

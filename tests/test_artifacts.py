@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,18 +98,10 @@ def test_a_missing_file_is_named_with_what_to_run(folder: Path, name: str) -> No
     (folder / name).unlink()
     with pytest.raises(ArtifactError, match=name) as caught:
         load_artifact(folder, "encoder")
-    assert "dvc repro pretrain" in caught.value.hint
-
-
-@pytest.mark.parametrize("name", ["encoder", "mine"])
-def test_what_was_damaged_in_its_place_is_got_back_from_dvc(folder: Path, name: str) -> None:
-    moved = folder.rename(folder.with_name(name))
-    meta = json.loads((moved / META_FILE).read_text())
-    (moved / META_FILE).write_text(json.dumps(meta | {"config": {}}))
-    with pytest.raises(ArtifactError, match="changed or damaged after it was written") as refused:
-        read_meta(moved)
-    back = "`dvc checkout --force pretrain` brings back what DVC has of it; `dvc repro pretrain` makes it anew."
-    assert refused.value.hint == (back if name == "encoder" else "Take it from where it came from, or make it again.")
+    assert "`dvc checkout --force pretrain` brings back" in caught.value.hint
+    with pytest.raises(ArtifactError) as caught:
+        load_artifact(folder.rename(folder.with_name("mine")), "encoder")
+    assert caught.value.hint == "Take it from where it came from, or make it again."
 
 
 def test_another_kind_version_or_layout_is_refused(folder: Path) -> None:
@@ -129,6 +120,13 @@ def test_another_kind_version_or_layout_is_refused(folder: Path) -> None:
         edit_meta(folder, **changes)
         with pytest.raises(ArtifactError, match=message):
             load_artifact(folder, "encoder")
+
+
+def test_what_was_made_for_other_observations_or_actions_is_refused(folder: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"observation.width is 48, expected 64"):
+        load_artifact(folder, "encoder", observation=sees(64, 64))
+    with pytest.raises(ArtifactError, match=r"actions.ticks_per_action is 5, expected 1"):
+        load_artifact(folder, "encoder", actions=action_table(1))
 
 
 @pytest.mark.parametrize(
@@ -190,28 +188,9 @@ def test_weights_that_nothing_finite_comes_of_are_named(tmp_path: Path, wrong: f
         load_artifact(tmp_path / "encoder", "encoder")
 
 
-def test_the_differing_field_is_named(folder: Path) -> None:
-    for expected, match in (
-        ({"observation": sees(40, 48)}, "observation.height is 64, expected 40"),
-        ({"observation": sees(64, 64)}, "observation.width is 48, expected 64"),
-        ({"actions": action_table(1)}, "actions.ticks_per_action is 5, expected 1"),
-        ({"actions": replace(ACTIONS, controls=ACTIONS.controls[:3])}, "actions.controls"),
-    ):
-        with pytest.raises(ArtifactError, match=match):
-            load_artifact(folder, "encoder", **expected)
-
-
 def test_the_float_layout_is_frozen() -> None:
     """Whoever changes the layout of the floats must know that all artifacts become unusable."""
     assert float_layout_hash() == "ea4eea382c7f1f36"
-
-
-def test_a_failed_save_keeps_the_old_artifact(folder: Path) -> None:
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(TypeError):
-        save_artifact(folder, replace(make_artifact(), config={"network": object()}))
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert [path.name for path in folder.parent.iterdir()] == ["encoder"]
 
 
 def test_metadata_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from rulka import cli
-from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.cli import COMMANDS, GONE, NOUNS
 from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
-from rulka.presets import preset_names
-from rulka.recordings import summary as summary_module
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.reader import read_recording
 from tests.cli.conftest import call
 from tests.conftest import straight_track
+from tests.recordings import forge
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,9 +38,7 @@ def words_of_list(shown: str) -> set[str]:
     return set(re.findall("• ([a-z-]+) ", shown))
 
 
-def test_the_example_in_every_help_is_understood(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_in_help_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Functions of the same signature take the places of the commands, so that nothing is run."""
     called: list[Callable[..., None]] = []
     for name, function in COMMANDS.items():
@@ -54,14 +49,6 @@ def test_the_example_in_every_help_is_understood(
         [example] = re.findall(r"^Example: `rulka ([^`&]+?)(?: &&.*)?`$", capsys.readouterr().out, re.MULTILINE)
         assert call(example) == 0, example
         assert called.pop() is unwrap(replaced)
-
-
-def test_completion_knows_every_command() -> None:
-    """As README says how to have it."""
-    command = [sys.executable, "-m", "rulka.cli", "--tyro-print-completion", "bash"]
-    script = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "complete -F _tyro_rulka rulka" in script
-    assert all(word in script for name in COMMANDS for word in name.split())
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -121,17 +108,12 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["file", "error", "hint"], "of a file that is not there no more"
     assert "nosuch.Gbx cannot be read" in lines[1]
-    (tmp_path / "b.gbx").write_bytes(b"")
-    good = {"error": None, "hint": None, "kind": "recording", "race_time_ms": None, "num_inputs": 0, "num_samples": 0}
-    good["map_uid"] = "Y8gPmLhG"
-    bad = good | {"error": "DamagedError: it is damaged", "hint": "Save it again.", "map_uid": ""}
-    found = {"a.Replay.Gbx": good, "b.gbx": bad}
-    monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
+    (tmp_path / "b.gbx").write_bytes(forge.recording_file())
     assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
-    fine, damaged = capsys.readouterr().out.splitlines()
-    assert damaged.endswith("0 samples  b.gbx: DamagedError: it is damaged. Save it again.")
-    assert fine.endswith("0 samples  a.Replay.Gbx on Y8gPmLhG")
-    assert fine.index("a.Replay.Gbx") == damaged.index("b.gbx"), "columns begin alike"
+    damaged, fine = capsys.readouterr().out.splitlines()
+    assert damaged.endswith(f"a.Replay.Gbx: {summary['error']}. {summary['hint']}")
+    assert re.search(r"samples  b\.gbx on \w+$", fine)
+    assert damaged.index("a.Replay.Gbx") == fine.index("b.gbx"), "columns begin alike"
 
     def refused(folder: str) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
@@ -156,33 +138,6 @@ def test_numbers_that_no_port_has_are_one_message(
         for port in ports:
             assert call(f"{command} --port {port}") == 1
             assert f"error: there is no port {port}\n  Name one from 1 to 65535" in capsys.readouterr().err
-
-
-def test_help_names_tracks_and_presets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "120")  # a narrow terminal would break names at their hyphens
-    for command in ("evaluate", "watch", "track show", "game serve", "track reference"):
-        assert call(f"{command} --help") == 0
-        shown = capsys.readouterr().out
-        assert all(slug in shown for slug in CAMPAIGN_SLUGS), command
-    assert call("preset --help") == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in preset_names(ROOT / "presets"))
-
-
-def test_presets_are_listed_applied_and_remarked_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(ROOT / "presets", tmp_path / "presets")
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert call("preset list") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == preset_names()
-    assert call("preset chunks") == 0
-    shown = capsys.readouterr().out
-    assert "network.actions_per_decision: 1 -> 5\n" in shown
-    assert "note: 4 of 8 changes act on IQN alone, which is trained for comparison only" in shown
-    assert call("preset chunks") == 0
-    assert capsys.readouterr().out == "params.yaml holds all of chunks already: nothing is changed\n"
 
 
 def test_outside_the_project_commands_say_where_to_run(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +16,12 @@ from rulka.cluster import CLUSTER_VARIABLE, ClusterError, RayCluster, chosen_add
 
 def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
-    file = tmp_path / ".env"
-    assert chosen_address(file) is None
-    file.write_text("RULKA_GAME_PORT=1\nRULKA_CLUSTER=10.0.0.1:6379\n")
-    assert chosen_address(file) == "10.0.0.1:6379"
+    monkeypatch.chdir(tmp_path)
+    assert chosen_address() is None
+    Path(".env").write_text("RULKA_GAME_PORT=1\nRULKA_CLUSTER=10.0.0.1:6379\n")
+    assert chosen_address() == "10.0.0.1:6379"
     monkeypatch.setenv(CLUSTER_VARIABLE, "node:1")
-    assert chosen_address(file) == "node:1"
+    assert chosen_address() == "node:1"
 
 
 @pytest.mark.parametrize("address", ["here", "host:", ":6379", "host:0", "host:70000", "host:port", "ray://host:10001"])
@@ -44,9 +42,7 @@ def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield port
 
 
-def test_what_is_missing_is_said_before_anything_runs(
-    free_port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_missing_is_said_first(free_port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=f"there is no cluster at 127.0.0.1:{free_port}, .*: Connection refused"):
         find_cluster()
     monkeypatch.chdir(tmp_path)
@@ -59,9 +55,7 @@ def test_what_is_missing_is_said_before_anything_runs(
     assert error.value.hint == "pip install 'rulka[ray]'"
 
 
-def test_a_cluster_that_does_not_answer_is_waited_for_and_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_cluster_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     never = threading.Event()
     monkeypatch.setattr(cluster, "load_ray", lambda _address: SimpleNamespace(init=lambda **_settings: never.wait()))
     monkeypatch.setattr(cluster, "JOIN_NOTICE_S", 0.01)
@@ -70,14 +64,3 @@ def test_a_cluster_that_does_not_answer_is_waited_for_and_named(
         RayCluster("node:1")
     never.set()
     assert "the cluster at node:1 does not answer yet" in caplog.text
-
-
-@pytest.mark.slow
-def test_without_a_cluster_nothing_imports_ray() -> None:
-    """In a process of its own: the parts of a run are built, and its modules imported."""
-    code = (
-        "import sys, rulka.runtime.connect, rulka.training.racing, rulka.cli;"
-        "assert not [name for name in sys.modules if name.split('.')[0] == 'ray']"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr

@@ -90,17 +90,6 @@ def test_rays_own_schema_takes_the_cluster_file() -> None:
     assert len(cluster["provider"]["worker_ips"]) == cluster["max_workers"]
 
 
-@pytest.mark.slow
-def test_ray_has_the_options_of_the_cluster_file() -> None:
-    cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
-    start = [command for each in ("head", "worker") for command in cluster[f"{each}_start_ray_commands"]]
-    options = {option.split("=")[0] for command in start for option in command.split() if option.startswith("--")}
-    answer = subprocess.run(
-        [Path(sys.executable).with_name("ray"), "start", "--help"], capture_output=True, text=True, check=True
-    )
-    assert all(option in answer.stdout for option in options)
-
-
 def test_kubernetes_would_take_the_pods_of_the_ray_cluster() -> None:
     """KubeRay's own kind has no schema here: its pods are those of Kubernetes, and the rest is looked at."""
     claim, cluster = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())

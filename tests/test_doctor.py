@@ -1,17 +1,17 @@
 """What the doctor says of a machine and a folder: every state of each look, and that none ends the others."""
 
-import json
 import os
 import socket
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from rulka import doctor
-from rulka.doctor import CHECKS, Finding, State, cluster, examine, parameters
+from rulka.doctor import CHECKS, Finding, State, cluster, examine, findings_of, parameters
 from rulka.errors import UserError
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.ports import NOT_SEEN, holder
@@ -59,43 +59,43 @@ def test_every_look_answers_in_an_empty_folder() -> None:
     assert found["python"].state is State.OK
 
 
-class TestPackages:
-    def test_a_pin_that_differs_is_named_and_weighed(self) -> None:
-        Path("constraints.txt").write_text("prefect==0.1\n")
-        found = doctor.packages()
-        assert found.state is State.WRONG
-        assert found.text.startswith("prefect 3.")
-        assert found.text.endswith(" instead of 0.1")
-        Path("constraints.txt").write_text("iniconfig==0.1\nnot-installed==1.0\n")
-        assert doctor.packages().state is State.NOTE, "nobody asks for it by name"
-        Path("constraints.txt").write_text("".join(f"p{k}==1\n" for k in range(9)))
-        assert doctor.packages().state is State.OK, "what is pinned and not installed is not missed"
+def test_a_pin_that_differs_is_named_and_weighed() -> None:
+    Path("constraints.txt").write_text("prefect==0.1\n")
+    found = doctor.packages()
+    assert found.state is State.WRONG
+    assert found.text.startswith("prefect 3.")
+    assert found.text.endswith(" instead of 0.1")
+    Path("constraints.txt").write_text("iniconfig==0.1\nnot-installed==1.0\n")
+    assert doctor.packages().state is State.NOTE, "nobody asks for it by name"
+    Path("constraints.txt").write_text("".join(f"p{k}==1\n" for k in range(9)))
+    assert doctor.packages().state is State.OK, "what is pinned and not installed is not missed"
 
 
-class TestMachine:
-    def test_torch_that_cannot_be_imported_leaves_the_device_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def no_module(name: str) -> None:
-            message = f"No module named {name!r}"
-            raise ImportError(message)
+def test_torch_that_cannot_be_imported_leaves_the_device_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_module(name: str) -> None:
+        message = f"No module named {name!r}"
+        raise ImportError(message)
 
-        monkeypatch.setattr(doctor.importlib, "import_module", no_module)
-        assert doctor.compute().state is State.WRONG
-        assert doctor.device().state is State.UNKNOWN
-
-    def test_little_memory_is_wrong_with_what_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doctor, "MIN_MEMORY_GB", 1e9)
-        assert doctor.memory().state is State.WRONG
-        monkeypatch.setattr(doctor, "MIN_SHARED_MEMORY_MB", 1e12)
-        for found in doctor.shared_memory():
-            assert found.state is State.WRONG
-            assert "--shm-size" in found.to_do
+    monkeypatch.setattr(doctor.importlib, "import_module", no_module)
+    assert doctor.compute().state is State.WRONG
+    assert doctor.device().state is State.UNKNOWN
 
 
-def test_a_full_disk_is_wrong_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "MIN_DISK_GB", 0.0)
-    assert doctor.disk().state is State.OK
-    monkeypatch.setattr(doctor, "MIN_DISK_GB", 1e9)
-    assert "dvc gc" in doctor.disk().to_do
+@pytest.mark.parametrize(
+    ("limit", "check", "to_do"),
+    [
+        ("MIN_MEMORY_GB", doctor.memory, "end something else first"),
+        ("MIN_SHARED_MEMORY_MB", doctor.shared_memory, "--shm-size"),
+        ("MIN_DISK_GB", doctor.disk, "dvc gc"),
+    ],
+)
+def test_little_room_is_wrong_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, limit: str, check: Callable[[], Any], to_do: str
+) -> None:
+    for least, state in ((0.0, State.OK), (1e12, State.WRONG)):
+        monkeypatch.setattr(doctor, limit, least)
+        for found in findings_of(limit, check):
+            assert (found.state, to_do in found.to_do) == (state, state is State.WRONG)
 
 
 def test_a_proxy_that_is_in_the_way_of_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,137 +112,103 @@ def test_a_proxy_that_is_in_the_way_of_this_machine_is_named(monkeypatch: pytest
         assert doctor.proxy() == []
 
 
-class TestGit:
-    def test_it_says_what_is_not_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert doctor.git().state is State.WRONG
-        assert "core.no_scm true" in doctor.git().to_do
-        subprocess.run(["git", "init", "--quiet"], check=True)
-        assert doctor.git().state is State.OK, "a commit is not needed"
-        for k in range(6):
-            Path(f"file{k}").touch()
-        found = doctor.git()
-        assert found.state is State.NOTE
-        assert found.text == "not committed: file0, file1, file2, file3, file4 and 1 more"
-        monkeypatch.setenv("PATH", "")
-        assert doctor.git() == Finding("git", State.UNKNOWN, "not looked at: git is not installed")
+def test_it_says_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.git().state is State.WRONG
+    assert "core.no_scm true" in doctor.git().to_do
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    assert doctor.git().state is State.OK, "a commit is not needed"
+    for k in range(6):
+        Path(f"file{k}").touch()
+    found = doctor.git()
+    assert found.state is State.NOTE
+    assert found.text == "not committed: file0, file1, file2, file3, file4 and 1 more"
+    monkeypatch.setenv("PATH", "")
+    assert doctor.git() == Finding("git", State.UNKNOWN, "not looked at: git is not installed")
 
 
-class TestDvc:
-    @pytest.fixture(autouse=True)
-    def _project(self, tmp_path: Path) -> None:
-        make_project(tmp_path)
-
-    def test_a_lock_file_that_cannot_be_read_is_wrong(self) -> None:
-        assert doctor.dvc().state is State.OK
-        Path("dvc.lock").write_text("<<<<<<< ours\n")
-        found = doctor.dvc()
-        assert (found.state, "dvc.lock" in found.text) == (State.WRONG, True)
-
-    def test_a_running_dvc_is_no_broken_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        said = "ERROR: 'data/races' is busy, it is being blocked by: (PID 8196): dvc repro"
-        monkeypatch.setattr(doctor, "_call", lambda *_: said)
-        assert doctor.dvc() == Finding("dvc", State.NOTE, f"not looked at, as DVC runs: {said}")
+def test_a_lock_file_that_cannot_be_read_is_wrong(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    assert doctor.dvc().state is State.OK
+    Path("dvc.lock").write_text("<<<<<<< ours\n")
+    found = doctor.dvc()
+    assert (found.state, "dvc.lock" in found.text) == (State.WRONG, True)
 
 
-class TestHolder:
-    def test_who_listens_is_named_and_who_cannot_be_seen_is_no_free_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            port = server.getsockname()[1]
-            assert holder("127.0.0.1", port) is None
-            server.listen()
-            assert str(holder("127.0.0.1", port)).startswith(f"process {os.getpid()} (`")
-            server.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                server.accept()
-
-        def refuse(_kind: str) -> None:
-            raise psutil.AccessDenied
-
-        monkeypatch.setattr(psutil, "net_connections", refuse)  # as macOS does
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            assert holder("127.0.0.1", server.getsockname()[1]) == NOT_SEEN
+def test_a_running_dvc_is_no_broken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_project(tmp_path)
+    said = "ERROR: 'data/races' is busy, it is being blocked by: (PID 8196): dvc repro"
+    monkeypatch.setattr(doctor, "_call", lambda *_: said)
+    assert doctor.dvc() == Finding("dvc", State.NOTE, f"not looked at, as DVC runs: {said}")
 
 
-class TestGame:
-    def states(self) -> dict[str, State]:
-        return {finding.name: finding.state for finding in doctor.game()}
+def test_who_listens_is_named_and_who_cannot_be_seen_is_no_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        assert holder("127.0.0.1", port) is None
+        server.listen()
+        assert str(holder("127.0.0.1", port)).startswith(f"process {os.getpid()} (`")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
-    def test_plugin_and_link(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RULKA_GAME_JUDGE", "validator {replay}")
-        assert doctor.game() == [], "nothing is set of a game"
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            monkeypatch.setenv("RULKA_GAME_PORT", str(server.getsockname()[1]))
-            monkeypatch.setenv("HOME", str(tmp_path))
-            assert self.states() == {"game": State.OK, "game link": State.NOTE}
-            server.listen()
-            assert self.states() == {"game": State.OK, "game link": State.OK}
-        plugins = tmp_path / "Documents/TMInterface/Plugins"
-        plugins.mkdir(parents=True)
-        assert self.states()["game plugin"] is State.WRONG
-        (plugins / PLUGIN_FILE.name).write_text("an older one")
-        assert self.states()["game plugin"] is State.NOTE
-        (plugins / PLUGIN_FILE.name).write_bytes(PLUGIN_FILE.read_bytes())
-        assert self.states()["game plugin"] is State.OK
-        monkeypatch.setenv("RULKA_GAME_HOST", "192.0.2.1")
-        assert self.states()["game link"] is State.UNKNOWN
+    def refuse(_kind: str) -> None:
+        raise psutil.AccessDenied
 
-    def test_a_program_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
-        assert self.states()["game"] is State.WRONG
-        (tmp_path / "TmForever.exe").touch()
-        assert self.states()["game"] is State.OK
+    monkeypatch.setattr(psutil, "net_connections", refuse)  # as macOS does
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert holder("127.0.0.1", server.getsockname()[1]) == NOT_SEEN
 
 
-def test_it_works_without_dvc_git_or_a_home(tmp_path: Path) -> None:
-    (tmp_path / "prefect.toml").write_text("[api\n")
-    answer = subprocess.run(
-        [sys.executable, "-m", "rulka.cli", "doctor", "--json"],
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 1
-    assert "Traceback" not in answer.stderr
-    found = json.loads(answer.stdout)
-    assert found["git"]["state"] == "wrong"
-    assert found["python"]["state"] == "ok"
+def states_of_game() -> dict[str, State]:
+    return {finding.name: finding.state for finding in doctor.game()}
 
 
-class TestCluster:
-    """Of which nothing is said where neither this machine nor the parameters name one."""
+def test_plugin_and_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RULKA_GAME_JUDGE", "validator {replay}")
+    assert doctor.game() == [], "nothing is set of a game"
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RULKA_GAME_PORT", str(server.getsockname()[1]))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert states_of_game() == {"game": State.OK, "game link": State.NOTE}
+        server.listen()
+        assert states_of_game() == {"game": State.OK, "game link": State.OK}
+    plugins = tmp_path / "Documents/TMInterface/Plugins"
+    plugins.mkdir(parents=True)
+    assert states_of_game()["game plugin"] is State.WRONG
+    (plugins / PLUGIN_FILE.name).write_text("an older one")
+    assert states_of_game()["game plugin"] is State.NOTE
+    (plugins / PLUGIN_FILE.name).write_bytes(PLUGIN_FILE.read_bytes())
+    assert states_of_game()["game plugin"] is State.OK
+    monkeypatch.setenv("RULKA_GAME_HOST", "192.0.2.1")
+    assert states_of_game()["game link"] is State.UNKNOWN
 
-    @pytest.fixture(autouse=True)
-    def _ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rulka.cluster.find_spec", lambda name: name)
 
-    @pytest.fixture
-    def asked_for(self) -> None:
-        text = (ROOT / "params.yaml").read_text(encoding="utf-8")
-        Path("params.yaml").write_text(
-            text.replace("  cluster: none ", "  cluster: ray ").replace("  order: exact ", "  order: free "),
-            encoding="utf-8",
-        )
+def test_a_program_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
+    assert states_of_game()["game"] is State.WRONG
+    (tmp_path / "TmForever.exe").touch()
+    assert states_of_game()["game"] is State.OK
 
-    def test_asked_for_it_is_missed_until_somebody_is_there(
-        self, asked_for: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+
+def test_a_cluster_is_missed_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither this machine nor the parameters name one, nothing is said."""
+    monkeypatch.setattr("rulka.cluster.find_spec", lambda name: name)
+    assert cluster() == []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RULKA_CLUSTER", address := f"127.0.0.1:{taken.getsockname()[1]}")
         [found] = cluster()
-        assert (found.state, found.text) == (State.WRONG, "nothing says where the cluster is: RULKA_CLUSTER is not set")
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setenv("RULKA_CLUSTER", address := f"127.0.0.1:{server.getsockname()[1]}")
-            [found] = cluster()
-        assert (found.state, found.text.split(";")[0]) == (State.OK, f"somebody listens at {address}")
-
-    def test_nobody_there_is_a_note_until_it_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            monkeypatch.setenv("RULKA_CLUSTER", f"127.0.0.1:{taken.getsockname()[1]}")
-            [found] = cluster()
         assert found.state is State.NOTE
-        assert "there is no cluster at 127.0.0.1:" in found.text
+        assert f"there is no cluster at {address}" in found.text
+        text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+        asked = text.replace("  cluster: none ", "  cluster: ray ").replace("  order: exact ", "  order: free ")
+        Path("params.yaml").write_text(asked, encoding="utf-8")
+        assert cluster()[0].state is State.WRONG
+        taken.listen()
+        [found] = cluster()
+    assert (found.state, found.text.split(";")[0]) == (State.OK, f"somebody listens at {address}")
 
 
 def test_a_section_that_dvc_would_miss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,18 @@
-"""The real `dvc.yaml` under the real DVC, with commands that only write a constant output; and what reads the file."""
+"""What `dvc.yaml` says, and what decides a stage's result; stages under the real DVC: `test_stage_in_dvc.py`."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from dvc.repo import Repo
 
 from rulka.graph import (
     changes_since,
     code_files,
     hash_code,
-    is_cached,
     note_inputs,
     read_graph,
-    sections_of_stage,
     stage_of_module,
 )
 
@@ -25,65 +20,6 @@ ROOT = Path(__file__).parents[1]
 STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
 GRAPH = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 OUTPUTS = {name: parts["outs"] for name, parts in read_graph(ROOT / "dvc.yaml").items()}
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project in which every stage has run."""
-    project = tmp_path_factory.mktemp("project")
-    for folder in ("flows", "tasks", "rulka", "models"):
-        # Files of bytecode come and go while other processes import.
-        shutil.copytree(ROOT / folder, project / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("params.yaml", ".dvcignore"):
-        shutil.copy(ROOT / file, project / file)
-    (project / "data" / "recordings").mkdir(parents=True)
-    (project / "data" / "recordings" / ".gitkeep").touch()
-    (project / ".dvc").mkdir()
-    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
-    stages = {name: {**stage, "cmd": toy_command(OUTPUTS[name])} for name, stage in GRAPH["stages"].items()}
-    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))
-    assert reproduce(project) == list(STAGES)
-    return project
-
-
-def toy_command(outputs: list[str]) -> str:
-    return " && ".join(f"mkdir -p {output} && echo {output} > {output}/file" for output in outputs)
-
-
-def reproduce(project: Path) -> list[str]:
-    """Runs `dvc repro`; returns the stages that ran."""
-    command = [sys.executable, "-m", "dvc", "repro", "--no-run-cache"]
-    answer = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    return [line.split("'")[1] for line in answer.stdout.splitlines() if line.startswith("Running stage")]
-
-
-def test_a_second_run_does_nothing(project: Path) -> None:
-    (project / "rulka" / "__pycache__").mkdir()
-    (project / "rulka" / "__pycache__" / "new.pyc").touch()
-    assert reproduce(project) == []
-
-
-def test_a_changed_parameter_touches_exactly_the_stages_that_read_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All sections at once, as DVC says for each stage which of them it would run again for."""
-    monkeypatch.chdir(project)
-    file = project / "params.yaml"
-    before = file.read_text()
-    params = yaml.safe_load(before)
-    file.write_text(yaml.safe_dump({name: section | {"changed": True} for name, section in params.items()}))
-    try:
-        with Repo() as repo:
-            status = repo.status()
-    finally:
-        file.write_text(before)
-    found = {stage: set(changes[0]["changed deps"]["params.yaml"]) for stage, changes in status.items()}
-    assert found == {stage: set(sections_of_stage(GRAPH["stages"][stage], params)) for stage in STAGES}
-    assert set().union(*found.values()) == params.keys(), "every section is read by some stage"
-
-
-# What reads dvc.yaml --------------------------------------------------------------------------------------------------
 
 
 def test_dvc_removes_no_output_before_a_stage() -> None:
@@ -100,22 +36,6 @@ def test_what_dvc_compares_lies_in_outputs() -> None:
     outs = [out for outs in OUTPUTS.values() for out in outs]
     for path in (*GRAPH["metrics"], *(path for plot in GRAPH["plots"] for path in paths_of(plot))):
         assert any(Path(path).is_relative_to(out) for out in outs), path
-
-
-def test_a_stage_is_found_by_its_module_and_what_dvc_holds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    assert stage_of_module("tasks.train") == "train"
-    assert stage_of_module("train") is None
-    monkeypatch.chdir(project / "tasks")
-    assert stage_of_module("tasks.train") is None
-    monkeypatch.chdir(project)
-    assert is_cached(Path("data/agent"))
-    assert not is_cached(Path("data/agent/compared"))
-    (project / ".dvc" / "cache").rename(project / ".dvc" / "elsewhere")
-    assert not is_cached(Path("data/agent"))
-    (project / ".dvc" / "elsewhere").rename(project / ".dvc" / "cache")
-    monkeypatch.chdir(project / "tasks")
-    assert not is_cached(Path("data/agent"))
 
 
 GRAPH_OF_ONE = """
@@ -138,6 +58,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "data/in/1": "1",
         "tasks/one.py": "pass\n",
         "rulka/part/code.py": "pass\n",
+        "rulka/part/params.py": "pass\n",  # whoever hashes code hashes parameters beside it
         "rulka/part/laps.txt": "lap\n",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -182,6 +103,12 @@ def test_what_is_removed_is_a_change_and_many_files_are_counted(small: Path) -> 
     shutil.rmtree(small / "data" / "in")
     changes = changes_since(before, note_inputs(read_graph()["one"]))
     assert changes == ["tasks/one.py", "data/in/0", "data/in/1", "8 more"]
+
+
+def test_a_stage_is_found_by_its_module(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (stage_of_module("tasks.one"), stage_of_module("one")) == ("one", None)
+    monkeypatch.chdir(small / "tasks")
+    assert stage_of_module("tasks.one") is None, "there is no dvc.yaml"
 
 
 def test_the_hash_of_code_knows_names_and_contents(small: Path) -> None:

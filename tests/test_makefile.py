@@ -76,21 +76,3 @@ def test_an_environment_that_was_moved_is_made_anew(project: Path) -> None:
         code, said, _ = make(project, "--dry-run", "setup")
         assert code == 0
         assert ("rm -rf .venv" in said, "-m venv .venv" in said) == (is_made, is_made)
-
-
-def test_packages_of_others_are_not_found_first(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/opt/ros")
-    with (project / "Makefile").open("a") as file:
-        file.write("shown:\n\t@echo path=$$PYTHONPATH.\n")
-    assert make(project, "shown")[1] == "path=.\n"
-
-
-def test_libraries_are_compiled_once_whatever_the_shell_says(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    (project / ".venv" / "bin").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", ".venv/.ready"):  # the environment is the newest: nothing to make
-        (project / name).touch()
-    program = project / ".venv" / "bin" / "dvc"
-    program.write_text("#!/bin/sh\nexit ${PYTHONDONTWRITEBYTECODE:-0}\n")
-    program.chmod(0o755)
-    assert make(project, "demo")[0] == 0

@@ -12,8 +12,6 @@ import pytest
 import yaml
 from dvc.utils.serialize import parse_yaml
 
-from models.encoders.convolutions import feature_size
-from rulka.observation_params import MIN_PIXELS
 from rulka.params import Params, ParamsError, checked_params, read_params, read_sections, resolved
 from rulka.params.reader import parsed
 from rulka.pretraining.params import CloneParams
@@ -26,9 +24,11 @@ PRIORITISED = {
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
+IQN_ALONE = {"train.algorithm": "iqn", "train.compared": []}
 VIEWS = {"projection": 128, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
 SIMCLR = {"kind": "simclr", "temperature": 0.5, **VIEWS}
 PATCHES = {"kind": "patches", "patch": 10, "width": 64, "depth": 1, "heads": 2}
+BARE_PATCHES = PATCHES | {"patch": 8, "depth": 0}
 VIT = {"kind": "backbone", "source": {"kind": "folder", "path": "vit"}}
 VIT |= {"pixels": None, "token": "cls"}
 IMPALA = {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}
@@ -114,22 +114,6 @@ def test_the_other_kinds_in_comments_are_valid() -> None:
             checked_params(with_keys({key: value} | double), "wrong")
 
 
-@pytest.mark.parametrize(
-    ("key", "kinds"),
-    [
-        ("encoder", ("conv", "impala", "patches")),
-        ("network.fusion", ("concat", "projected", "fused_vector", "token_sequence")),
-        ("pretrain.objective", ("autoencoder", "vae", "simclr", "vicreg")),
-        ("impala.correction", ("vtrace", "one_step", "epsilon", "none")),
-        ("dpo.pairs", ("online", "demonstrations")),
-    ],
-)
-def test_a_kind_alone_is_enough(key: str, kinds: tuple[str, ...]) -> None:
-    pooled = {"encoder": {"kind": "conv", "adaptive_pool": 2}}  # has the tokens that token_sequence takes
-    for kind in kinds:
-        checked_params(with_keys((pooled if key == "network.fusion" else {}) | {key: {"kind": kind}}), "wrong")
-
-
 def test_what_the_file_leaves_out_has_its_default() -> None:
     assert checked_params({}, "wrong") == Params() == read_params(ROOT / "params.yaml")
     found = checked_params({"iqn": {"rate_of": {"heads": 0.5}}, "train": {"algorithm": "pql"}}, "wrong")
@@ -144,10 +128,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"track.length_m": float("inf")}, r"track.length_m: must be a finite number \(got inf\)"),
         ({"iqn.n_stops": 3}, r"iqn.n_stops is not a key that is known here; did you mean n_steps\?$"),
         ({"network.iqn.spectral_norm": True}, r"iqn.spectral_norm is not .*; did you mean encoder.spectral_norm\?$"),
-        (
-            {"encoder.spectral_norm": True},
-            "encoder.spectral_norm is a key of another kind of encoder: this one has kind",
-        ),
+        ({"encoder.spectral_norm": True}, "spectral_norm is a key of another kind of encoder: this one has kind"),
         ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
@@ -155,73 +136,33 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"encoder": {"kind": "backbone"}}, "\n  encoder.source is missing$"),
         ({"network.fusion": FUSED | {"heads": 5}}, "network.fusion: width 64 must be divisible by heads 5$"),
         ({"network.fusion": UNIFIED | {"floats": {"tokens": 4}}}, "network.fusion.floats.kind is missing$"),
-        (
-            {"network.fusion": UNIFIED, "encoder.adaptive_pool": 1},
-            r"network.fusion.image all .*, and encoder.adaptive_pool 1 leaves one place: set network.fusion.image to",
-        ),
-        (
-            {"network.fusion": UNIFIED, "encoder": PATCHES | {"patch": 64}},
-            "network.fusion.image all takes a token for each patch, and encoder.patch 64 is the whole image: set",
-        ),
-        (
-            {"network.fusion": UNIFIED, "encoder": VIT},
-            "network.fusion.image all .* and encoder.token cls .*: set encoder.token to mean, or network.fusion.image",
-        ),
-        (
-            {"network.fusion": FUSED, "encoder": PATCHES | {"patch": 8, "depth": 0}},
-            "encoder.depth 0 leaves patches to a fusion, and network.fusion.kind fused_vector takes only their mean",
-        ),
-        (
-            {"network.fusion": UNIFIED | {"image": "one"}, "encoder": PATCHES | {"patch": 8, "depth": 0}},
-            "encoder.depth 0 .*: set encoder.depth to 1 or more, or take image all of network.fusion.kind token_seq",
-        ),
+        ({"network.fusion": UNIFIED, "encoder.adaptive_pool": 1}, "pool 1 leaves one place: set network.fusion.image"),
+        ({"network.fusion": UNIFIED, "encoder": PATCHES | {"patch": 64}}, "encoder.patch 64 is the whole image: set"),
+        ({"network.fusion": UNIFIED, "encoder": VIT}, "encoder.token cls .*: set encoder.token to mean, or network"),
+        ({"network.fusion": FUSED, "encoder": BARE_PATCHES}, "encoder.depth 0 .* fused_vector takes only their mean"),
+        ({"network.fusion": UNIFIED | {"image": "one"}, "encoder": BARE_PATCHES}, "set encoder.depth to 1 or more, or"),
         ({"races.driver.pace_low": 0.99}, "races.driver: pace_low 0.99 is greater than pace_high 0.98"),
         ({"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0}, "min_race_s 9.0 is greater than max_race_s"),
         ({"capture.backend": "game"}, "capture: the game shows the one map that is open: with backend game, maps must"),
-        (
-            {"capture.validation_fraction": 0.5, "capture.test_fraction": 0.5},
-            "capture: validation_fraction and test_fraction are shares of the same races: less than 1 together",
-        ),
+        ({"capture.validation_fraction": 0.5, "capture.test_fraction": 0.5}, "shares of the same races: less than 1"),
         ({"clone.offsets": [1, 2]}, r"clone: offsets must begin with 0, which drives, and rise, not \[1, 2\]"),
         ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
         ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
         ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),
-        ({"transfer.iqn.heads": "cloned"}, "transfer.iqn.heads is cloned, but .* no values of actions"),
         ({"clone.shape": "iqn"}, "transfer.ppo.trunk is cloned, but .* of its clone.shape iqn, not that of ppo"),
-        (
-            {"clone.shape": "iqn", "train.algorithm": "iqn", "train.compared": []},
-            "guided carries a cloned policy of clone.shape policy, and clone.shape is iqn: set it to false, with",
-        ),
-        (
-            {"transfer.iqn.heads": "cloned", "transfer.iqn.trunk": "fresh"},
-            "whose clone.shape is policy, .* set it to fresh, or clone.shape to iqn",
-        ),
+        (IQN_ALONE | {"clone.shape": "iqn"}, "guided carries .* of clone.shape policy, and clone.shape is iqn: set it"),
+        ({"transfer.iqn.heads": "cloned"}, "whose clone.shape is policy, .* set it to fresh, or clone.shape to iqn"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
-        (
-            {"train.algorithm": "impala", "transfer.impala.heads": "fresh"},
-            r"impala\.value_warmup_steps \d+ .* transfer\.impala\.heads is fresh: set impala\.value_warmup_steps to 0",
-        ),
+        ({"train.algorithm": "impala", "transfer.impala.heads": "fresh"}, "set impala.value_warmup_steps to 0"),
         ({"impala.correction.c_bar": 1.5}, "c_bar 1.5 is greater than rho_bar 1.0"),
-        (
-            {"train.learners": 2, "ppo.batch_size": 511},
-            "ppo.batch_size 511 cannot be split over 2 train.learners",
-        ),
+        ({"train.learners": 2, "ppo.batch_size": 511}, "ppo.batch_size 511 cannot be split over 2 train.learners"),
         ({"train.learners": 2, "train.num_collectors": 3}, "num_collectors 3 cannot be split over 2 learners"),
-        (
-            {"train.learners": 2, "train.algorithm": "grpo"},
-            "train.learners is 2, and grpo learns with one: set it to 1",
-        ),
+        ({"train.learners": 2, "train.algorithm": "grpo"}, "train.learners is 2, and grpo learns with one: set it"),
         ({"impala.batch_size": 4096}, "batch_size 4096 is larger than steps_per_update 2048"),
         ({"iqn.mini_race_ms": 99.0}, "iqn.mini_race_ms 99 has 0 decisions of 100 ms: set at least 100"),
         ({"iqn.n_steps": 71}, "7000 has 70 decisions of 100 ms, fewer than iqn.n_steps 71"),
-        (
-            {"network.actions_per_decision": 5},
-            "ppo.action_repeat 2 repeats single actions, and network.actions_per_decision is 5",
-        ),
-        (
-            {"observation.frames": 2},
-            "ppo.action_repeat 2 would put observation.frames 2 further apart than captured races have them",
-        ),
+        ({"network.actions_per_decision": 5}, "ppo.action_repeat 2 repeats single actions, and .*_per_decision is 5"),
+        ({"observation.frames": 2}, "ppo.action_repeat 2 would put observation.frames 2 further apart than captured"),
         ({"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}}, "min_actions_left leaves none"),
         ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
         ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),
@@ -233,10 +174,8 @@ def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
     assert re.search(message, str(caught.value))
 
 
-ALL_OF_IQN = {
+ALL_OF_IQN = IQN_ALONE | {
     "clone.shape": "iqn",
-    "train.algorithm": "iqn",
-    "train.compared": [],
     "network.iqn.guided": False,
     "iqn.warmup_steps": 0,
     "iqn.guide_floor": 0.0,
@@ -288,21 +227,11 @@ def test_what_fits_together_is_taken() -> None:
         {"track.length_m": 600},
     ):
         checked_params(with_keys(values), "wrong")
-    for values, message in (
-        (BESIDE_PPO, r"transfer.ppo.heads is cloned, but .* clone.shape iqn"),
-        (
-            BESIDE_PPO | {"transfer.ppo.heads": "fresh", "network.iqn.layer_norm": True},
-            r"transfer.ppo.float_head is cloned, but .* has network.iqn.layer_norm",
-        ),
-    ):
-        with pytest.raises(ParamsError, match=message):
-            checked_params(with_keys(values), "wrong")
-    for encoder in (
-        PATCHES | {"patch": 8, "depth": 0},
-        PATCHES | {"patch": 32},
-        VIT | {"token": "mean"},
-        {"kind": "conv", "adaptive_pool": 2},
-    ):
+    normed = BESIDE_PPO | {"transfer.ppo.heads": "fresh", "network.iqn.layer_norm": True}
+    assert "transfer.ppo.heads is cloned, but" in refusal(with_keys(BESIDE_PPO))
+    assert re.search("transfer.ppo.float_head is cloned, but .* has network.iqn.layer_norm", refusal(with_keys(normed)))
+    pooled = {"kind": "conv", "adaptive_pool": 2}
+    for encoder in (BARE_PATCHES, PATCHES | {"patch": 32}, VIT | {"token": "mean"}, pooled):
         checked_params(with_keys({"network.fusion": UNIFIED, "encoder": encoder}), "wrong")
     checked_params(with_keys({"network.fusion": UNIFIED | {"image": "one"}, "encoder": VIT}), "wrong")
 
@@ -344,14 +273,6 @@ def test_a_file_that_cannot_be_read_is_one_named_error(tmp_path: Path, content: 
         read_params(path)
 
 
-def test_numbers_are_written_as_dvc_reads_them(tmp_path: Path) -> None:
-    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
-    path = tmp_path / "params.yaml"
-    path.write_text(text.replace("learning_rate: 0.002", "learning_rate: 2e-3"), encoding="utf-8")
-    assert yaml.safe_load("2e-3") == "2e-3", "what plain PyYAML makes of it"
-    assert read_params(path) == read_params(ROOT / "params.yaml")
-
-
 def test_scalars_are_what_dvc_takes_them_for() -> None:
     """DVC decides by them whether a stage has changed, and writes them into `dvc.lock`."""
     texts = (
@@ -361,9 +282,3 @@ def test_scalars_are_what_dvc_takes_them_for() -> None:
         ours, theirs = parsed(f"a: {text}")["a"], parse_yaml(f"a: {text}", "params.yaml")["a"]
         assert (ours, type(ours)) == (theirs, type(theirs)), text
     assert parsed("[010, 1e-3, yes, 1:30]") == [10, 0.001, "yes", "1:30"]
-
-
-def test_the_smallest_image_leaves_one_feature_map() -> None:
-    assert feature_size(MIN_PIXELS) == 1
-    with pytest.raises(ValueError, match="at least 34 pixels"):
-        feature_size(MIN_PIXELS - 1)

@@ -47,7 +47,7 @@ def test_what_can_be_read_fits_the_schema(validator: jsonschema.Draft202012Valid
         ("encoder", "width", 2),  # a key of another kind
     ],
 )
-def test_what_cannot_be_read_does_not(
+def test_what_cannot_does_not(
     validator: jsonschema.Draft202012Validator, section: str, key: str, value: object
 ) -> None:
     sections = copy.deepcopy(BASE)

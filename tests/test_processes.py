@@ -145,9 +145,7 @@ def test_children_leave_interrupts_to_their_parent_from_their_first_moment_on() 
     child.join()
 
 
-def test_a_group_that_ignores_what_asks_it_is_killed_with_what_it_started_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_that_does_not_listen_is_killed_with_strays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = start(FAMILY, tmp_path / "pids")
     near, far = first_words(tmp_path / "pids")
     assert set(group_members(leader)) == {leader.pid, near}

@@ -31,13 +31,15 @@ def test_hashes_of_a_folder_and_of_json(tmp_path: Path) -> None:
     assert hash_json({"a": 1}) != hash_json({"a": 2})
 
 
-def test_no_commit_outside_a_repository(
+def test_no_commit_outside_a_repository_or_in_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert current_commit() is None
     assert is_dirty() is None
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert current_commit() is None
     monkeypatch.setenv("PATH", "")
     assert current_commit() is None
     assert not caplog.records, "nothing is wrong"
@@ -75,15 +77,6 @@ def test_a_damaged_repository_is_no_missing_one(repository: Path, caplog: pytest
     assert (current_commit(), is_dirty()) == (None, None)
     assert all("the commit is not noted" in record.message for record in caplog.records)
     assert caplog.records
-
-
-def test_a_repository_without_a_commit_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "-q"], check=True)
-    assert current_commit() is None
-    assert not caplog.records
 
 
 def test_provenance_is_plain_json(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 import ast
 import re
-import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, get_args
 
+import grimp
 import pytest
 from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
@@ -28,20 +26,8 @@ from rulka.training.racing import SECTIONS as SECTIONS_OF_TRAINING
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")
 STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
-NOT_TRACKED = {
-    ".git",
-    ".venv",
-    ".dvc",
-    ".prefect",
-    "runs",
-    "dvc_plots",
-    "site",
-    "__pycache__",
-    ".ruff_cache",
-    ".pytest_cache",
-    "rulka.egg-info",
-}
 MAX_FILE_BYTES = 400_000
+needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository")
 
 GRAPH = read_graph(ROOT / "dvc.yaml")
 SHIPPED = read_sections(ROOT / "params.yaml")
@@ -49,14 +35,10 @@ SHIPPED = read_sections(ROOT / "params.yaml")
 
 @cache
 def tracked_files() -> list[Path]:
-    """What git tracks, or would: without git, everything outside the folders that are made."""
-    if shutil.which("git") and (ROOT / ".git").exists():
-        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return [ROOT / line for line in answer.stdout.splitlines() if (ROOT / line).is_file()]
-    files = [path for path in ROOT.rglob("*") if path.is_file() and not NOT_TRACKED & set(path.relative_to(ROOT).parts)]
-    return [path for path in files if "data" not in path.parts or "recordings" in path.parts]
+    """What git tracks, or would."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / line for line in answer.stdout.splitlines() if (ROOT / line).is_file()]
 
 
 def own_sources() -> list[Path]:
@@ -68,50 +50,16 @@ def nodes_of(file: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(file.read_text())))
 
 
-# What files import ----------------------------------------------------------------------------------------------------
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
-    """Neither at the top, nor inside a function, nor for types alone: each file can be read after those it imports."""
-    imports = {file: files_named_in(file) - {file} for file in own_sources()}
-    circle: list[Path] = []
-    try:
-        TopologicalSorter(imports).prepare()
-    except CycleError as error:
-        circle = error.args[1]
-    assert not [file.relative_to(ROOT).as_posix() for file in circle]
-
-
-def files_named_in(file: Path) -> set[Path]:
-    """Own files that a file names in its imports; not the packages that it lies in."""
-    found = {module_file(name) for name in imported_names(file)}
-    return {each for each in found if each and not (each.name == "__init__.py" and each.parent in file.parents)}
-
-
 # What a stage imports -------------------------------------------------------------------------------------------------
 
 
-def module_file(name: str) -> Path | None:
-    """The file of one of our modules, None for anybody else's."""
-    if name.split(".")[0] not in PACKAGES:
-        return None
-    base = ROOT.joinpath(*name.split("."))
-    return next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
+IMPORTS = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
+"""Also those inside functions."""
 
 
-def imported_names(file: Path) -> set[str]:
-    """Every module a file may import, at the top or inside a function, and the packages around it."""
-    names, blocks = set(), [node for node in nodes_of(file) if isinstance(node, ast.If)]
-    types = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
-    never = {id(each) for node in types for each in node.body}
-    for node in nodes_of(file):
-        if id(node) in never:
-            continue
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return {".".join(parts[:end]) for name in names for parts in [name.split(".")] for end in range(1, len(parts) + 1)}
+def module_file(module: str) -> str:
+    base = module.replace(".", "/")
+    return f"{base}.py" if (ROOT / f"{base}.py").is_file() else f"{base}/__init__.py"
 
 
 DECIDES_NOTHING, WITHOUT_STAGE = (
@@ -132,17 +80,15 @@ def is_settings(name: str) -> bool:
 @cache
 def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
     """Own files that a stage imports; unless `is_whole`, less what decides no result and what only that imports."""
-    todo = [module_file("tasks"), module_file(f"tasks.{stage}")]
-    reached: set[str] = set()
+    todo, reached = [f"tasks.{stage}"], set[str]()
     while todo:
-        file = todo.pop()
-        name = file.relative_to(ROOT).as_posix() if file else ""
-        if file is None or name in reached or (DECIDES_NOTHING.match_file(name) and not is_whole):
+        module = todo.pop()
+        file = module_file(module)
+        # Of settings, also sections that the stage may not read; see the test of defaults.
+        if file in reached or (not is_whole and (DECIDES_NOTHING.match_file(file) or is_settings(file))):
             continue
-        if is_settings(name) and not is_whole:
-            continue  # of sections that the stage may not read; see the test of defaults
-        reached.add(name)
-        todo += [module_file(name) for name in imported_names(file)]
+        reached.add(file)
+        todo += [*IMPORTS.find_modules_directly_imported_by(module), *filter(None, [module.rpartition(".")[0]])]
     return reached
 
 
@@ -368,14 +314,15 @@ def test_only_the_registry_tells_algorithms_apart_by_name() -> None:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
+@needs_git
 def test_models_hold_only_code_and_data_holds_none() -> None:
     files = [path.relative_to(ROOT) for path in tracked_files()]
     assert [str(path) for path in files if path.parts[0] == "models" and path.suffix != ".py"] == []
     assert [str(path) for path in files if path.parts[0] == "data" and path.suffix == ".py"] == []
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository")
-def test_dvc_finds_what_is_added_to_it_in_the_data_folder() -> None:
+@needs_git
+def test_dvc_finds_its_stages_and_what_is_added_to_the_data_folder() -> None:
     """Else `dvc status` and `dvc push` pass it over, and `dvc gc` removes it from the cache."""
     from dvc.repo import Repo
 
@@ -383,13 +330,16 @@ def test_dvc_finds_what_is_added_to_it_in_the_data_folder() -> None:
         ignored = [name for name in ("data/", "data/agents.dvc", "data/recordings.dvc") if repo.scm.is_ignored(name)]
         assert ignored == []
         assert repo.scm.is_ignored("data/agents/")
+        assert {stage.addressing for stage in repo.index.stages} >= set(STAGES), "DVC understands dvc.yaml"
 
 
+@needs_git
 def test_no_large_files() -> None:
     large = {str(path.relative_to(ROOT)): path.stat().st_size for path in tracked_files()}
     assert {name: size for name, size in large.items() if size > MAX_FILE_BYTES} == {}
 
 
+@needs_git
 def test_no_paths_of_one_machine_and_no_addresses_of_package_registries() -> None:
     machine = re.compile(r"(?<![\w.])/(home|root|work|Users)/\w|(?<!\w)[A-Z]:\\Users")
     registry = re.compile(
@@ -403,26 +353,3 @@ def test_no_paths_of_one_machine_and_no_addresses_of_package_registries() -> Non
             if machine.search(line) or registry.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip():.100}")
     assert found == []
-
-
-def test_nobody_waits_by_the_clock() -> None:
-    """A clock that is set back would make a wait last for hours; moments for people, in files, are its only use."""
-    asked = {
-        file.relative_to(ROOT).as_posix()
-        for file in own_sources()
-        for node in nodes_of(file)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns")
-    }
-    assert asked == {"rulka/runtime/live.py", "rulka/dashboard/live.py"}
-
-
-def test_the_version_has_a_section_in_the_changelog() -> None:
-    """The newest first, what comes next before it; a release without a date is none."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert heads[0] == "[Unreleased]"
-    released = [re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d\d-\d\d", head) for head in heads[1:]]
-    assert all(released)
-    numbers = [tuple(map(int, found.groups())) for found in released if found]
-    assert numbers == sorted(numbers, reverse=True)
-    assert ".".join(map(str, numbers[0])) == version

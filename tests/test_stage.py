@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.disk import DiskError, check_can_hold
+from rulka.disk import DiskError, check_can_hold, disk_error_of
 from rulka.outputs import filled_folder, new_file
 from rulka.stage import StageInputError, StageRunningError, output_folder, require
 from tests.test_processes import is_alive
@@ -21,34 +21,6 @@ def test_require_names_the_stage_to_run(tmp_path: Path) -> None:
     for name in ("empty", "missing"):
         with pytest.raises(StageInputError, match=f"{name} is missing or incomplete: run `dvc repro capture` first"):
             require(tmp_path / name, "capture")
-
-
-def test_output_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
-    out = tmp_path / "data" / "frames"
-    out.mkdir(parents=True)
-    (out / "old").touch()
-    with output_folder(out) as folder:
-        (folder / "new").touch()
-        assert [path.name for path in out.iterdir()] == ["old"]
-    assert [path.name for path in out.iterdir()] == ["new"]
-    assert [path.name for path in out.parent.iterdir()] == ["frames"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_output_folder_keeps_the_old_one_after_any_exception(tmp_path: Path, error: type[BaseException]) -> None:
-    out = tmp_path / "frames"
-    out.mkdir()
-    (out / "old").touch()
-
-    def write_half() -> None:
-        with output_folder(out) as folder:
-            (folder / "half").touch()
-            raise error
-
-    with pytest.raises(error):
-        write_half()
-    assert [path.name for path in tmp_path.iterdir()] == ["frames"]
-    assert [path.name for path in out.iterdir()] == ["old"]
 
 
 def test_output_folder_removes_what_a_killed_run_left_and_of_its_own_alone(tmp_path: Path) -> None:
@@ -65,6 +37,12 @@ def test_output_folder_removes_what_a_killed_run_left_and_of_its_own_alone(tmp_p
         assert not folder.exists()
         assert (tmp_path / name).is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_a_name_that_is_too_long_is_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long") as refused, output_folder(tmp_path / ("x" * 300)):
+        pass
+    assert str(disk_error_of(refused.value)).endswith("xxx.new: File name too long")
 
 
 def test_the_umask_decides_who_may_read_outputs(tmp_path: Path) -> None:
@@ -103,9 +81,7 @@ def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_mov
         assert [path.name for path in (tmp_path / "frames").iterdir()] == [".frames.old"]
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_closed_is_found_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_can_hold(Path("data"))
     check_can_hold(Path("data/deeper"))
@@ -154,14 +130,16 @@ def start_stage(tmp_path: Path, body: str, **environment: str) -> subprocess.Pop
     )
 
 
+def ended(tmp_path: Path, body: str) -> tuple[int, str]:
+    """Runs a stage to its end; returns its exit code and what it said."""
+    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=PATIENCE_S)
+    return stage.returncode, errors
+
+
 def test_a_named_error_is_one_message_and_a_defect_shows_its_traceback(tmp_path: Path) -> None:
-    _, errors = (stage := start_stage(tmp_path, "raise UserError('no races', hint='add some')")).communicate(
-        timeout=PATIENCE_S
-    )
-    assert stage.returncode == 1
-    assert errors == "error: no races\n  add some\n"
-    _, errors = (stage := start_stage(tmp_path, "raise RuntimeError('defect')")).communicate(timeout=PATIENCE_S)
-    assert (stage.returncode, "Traceback" in errors, "defect" in errors) == (1, True, True)
+    assert ended(tmp_path, "raise UserError('no races', hint='add some')") == (1, "error: no races\n  add some\n")
+    code, errors = ended(tmp_path, "raise RuntimeError('defect')")
+    assert (code, "Traceback" in errors, "defect" in errors) == (1, True, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -193,8 +171,7 @@ LAST_SIGNALS = """
     [("pass", 0), ("raise KeyboardInterrupt", 130), ("raise UserError('no')", 1), ("raise RuntimeError('no')", 1)],
 )
 def test_signals_that_come_while_python_shuts_down_change_no_exit_code(tmp_path: Path, ending: str, code: int) -> None:
-    _, errors = (stage := start_stage(tmp_path, f"{LAST_SIGNALS}\n    {ending}")).communicate(timeout=PATIENCE_S)
-    assert stage.returncode == code, errors
+    assert ended(tmp_path, f"{LAST_SIGNALS}\n    {ending}")[0] == code
 
 
 def test_a_signal_while_an_error_is_reported_ends_the_stage_as_interrupted(tmp_path: Path) -> None:
@@ -206,9 +183,7 @@ def test_a_signal_while_an_error_is_reported_ends_the_stage_as_interrupted(tmp_p
             time.sleep(5)
     raise Wrong("no")
     """
-    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=PATIENCE_S)
-    assert stage.returncode == 130
-    assert errors == "interrupted\n"
+    assert ended(tmp_path, body) == (130, "interrupted\n")
 
 
 def test_a_signal_while_an_output_takes_its_place_comes_after_it(tmp_path: Path) -> None:
@@ -224,8 +199,7 @@ def test_a_signal_while_an_output_takes_its_place_comes_after_it(tmp_path: Path)
         (folder / "new").touch()
         Path.rename = interrupted_rename
     """
-    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=PATIENCE_S)
-    assert stage.returncode == 130, errors
+    assert ended(tmp_path, body)[0] == 130
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -257,8 +231,8 @@ WRITERS = {
 def test_a_full_disk_is_one_clear_message_and_costs_nothing(tmp_path: Path, writing: str) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()
-    _, errors = (stage := start_stage(tmp_path, WRITE_TOO_MUCH.format(writing))).communicate(timeout=PATIENCE_S)
-    assert stage.returncode == 1
+    code, errors = ended(tmp_path, WRITE_TOO_MUCH.format(writing))
+    assert code == 1
     assert errors.startswith("error: there was no room for what had to be written: "), errors
     assert errors.count("\n") == 2
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["old"]
@@ -268,8 +242,8 @@ def test_a_full_disk_is_one_clear_message_and_costs_nothing(tmp_path: Path, writ
 @pytest.mark.parametrize("number", ["EROFS", "EACCES", "EPERM"])
 def test_a_folder_that_may_not_be_written_is_one_clear_message(tmp_path: Path, number: str) -> None:
     body = f"import errno, os; raise OSError(errno.{number}, os.strerror(errno.{number}), 'data/races')"
-    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=PATIENCE_S)
-    assert stage.returncode == 1
+    code, errors = ended(tmp_path, body)
+    assert code == 1
     assert errors.startswith("error: not allowed: data/races: ")
     assert errors.count("\n") == 2
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dvc.cli import main as dvc_here
@@ -107,12 +106,8 @@ class Project:
     @property
     def is_recorded(self) -> bool:
         """Whether DVC finds everything as `dvc.lock` says."""
-        return self.status() == {}
-
-    def status(self) -> dict[str, Any]:
-        """What is not as `dvc.lock` says, by stage."""
         with Repo(str(self.folder)) as repo:
-            return repo.status()
+            return repo.status() == {}
 
     def held(self, place: str, *arguments: str) -> subprocess.Popen[str]:
         """Starts DVC and returns when the stage has come to a place, where it stays until `release`."""
@@ -135,10 +130,6 @@ class Project:
     def output(self) -> str:
         return (self.folder / "data" / "out" / "value").read_text()
 
-    @property
-    def lock(self) -> str:
-        return (self.folder / "dvc.lock").read_text()
-
 
 @pytest.fixture(scope="module")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -148,9 +139,7 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project.write("dvc.yaml", GRAPH)
     project.write("params.yaml", PARAMS.format(1))
     project.write("tasks/toy.py", STAGE)
-    project.write(
-        "rulka/code/part.py", "x = 1\n"
-    )  # stands for code the stage imports; the real rulka is ahead on the path
+    project.write("rulka/code/part.py", "x = 1\n")  # for code that the stage imports; the real one is ahead on the path
     project.write("data/given/x", "given")
     shutil.copy(ROOT / "tasks" / "__init__.py", project.folder / "tasks" / "__init__.py")
     project.reproduce()
@@ -195,14 +184,6 @@ def test_what_is_not_in_the_cache_or_is_asked_for_is_made_anew(project: Project)
 
 
 @pytest.mark.slow
-def test_a_repository_without_a_commit_will_do(project: Project) -> None:
-    """As after `rulka new` and `git init`."""
-    subprocess.run(["git", "init", "--quiet"], cwd=project.folder, check=True)
-    project.reproduce("--force")
-    assert project.output == "1 given"
-
-
-@pytest.mark.slow
 def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     assert project.output == "1 given"
@@ -216,7 +197,7 @@ def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt
 
 def test_what_changes_while_a_stage_runs_sets_its_output_aside(project: Project) -> None:
     """What counts as a change: see `test_what_decides_a_result_is_compared`."""
-    lock = project.lock
+    lock = (project.folder / "dvc.lock").read_text()
     process = project.held("working", "repro", "--force")
     project.write("params.yaml", PARAMS.format(2))
     code, said = project.release(process)
@@ -224,7 +205,7 @@ def test_what_changes_while_a_stage_runs_sets_its_output_aside(project: Project)
     assert "error: changed while `toy` ran: toy in params.yaml. The finished output is set aside in " + ASIDE in said
     assert "data/out is as it was before.\n" in said
     assert project.output == "1 given"
-    assert project.lock == lock
+    assert (project.folder / "dvc.lock").read_text() == lock
     assert (project.folder / ASIDE / "value").read_text() == "1 given"
     assert [path.name for path in (project.folder / "data").iterdir() if path.name.startswith(".out")] == []
     assert not project.is_recorded

@@ -101,18 +101,19 @@ def make_app(runs: Runs | None = None) -> Starlette:
     """
     # Plotly's script comes out of its wheel, and the look of the report out of `rulka.report`.
     static = StaticFiles(directory=HERE / "static", packages=[("plotly", "package_data"), ("rulka.report", "template")])
-    pages = Pages(runs or Runs())
+    runs = runs or Runs()
+    pages = Pages(runs)
     routes = [
         Route("/", lambda _: RedirectResponse("/runs")),
         Route("/runs", pages.runs),
         Route("/curves.json", pages.curves),
         Route("/live", pages.live),
-        Route("/run.json", pages.run),
-        Route("/newest.json", pages.newest),
+        Route("/run.json", lambda request: JSONResponse(runs.snapshot(request.query_params.get("run", "")))),
+        Route("/newest.json", lambda request: JSONResponse(runs.newest(request.query_params.get("run", "")))),
         Route("/replay", pages.replay),
-        Route("/laps.json", pages.laps),
+        Route("/laps.json", lambda request: JSONResponse(laps.replay(request.query_params.get("track", "")))),
         Route("/nights", pages.nights),
-        Route("/nights.json", pages.paces),
+        Route("/nights.json", lambda _: JSONResponse(history.paces())),
         Route("/records/{uid}", pages.record),
         Route("/evaluation/{name}", pages.evaluation_file),
         Mount("/static", static),
@@ -174,22 +175,6 @@ class Pages:
         if axis not in AXES:
             raise HTTPException(400, f"axis is one of {', '.join(AXES)}")
         return JSONResponse(self._runs.curves(metric, axis))
-
-    def run(self, request: Request) -> Response:
-        """All of one training."""
-        return JSONResponse(self._runs.snapshot(request.query_params.get("run", "")))
-
-    def newest(self, request: Request) -> Response:
-        """What changes of one training while it is at work."""
-        return JSONResponse(self._runs.newest(request.query_params.get("run", "")))
-
-    def laps(self, request: Request) -> Response:
-        """All laps on one track."""
-        return JSONResponse(laps.replay(request.query_params.get("track", "")))
-
-    def paces(self, _: Request) -> Response:
-        """The pace of all nights."""
-        return JSONResponse(history.paces())
 
     def record(self, request: Request) -> Response:
         """The film of the fastest race of all nights on a track."""

@@ -151,10 +151,11 @@ def replay(uid: str) -> dict[str, Any]:
 
 def _path(path: Path3D, time_ms: int | None, track: Track, view: TopView) -> dict[str, list[float]]:
     """Thins a path to `SAMPLE_MS`, ends it behind the finish, and finds how far along the track it is."""
-    last = len(path.time_ms) if time_ms is None else int(np.searchsorted(path.time_ms, time_ms)) + 1
+    end = len(path.time_ms)
+    last = end if time_ms is None else min(end, int(np.searchsorted(path.time_ms, time_ms)) + 1)
     step_ms = float(np.median(np.diff(path.time_ms[:last]))) if last > 2 else SAMPLE_MS
     every = max(1, round(SAMPLE_MS / max(step_ms, 1.0)))
-    kept = np.unique(np.append(np.arange(0, min(last, len(path.time_ms)), every), min(last, len(path.time_ms)) - 1))
+    kept = np.unique(np.append(np.arange(0, last, every), last - 1))
     place = view(path.position_m[kept]) * (1.0, -1.0)
     along = np.maximum.accumulate(progress_along(track, path.position_m)[1][kept]).clip(0.0, track.length_m)
     return {

@@ -9,7 +9,6 @@ An agent's log is that of its run without times, so that both are one run here.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
@@ -86,14 +85,13 @@ class Runs:
         """Returns all trainings, the one that was written to last first."""
         with self._lock:
             if time.monotonic() - self._found_s > FIND_EVERY_S:
-                self._logs = {log.key: log for log in self._find()}
+                self._logs = {}
+                for path in self._paths():
+                    key, label = path.parent.as_posix(), _label(path, self._folder)
+                    with suppress(FileNotFoundError):
+                        self._logs[key] = Log(key, label, path, path.stat().st_mtime)
                 self._found_s = time.monotonic()
             return sorted(self._logs.values(), key=lambda log: -log.written_s)
-
-    def _find(self) -> Iterator[Log]:
-        for path in self._paths():
-            with suppress(FileNotFoundError):
-                yield Log(path.parent.as_posix(), _label(path, self._folder), path, path.stat().st_mtime)
 
     def _paths(self) -> list[Path]:
         """Returns the logs of runs, and of agents whose runs are not there any more."""

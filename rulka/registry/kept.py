@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,13 @@ def known_agents() -> list[AgentEntry]:
     """Returns every agent there is, the promoted one first, each once; damaged ones with what is wrong with them."""
     promoted = promoted_name()
     latest = [folder for folder in (AGENT, *sorted((AGENT / COMPARED).glob("*/"))) if (folder / META_FILE).exists()]
-    folders = {_name(folder): folder for folder in latest} | {folder.name: folder for folder in _kept_folders()}
+    folders = {_name(folder): folder for folder in latest}
+    folders |= {folder.name: folder for folder in sorted(KEPT_AGENTS.glob("*/")) if not folder.name.startswith(".")}
     if promoted is not None:
         folders.setdefault(promoted, KEPT_AGENTS / promoted)
     now = _name(AGENT)
     entries = [_entry(name, folder, name == promoted, name == now) for name, folder in folders.items()]
     return sorted(entries, key=lambda entry: not entry.is_promoted)
-
-
-def _kept_folders() -> list[Path]:
-    return sorted(folder for folder in KEPT_AGENTS.glob("*/") if not folder.name.startswith("."))
 
 
 def _name(folder: Path) -> str:
@@ -129,17 +126,15 @@ def _name(folder: Path) -> str:
 
 
 def _entry(name: str, folder: Path, is_promoted: bool, is_latest: bool) -> AgentEntry:
+    entry = AgentEntry(name, folder.as_posix(), is_promoted, is_latest)
     try:
         origin = load_artifact(folder, "agent").provenance
     except ArtifactError as error:
-        return AgentEntry(name, folder.as_posix(), is_promoted, is_latest, problem=str(error))
+        return replace(entry, problem=str(error))
     training = origin.get("training", {})
     check = training.get("last_check", {})
-    return AgentEntry(
-        name,
-        folder.as_posix(),
-        is_promoted,
-        is_latest,
+    return replace(
+        entry,
         algorithm=name.rpartition("-")[0],
         tracks=tuple(training.get("tracks", ())),
         finish_rate=check.get("finish_rate"),

@@ -21,18 +21,10 @@ from tests.cli.conftest import call
         ("env train CartPole-v1 --set ppo.clip", "'ppo.clip' sets nothing"),
         ("env train CartPole-v1 --set ppo.clip=[", "the value of ppo.clip is not valid YAML: '['"),
         ("env train CartPole-v1 --set ppo=1", "the parameters for CartPole-v1 are wrong"),
-        (
-            "env train CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1",
-            "are wrong:\n  ppo.clip",
-        ),
+        ("env train CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1", "are wrong:\n  ppo.clip"),
         ("env train CartPole-v1 --out none/run", "there is no folder none"),
-        (
-            "env evaluate nowhere",
-            "nowhere holds no complete agent: the folder is missing\n  `rulka env train`",
-        ),
-        ("env evaluate nowhere --episodes 0", "--episodes is a whole number from 1"),
+        ("env evaluate nowhere", "nowhere holds no complete agent: the folder is missing\n  `rulka env train`"),
         ("env evaluate nowhere --episodes 10001", "--episodes is a whole number from 1 to 10000"),
-        ("env train CartPole-v1 --set train.seed=1:30", "train.seed: must be a valid integer (got '1:30')"),
         ("env evaluate nowhere --seed -1", "--seed one from 0 to 4294967295"),
     ],
 )
@@ -47,9 +39,7 @@ def test_one_line_and_nothing_left(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_environment_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A module of the current folder registers it; what it is paid, the JSON says, and nothing else is printed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_worlds.py").write_text(

@@ -14,7 +14,6 @@ from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
 from tests.cli.conftest import call
 
-PNG = b"\x89PNG\r\n\x1a\n"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -54,14 +53,6 @@ def test_a_sheet_has_a_place_for_each() -> None:
         plt.close(figure)
 
 
-def test_show_writes_a_picture_and_tells_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "oval.png"
-    assert call(f"track show copper-oval --out {out} --json") == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert out.read_bytes().startswith(PNG)
-    assert (facts["name"], facts["length_m"], facts["difficulty"]) == ("Copper Oval", 400.0, "easy")
-
-
 def test_a_track_of_the_dataset_is_known_by_its_uid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,30 +67,3 @@ def test_a_track_of_the_dataset_is_known_by_its_uid(
     assert f"did you mean {track.uid}?" in capsys.readouterr().err
     assert call("track show x") == 1
     assert f"neither a file nor one of {track.uid}, copper-oval" in capsys.readouterr().err
-
-
-def test_wrong_requests_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("track show nope") == 1
-    assert "there is no track 'nope'" in capsys.readouterr().err
-    assert call("track show") == call("track list copper-oval") == 2
-    capsys.readouterr()
-    assert call(f"track show copper-oval --out {tmp_path}/a.jpg") == 1
-    assert "must end in .png" in capsys.readouterr().err
-    (tmp_path / "file").write_text("")
-    assert call(f"track show copper-oval --out {tmp_path}/file/a.png") == 1
-    assert "cannot be written" in capsys.readouterr().err
-    assert call(f"track show {ROOT}/params.yaml") == 1
-    assert "params.yaml is not a readable track file: another kind of file" in capsys.readouterr().err
-
-
-def test_the_page_lists_what_the_command_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
-    assert call("track list") == call("track list --json") == 0
-    *listed, found = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed[1:]] == [entry.slug for entry in CAMPAIGN]
-    for entry, facts in zip(CAMPAIGN, json.loads(found), strict=True):
-        facts_of = f"{entry.style.name} | {entry.length_m:,.0f} m | {facts['climb_m']:.0f} m"
-        row = f"| {entry.name} | `{entry.slug}` | {facts_of} |"
-        assert f"{row} {entry.features} |" in page
-        assert facts["slug"] == entry.slug
-    assert (ROOT / "docs" / "images" / "campaign.png").stat().st_size < 400_000

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from rulka.dashboard import laps
-from rulka.dashboard.laps import Lap, NoLapsError, hues_of, known_laps, replay, tracks_of
-from rulka.datasets.races import Race, RaceDataError, RaceDataset, load_races, race_paths, race_rows, write_races
+from rulka.dashboard.laps import NoLapsError, known_laps, replay, tracks_of
+from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
 from rulka.folders import EVALUATION, LAPS, RACES
-from rulka.observation import CAR
-from rulka.report.theme import colours_of
 from rulka.tracks.track import Track
 from tests.dashboard.conftest import lap_of
 
@@ -47,19 +42,6 @@ def test_the_best_of_each_kind_are_chosen(project: Path, track: Track) -> None:
     assert tracks_of(known_laps()) == {track.uid: track.name}
 
 
-def test_a_contestant_has_the_same_colour_as_in_the_report() -> None:
-    """Of the first seven hues of the pages in light; recordings and demonstrations get what is left."""
-    script = (Path(laps.__file__).parent / "static" / "common.js").read_text(encoding="utf-8")
-    hues = re.findall(r'"(#\w{6})"', script.partition("const HUES")[2])[:7]
-    keys = ["mine:drive", "agent", "iqn", "cloned"]
-    evaluation = SimpleNamespace(contestants=[SimpleNamespace(key=key) for key in [*keys, "random"]])
-    found = [Lap(EVALUATION, f"{key}-x", "x", laps.AGENT, key, 1) for key in keys]
-    others = [Lap(RACES, f"r{k}", "x", laps.RECORDING, "a person", 1) for k in range(4)]
-    places = hues_of([Lap(EVALUATION, "reference-x", "x", "reference", "", 1), *found, *others])
-    assert [hues[place] for place in places[1:5]] == [colours_of(cast("Any", evaluation))[key] for key in keys]
-    assert (places[0], places[5:]) == (6, [4, 5, 7, 8])
-
-
 def test_a_lap_is_drawn_where_it_was_driven(project: Path, track: Track) -> None:
     """30 m/s along the middle of 300 m: after 4 s 120 m, and the path ends with the first sample behind the finish."""
     write(RACES, track, lap_of(track, "driver-1-0000", 30.0))
@@ -74,16 +56,6 @@ def test_a_lap_is_drawn_where_it_was_driven(project: Path, track: Track) -> None
     assert 10.0 <= path["t"][-1] <= 10.1
     assert {len(values) for values in path.values()} == {len(path["t"])}
     assert set(path["v"]) == {30.0}
-
-
-def test_paths_are_those_of_the_whole_dataset(project: Path, track: Track) -> None:
-    """Beside their naive twin, which reads everything."""
-    write(RACES, track, lap_of(track, "b", 20.0), lap_of(track, "a", 30.0))
-    whole = {race.race_id: race for race in load_races(RACES).races}
-    assert [row["race_id"] for row in race_rows(RACES)] == sorted(whole)
-    ((race_id, path),) = race_paths(RACES, ["a", "nobody"]).items()
-    np.testing.assert_array_equal(path.time_ms, whole[race_id].state_time_ms)
-    np.testing.assert_array_equal(path.position_m, whole[race_id].state[:, CAR["position"]])
 
 
 def test_a_lap_is_drawn_to_its_end_and_thinned(project: Path, track: Track) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka import stored
-from rulka.dashboard.live import MAX_POINTS, cars_on_page, read_live, track_outline
+from rulka.dashboard.live import MAX_POINTS, MetricsReader, cars_on_page, read_live, track_outline
 from rulka.dashboard.runs import Runs
 from rulka.errors import UserError
 from rulka.observation import ZONE_SPACING_M
@@ -111,25 +110,16 @@ def lines_of(*numbers: int) -> str:
 
 
 def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that grows by half a line between two looks: each line is parsed once, when it is whole."""
-    path, parsed, checked = run / METRICS_FILE, [], stored.checked
-
-    def note(text: bytes, *arguments: Any) -> Any:
-        if b"loss" in text:  # not the file of the cars
-            parsed.append(text)
-        return checked(text, *arguments)
-
-    monkeypatch.setattr("rulka.dashboard.live.checked", note)
-    path.write_text("")
-    runs, key = Runs(run), run.as_posix()
-    for number in range(50):
-        with path.open("a") as file:
-            file.write(lines_of(number)[:9])
-        assert len(runs.snapshot(key)["curves"].get("loss", [])) == number
-        with path.open("a") as file:
-            file.write(lines_of(number)[9:])
-        assert runs.snapshot(key)["latest"]["loss"] == number
-    assert len(parsed) == 50
+    """Half a line waits until it is whole."""
+    parsed: list[float] = []
+    monkeypatch.setattr(MetricsReader, "_add", lambda _, values: parsed.append(values["env_steps"]))
+    (run / METRICS_FILE).write_text("")
+    reader = MetricsReader(run / METRICS_FILE)
+    for part in (line[half] for line in map(lines_of, (1, 2, 3)) for half in (slice(9), slice(9, None))):
+        with (run / METRICS_FILE).open("a") as file:
+            file.write(part)
+        reader.read_on()
+    assert parsed == [1, 2, 3]
 
 
 def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,12 +90,6 @@ def shell(tmp_path: Path) -> Shell:
     return shell
 
 
-def add_other_project(shell: Shell) -> None:
-    """Makes the project `../other`, which shares the cache and has a file of its own in it."""
-    shell("mkdir ../other && cd ../other && git init --quiet && dvc init --quiet")
-    shell("dvc cache dir ../project/.dvc/cache && echo other > x && dvc add --quiet x && cd ../project")
-
-
 def test_recordings(shell: Shell) -> None:
     shell.file("data/recordings/a.Gbx").write_text("a")
     (block,) = blocks_of("Recordings")
@@ -109,127 +102,67 @@ def test_recordings(shell: Shell) -> None:
 @pytest.mark.slow
 def test_all_blocks(shell: Shell) -> None:
     """As `test_recordings`, for every block of the page, in the order in which it has them."""
-    scores = "data/evaluation/scores.json"
+    headings = [line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
+    (keep,), (compare,), (add,), (remote, all_commits, clone), (bring, end), (gc, gc_of_shared_cache) = map(
+        blocks_of, headings
+    )
+    cache = shell.file(".dvc/cache/files")
 
     def time_s() -> float:
-        return json.loads(shell.file(scores).read_text())["agent"]["mean_time_s"]
+        return json.loads(shell.file("data/evaluation/scores.json").read_text())["agent"]["mean_time_s"]
 
     def gamma(value: float) -> None:
         shell.file("params.yaml").write_text(f"ppo:\n  gamma: {value}\n")
         shell("dvc repro --quiet --single-item all")
 
-    def keep(keep_result: str) -> None:
-        gamma(0.9)
-        shell(keep_result)
-        assert "dvc.lock" in shell("git show --stat ppo-1")
+    def names(folder: Path) -> set[str]:
+        return {path.name for path in folder.rglob("*") if path.is_file()}
 
-    def compare(compare: str) -> None:
-        gamma(0.5)
-        said = shell(compare)
-        assert "ppo.gamma" in said
-        assert "agent.mean_time_s" in said
-        assert "-4" in said, "seconds less"
-        page = Path(said.strip().splitlines()[-1].removeprefix("file://"))
-        assert all(text in page.read_text() for text in ("loss of Level 0", "workspace", "ppo-1"))
-        shell("git add dvc.lock params.yaml && git commit -m 0.5")
+    gamma(0.9)
+    shell(keep)
+    assert "dvc.lock" in shell("git show --stat ppo-1")
 
-    def recordings(add: str) -> None:
-        shell.file("data/recordings/a.Gbx").write_text("a")
-        shell(add)
+    gamma(0.5)
+    said = shell(compare)
+    assert all(text in said for text in ("ppo.gamma", "agent.mean_time_s", "-4")), "seconds less"
+    page = Path(said.strip().splitlines()[-1].removeprefix("file://"))
+    assert all(text in page.read_text() for text in ("loss of Level 0", "workspace", "ppo-1"))
+    shell("git add dvc.lock params.yaml && git commit -m 0.5")
 
-    def elsewhere(remote: str, all_commits: str, clone: str) -> None:
-        shell(remote)
-        store = Path(shell.words["/mnt/backup/rulka"])
-        files = {path.name for path in store.rglob("*") if path.is_file()}
-        shell(all_commits)
-        cached = {path.name for path in shell.file(".dvc/cache/files").rglob("*") if path.is_file()}
-        assert files < cached
-        assert {path.name for path in store.rglob("*") if path.is_file()} == cached, "of ppo-1, too"
-        shell(clone)
-        assert (time_s(), shell.file("data/recordings/a.Gbx").read_text()) == (5.0, "a")
-        shell("cd ../project")
+    shell.file("data/recordings/a.Gbx").write_text("a")
+    shell(add)
 
-    def old_agent(bring: str, end: str) -> None:
-        said = shell(bring)
-        assert time_s() == 9.0
-        assert "all:" not in said, "what was made then is made from what is there"
-        shell("cd ../project")
-        assert time_s() == 5.0
-        shell(end)
-        assert not shell.file("../old").exists()
+    shell(remote)
+    store = Path(shell.words["/mnt/backup/rulka"])
+    assert names(store) < names(cache)
+    shell(all_commits)
+    assert names(store) == names(cache), "of ppo-1, too"
+    shell(clone)
+    assert (time_s(), shell.file("data/recordings/a.Gbx").read_text()) == (5.0, "a")
+    shell("cd ../project")
 
-    def room(gc: str, gc_of_shared_cache: str) -> None:
-        gamma(0.7)
-        lost = set(shell.file(".dvc/cache/files").rglob("*.dir"))
-        gamma(0.6)
-        look, _ = gc.splitlines()
-        assert "Removed" in shell(look)
-        assert lost <= set(shell.file(".dvc/cache/files").rglob("*.dir")), "it only looks"
-        shell(gc)
-        left = set(shell.file(".dvc/cache/files").rglob("*.dir"))
-        assert len(lost - left) == 2, "of 0.7, which no commit names"
-        shell("git checkout ppo-1 -- dvc.lock params.yaml && dvc checkout --quiet --allow-missing")
-        assert time_s() == 9.0
-        before = set(shell.file(".dvc/cache/files").rglob("*"))
-        add_other_project(shell)
-        others = set(shell.file(".dvc/cache/files").rglob("*")) - before
-        shell(gc_of_shared_cache)
-        assert others
-        assert all(path.exists() for path in others), "the other project still has its data"
+    said = shell(bring)
+    assert time_s() == 9.0
+    assert "all:" not in said, "what was made then is made from what is there"
+    shell("cd ../project")
+    assert time_s() == 5.0
+    shell(end)
+    assert not shell.file("../old").exists()
 
-    steps: dict[str, Callable[..., None]] = {
-        "Keep a result": keep,
-        "Compare": compare,
-        "Recordings": recordings,
-        "Data on another disk or machine": elsewhere,
-        "An old agent": old_agent,
-        "Make room": room,
-    }
-    headings = [line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
-    assert list(steps) == headings
-    for heading, step in steps.items():
-        step(*blocks_of(heading))
-
-
-@pytest.mark.slow
-def test_other_projects_and_what_was_not_pushed(shell: Shell) -> None:
-    """The table and the warning of `Make room`."""
-    cache = shell.file(".dvc/cache/files")
-
-    def held() -> set[str]:
-        return {path.name for path in cache.rglob("*") if path.is_file()}
-
-    shell("dvc repro --quiet --single-item all && git add dvc.lock && git commit -m 0.9")
-    first = held()
-    shell("sed -i s/0.9/0.5/ params.yaml && dvc repro --quiet --single-item all && git commit -am 0.5")
-    both = held()
-    shell("dvc remote add --default storage /mnt/backup/rulka && dvc push --quiet")
-    add_other_project(shell)
-    others = held() - both
+    gamma(0.7)
+    lost = set(cache.rglob("*.dir"))
+    gamma(0.6)
+    look, _ = gc.splitlines()
+    assert "Removed" in shell(look)
+    assert lost <= set(cache.rglob("*.dir")), "it only looks"
+    shell(gc)
+    assert len(lost - set(cache.rglob("*.dir"))) == 2, "of 0.7, which no commit names"
+    shell("git checkout ppo-1 -- dvc.lock params.yaml && dvc checkout --quiet --allow-missing")
+    assert time_s() == 9.0
+    before = set(cache.rglob("*"))
+    shell("mkdir ../other && cd ../other && git init --quiet && dvc init --quiet")
+    shell("dvc cache dir ../project/.dvc/cache && echo other > x && dvc add --quiet x && cd ../project")
+    others = set(cache.rglob("*")) - before
+    shell(gc_of_shared_cache)
     assert others
-    shell("dvc gc --all-commits --force --projects ../other")
-    assert held() == both | others
-    shell("dvc gc --all-commits --force")
-    assert held() == both, "another project's only copy is gone"
-    shell("dvc gc --all-commits --not-in-remote --force")
-    assert held() == first, "only what nobody has"
-    shell("dvc gc --workspace --not-in-remote --force")
-    assert held() == set(), "pushed or not"
-
-
-@pytest.mark.slow
-def test_an_experiment_changes_one_line_and_can_be_taken_over(shell: Shell) -> None:
-    """`docs/pipeline.md`: `dvc exp run`, `show` and `apply`, once all stages have run."""
-    graph = yaml.safe_load(shell.file("dvc.yaml").read_text())
-    del graph["stages"]["never"]
-    shell.file("dvc.yaml").write_text(yaml.safe_dump(graph))
-    shell("dvc repro --quiet --single-item all && git add dvc.yaml dvc.lock && git commit -m 0.9")
-    scores = shell.file("data/evaluation/scores.json")
-    shell("dvc exp run --quiet --single-item --name half --set-param ppo.gamma=0.5 all")
-    assert shell.file("params.yaml").read_text() == "ppo:\n  gamma: 0.5\n"
-    assert json.loads(scores.read_text())["agent"]["mean_time_s"] == 5.0
-    shell("git checkout --quiet -- . && dvc checkout --quiet all")
-    assert json.loads(scores.read_text())["agent"]["mean_time_s"] == 9.0
-    assert "half" in shell("dvc exp show --json")
-    shell("dvc exp apply --quiet half")
-    assert json.loads(scores.read_text())["agent"]["mean_time_s"] == 5.0
+    assert all(path.exists() for path in others), "another project that shares the cache still has its data"

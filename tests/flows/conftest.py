@@ -1,10 +1,11 @@
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,22 @@ stages:
     deps: [data/frames]
     outs: [data/evaluation]
 """
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yields a port for a server that takes seconds to start; on Linux nobody else is given it within the block.
+
+    There, a server may listen where somebody else only has the port, if both ask for SO_REUSEADDR; elsewhere the port
+    is free as the block begins, and no more.
+    """
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        port = keeper.getsockname()[1]
+        if sys.platform != "linux":
+            keeper.close()
+        yield port
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,8 @@ import pytest
 
 from flows.dvc import Outcome, reproduce_stage
 from flows.process import CommandError
-from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, use_before
+from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, reserved_port, use_before
 from tests.flows.test_up import PREFECT, READY, call, runs_of_prefect
-from tests.ports import reserved_port
 from tests.waiting import PATIENCE_S, wait_for
 
 KILL = "{ test -e killed || { touch killed; kill -9 %s; sleep 1; }; }"
@@ -152,9 +151,7 @@ def check_next_run_completes() -> None:
     ],
     ids=["server", "worker"],
 )
-def test_a_killed_part_ends_up_which_says_so_and_the_next_up_goes_on(
-    url: str, victim: tuple[str, ...], said: str
-) -> None:
+def test_a_killed_part_ends_up_and_the_next_up_goes_on(url: str, victim: tuple[str, ...], said: str) -> None:
     with running(url) as up:
         assert call(*PREFECT, "deployment", "run", "rulka/full-pipeline").returncode == 0
         wait_for(Path("in capture").exists, "the stage")

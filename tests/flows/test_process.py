@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process import CommandError, run_in_group
+from flows.process import CommandError, error_lines, run_in_group
 from tests.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -49,6 +49,10 @@ def test_lines_arrive_in_order_while_the_command_runs(tmp_path: Path) -> None:
     assert run_in_group(python(SLOW, tmp_path / "a"), lambda line: (tmp_path / line).touch(), PATIENCE_S) == ["a", "b"]
     with pytest.raises(CommandError, match=r"raise SystemExit\(3\)` failed with exit code 3"):
         run_in_group(python("raise SystemExit(3)"), lambda _: None, PATIENCE_S)
+
+
+def test_errors_are_found_among_lines_with_their_hints() -> None:
+    assert error_lines(["  a", "error: no", "  Make some.", "b", "  c"]) == ["error: no", "  Make some."]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

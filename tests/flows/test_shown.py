@@ -87,9 +87,7 @@ def test_the_progress_of_a_stage_is_what_its_lines_say(capsys: pytest.CaptureFix
     assert said == ["compiling", "train: 3/8 steps (38 %), 0 steps/s, done"]
 
 
-def test_a_stage_without_numbers_shows_its_beginning_and_its_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_stage_without_numbers_shows_its_beginning_and_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[float] = []
     monkeypatch.setattr("flows.shown.create_progress_artifact", lambda percent, **_: told.append(percent) or 7)
     monkeypatch.setattr("flows.shown.update_progress_artifact", lambda _, percent, **__: told.append(percent))

@@ -30,8 +30,16 @@ from flows import up as module
 from flows.pipeline import pipeline
 from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, UpError, free_address, password
 from rulka.errors import UserError
-from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, no_privileges, use_before
-from tests.ports import reserved_port
+from tests.flows.conftest import (
+    ROOT,
+    RULKA,
+    change_command,
+    family_of,
+    make_project,
+    no_privileges,
+    reserved_port,
+    use_before,
+)
 from tests.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -81,15 +89,6 @@ class TestPassword:
             password()
 
 
-@pytest.mark.usefixtures("toy_project")
-def test_records_of_runs_do_not_grow_for_ever() -> None:
-    """Prefect's own sweeper is on for them, as `docs/operations.md` says."""
-    code = "from prefect.settings import get_current_settings as get; found = get().server.services.db_vacuum\n"
-    code += "print(*sorted(found.enabled), found.retention_period.days)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["events", "flow_runs", "90"]
-
-
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
@@ -120,18 +119,17 @@ def test_who_has_taken_the_port_is_named(host: str) -> None:
     assert "PREFECT_API_URL=" in refusal.value.hint
 
 
-class TestRefusals:
-    @pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
-    def test_a_read_only_folder_is_named(self, toy_project: Path) -> None:
-        folders = (toy_project, toy_project / ".dvc")
-        for folder in folders:
-            folder.chmod(0o555)
-        answer = subprocess.run([*RULKA, "up"], preexec_fn=no_privileges, capture_output=True, text=True, check=False)
-        for folder in folders:
-            folder.chmod(0o755)
-        assert answer.returncode == 1
-        assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
-        assert not (toy_project / ".prefect").exists()
+@pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
+def test_a_read_only_folder_is_named(toy_project: Path) -> None:
+    folders = (toy_project, toy_project / ".dvc")
+    for folder in folders:
+        folder.chmod(0o555)
+    answer = subprocess.run([*RULKA, "up"], preexec_fn=no_privileges, capture_output=True, text=True, check=False)
+    for folder in folders:
+        folder.chmod(0o755)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"error: ., .dvc in {toy_project}: not writable\n")
+    assert not (toy_project / ".prefect").exists()
 
 
 class TestWatch:
@@ -275,13 +273,6 @@ def all_deployments_are_there_and_a_night_is_planned() -> None:
     wait_for(lambda: any(run["auto_scheduled"] for run in runs_of_prefect()), "a run that the server has planned")
 
 
-def a_second_one_names_the_first(stack: Stack) -> None:
-    answer = call(*RULKA, "up")
-    assert answer.returncode == 1
-    assert f"port {stack.url.rpartition(':')[2].removesuffix('/api')} of this machine is taken by" in answer.stderr
-    assert "`rulka up` may run already" in answer.stderr
-
-
 def a_run_typed_by_a_user_completes() -> None:
     watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
     assert watched.returncode == 0, watched.stdout + watched.stderr
@@ -320,7 +311,6 @@ def test_up_from_its_start_to_its_end(stack: Stack) -> None:
     a_web_page_is_refused(stack)
     who_reads_the_file_is_served(stack)
     all_deployments_are_there_and_a_night_is_planned()
-    a_second_one_names_the_first(stack)
     a_run_typed_by_a_user_completes()
     parameters_that_cannot_be_start_nothing()
     its_end_leaves_nothing_and_says_what_became_of_the_run(stack)

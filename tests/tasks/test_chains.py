@@ -15,12 +15,8 @@ import torch
 from models.actor_critic import AHEAD_HEADS
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
-from rulka.agents.hugging_face import export_agent, import_agent
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
-from rulka.datasets.races import load_races
-from rulka.evaluation.dataset import race_of_result
-from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import FLOATS
 from rulka.params import Params
 from rulka.training.racing import Folders
@@ -203,27 +199,3 @@ def test_what_was_trained_drives_within_its_intervals(chain: Chain) -> None:
             assert ((decisions[:, 1:] >= 0.0) & (decisions[:, 1:] <= 1.0)).all()
         with pytest.raises(ArtifactError, match="ticks_per_action"):
             load_policy(chain.folder / name, actions=action_table(10))
-
-
-def test_the_inputs_of_a_race_are_what_was_driven(chain: Chain, driven: tuple[Path, Path]) -> None:
-    params = chain.params
-    track, driver = load_races(driven[0]).main_track, load_policy(chain.folder / "agent")
-    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-    races = EvaluationRaces.of(track, *sections)
-    (result,) = race(driver, races)
-    inputs = race_of_result(result, races.settings.table, "").controls
-    assert len(inputs) == 5 * (len(result.sample_ms) - 1)
-    if result.chunk_controls is None:
-        np.testing.assert_array_equal(inputs[::5], result.controls[:-1])
-    else:
-        np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])
-
-
-@pytest.mark.parametrize("kind", ["agent", "policy"])
-def test_a_round_trip_through_hugging_faces_layout_loses_nothing(chain: Chain, tmp_path: Path, kind: str) -> None:
-    """Whatever params.yaml says by then: the folder has its own encoder and fusion. See `test_hugging_face`."""
-    export_agent(chain.folder / kind, tmp_path / "hub")
-    assert {path.name for path in (tmp_path / "hub").iterdir()} == {"config.json", "model.safetensors"}
-    import_agent(tmp_path / "hub", tmp_path / "again")
-    expected = load_policy(chain.folder / kind)(*shown(chain))
-    np.testing.assert_array_equal(load_policy(tmp_path / "again")(*shown(chain)), expected)

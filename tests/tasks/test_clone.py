@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -240,9 +239,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     assert all(torch.equal(tensor, tensors[1][name]) for name, tensor in tensors[0].items())
 
 
-def test_heads_ahead_are_measured_kept_in_the_artifact_and_do_not_drive(
-    write_frames: Write, encoder_dir: Path, tmp_path: Path
-) -> None:
+def test_heads_ahead_are_measured_and_never_drive(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
     """Actions last three frames: what is done is seen in the image, what comes next mostly not."""
     frames_dir, _ = write_frames()
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 1, 8], draws=True)
@@ -267,22 +264,13 @@ def test_heads_ahead_are_measured_kept_in_the_artifact_and_do_not_drive(
     assert (driver(frames.image.numpy(), frames.floats.numpy()) == expected).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "own"),
-    [
-        ({"previous_action_dropout": 0.5}, "policy_head.weight"),
-        ({"shape": "iqn", "offsets": [0, 2]}, "tau_embed.0.weight"),
-    ],
-)
-def test_the_artifact_drives_as_it_was_measured(
-    write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any], own: str
-) -> None:
+def test_a_policy_shaped_like_iqn_drives_as_measured(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
     frames_dir, _ = write_frames()
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", **changes)
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", shape="iqn", offsets=[0, 2])
     assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
     assert metrics["validation_accuracy"] > metrics["repeat_last_action_accuracy"] + 0.1
     artifact, validation = load_artifact(tmp_path / "policy", "policy"), FrameDataset(frames_dir, "validation")
-    assert own in artifact.tensors
+    assert "tau_embed.0.weight" in artifact.tensors
     numbers = frames_of(validation.races)
     driven = load_policy(tmp_path / "policy")(validation.images[numbers], validation.floats[numbers])
     assert (driven == validation.action[numbers]).mean() == pytest.approx(metrics["validation_accuracy"])
@@ -324,9 +312,7 @@ def test_with_every_option_off_it_learns_as_it_did_without_them(
     assert all(torch.equal(learned.tensors[name], tensor) for name, tensor in policy.state_dict().items())
 
 
-def test_frames_without_a_race_to_learn_from_are_refused(
-    write_frames: Write, encoder_dir: Path, tmp_path: Path
-) -> None:
+def test_frames_without_a_training_race_are_refused(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=2)
     index = json.loads((frames_dir / "index.json").read_text())
     del index[SEAL]
@@ -338,20 +324,7 @@ def test_frames_without_a_race_to_learn_from_are_refused(
     assert "Lower capture.validation_fraction" in caught.value.for_people()
 
 
-def test_a_loss_that_is_no_number_ends_it_with_what_to_do(
-    write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frames_dir, _ = write_frames(num_races=2)
-    monkeypatch.setattr(cloning, "losses_of", lambda outputs, *_: outputs.sum(dim=1) * math.nan)
-    with pytest.raises(UserError, match="the training loss became nan in epoch 1 of 6") as caught:
-        run(frames_dir, encoder_dir, tmp_path / "policy")
-    assert "Lower the learning_rate" in caught.value.for_people()
-    assert not (tmp_path / "policy").exists()
-
-
-def test_with_dagger_it_learns_what_it_is_advised_where_it_got_to(
-    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path
-) -> None:
+def test_with_dagger_it_learns_where_it_got_to(driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path) -> None:
     races, frames = driven
     folders = Folders(races, frames, encoder_dir, tmp_path / "policy", tmp_path / "runs")
     start(folders, epochs=3, race_every=0, batch_size=64, dagger=DAGGER)

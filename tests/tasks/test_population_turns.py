@@ -25,14 +25,8 @@ from tests.conftest import Killed
 
 TURN_STEPS = 256
 FIRST = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=3)
-OWN = {
-    "compared": [],
-    "compared_env_steps": None,
-    "max_minutes": None,
-    "num_checks": 1,
-    "check_candidates": 1,
-    "final_check_races": 1,
-}
+OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None}
+OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 
 
 def params_of(params: Params, num_turns: int, algorithm: str = "ppo", seed: int = 1, **own: Any) -> Params:
@@ -144,9 +138,7 @@ def test_a_settings_change_reaches_the_optimizer_and_what_is_killed_while_it_tak
         take_over(checkpoint, tmp_path / "d", is_copied=True)
 
 
-def test_nothing_is_taken_over_from_the_middle_of_a_turn(
-    small_params: Params, folders: Folders, tmp_path: Path
-) -> None:
+def test_nothing_is_taken_over_from_within_a_turn(small_params: Params, folders: Folders, tmp_path: Path) -> None:
     """Of two checkpoints the newer one is damaged: a run that goes on takes the older, a copy none."""
     first = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     newest = tmp_path / "a" / str(first.checkpoint)

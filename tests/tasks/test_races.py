@@ -35,9 +35,7 @@ def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams, max_race_
     races(params, recordings_dir=recordings_dir, out_dir=out_dir)
 
 
-def test_without_recordings_drivers_race_on_a_generated_track(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_recordings_drivers_race_on_a_made_track(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "none", tmp_path / "races", params())
     assert f"races: no recordings in {tmp_path / 'none'}: the built-in driver races" in capsys.readouterr().out
     dataset = load_races(tmp_path / "races")
@@ -101,22 +99,27 @@ def test_a_project_that_never_had_recordings_misses_none(tmp_path: Path, monkeyp
         refuse_missing(Path("data/recordings"))
 
 
-def test_only_bad_recordings_are_an_error_and_leave_the_old_output(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+def test_recordings_of_which_none_can_be_used_leave_the_old_output_and_their_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reasons = tmp_path_factory.mktemp("runs") / "reasons.csv"
-    monkeypatch.setattr("tasks.races.REASONS_FILE", reasons)
-    run(tmp_path / "none", tmp_path / "races", params(num_demonstrations=1))
-    before = content(tmp_path / "races")
-    (tmp_path / "recordings").mkdir()
-    (tmp_path / "recordings" / "noise.Gbx").write_bytes(b"not a recording")
-    with pytest.raises(UserError, match=r"noise\.Gbx: NotGbxError"):
-        run(tmp_path / "recordings", tmp_path / "races", params())
-    assert content(tmp_path / "races") == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["races", "recordings"]
-    header, row = reasons.read_text(encoding="utf-8").splitlines()
-    assert header == "file,error,hint"
-    assert row.startswith("noise.Gbx,NotGbxError")
+    monkeypatch.chdir(tmp_path)
+    values = {"track": TRACK, "races": params(num_demonstrations=2)}
+    monkeypatch.setattr("tasks.races.read_params", lambda: PARAMS.model_copy(update=values))
+    Path("data/recordings").mkdir(parents=True)
+    main()
+    before = content(Path("data/races"))
+    Path("data/recordings/noise.Gbx").write_bytes(b"not a recording")
+    with pytest.raises(UserError, match=r"noise\.Gbx: NotGbxError") as refused:
+        main()
+    assert "`rulka recordings quarantine`" in refused.value.hint
+    assert content(Path("data/races")) == before
+    assert sorted(path.name for path in Path("data").iterdir()) == ["races", "recordings"]
+    quarantine()
+    assert "NotGbxError: 1\n  noise.Gbx: " in capsys.readouterr().out
+    Path("data/recordings/noise.Gbx").unlink()
+    main()
+    quarantine()
+    assert "every recording is used" in capsys.readouterr().out
 
 
 def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
@@ -136,25 +139,6 @@ def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
     assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
     assert errors["TM2020_TestBlocks.Replay.Gbx"] == "UnusablePathError"
     assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
-
-
-def test_reasons_of_a_failed_run_are_shown_until_one_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("data/recordings").mkdir(parents=True)
-    Path("data/recordings/noise.Gbx").write_bytes(b"not a recording")
-    values = {"track": TRACK, "races": params(num_demonstrations=2)}
-    monkeypatch.setattr("tasks.races.read_params", lambda: PARAMS.model_copy(update=values))
-    with pytest.raises(UserError) as refused:
-        main()
-    assert "`rulka recordings quarantine`" in refused.value.hint
-    quarantine()
-    assert "  noise.Gbx: " in capsys.readouterr().out
-    Path("data/recordings/noise.Gbx").unlink()
-    main()
-    quarantine()
-    assert "every recording is used" in capsys.readouterr().out
 
 
 def test_reference_lap_is_stored_and_drives_again(tmp_path: Path) -> None:

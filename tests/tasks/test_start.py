@@ -1,14 +1,19 @@
-"""How a stage's process starts, before anything of the stage itself is imported."""
+"""How stages start: before anything of them is imported, and where DVC's cache holds what took hours."""
 
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rulka.artifacts import META_FILE, WEIGHTS_FILE
+from rulka.folders import AGENT, ENCODER, POLICY
+from rulka.stage import StageInputError
+from tasks import clone, pretrain, train
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +51,19 @@ def test_to_import_the_package_changes_no_signal() -> None:
     code = "import signal, tasks; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout == "True\n"
+
+
+@pytest.mark.parametrize("left", [None, META_FILE, WEIGHTS_FILE])
+@pytest.mark.parametrize(("out", "main"), [(ENCODER, pretrain.main), (POLICY, clone.main), (AGENT, train.main)])
+def test_a_long_stage_does_not_make_anew_what_the_cache_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: Path, main: Callable[[], None], left: str | None
+) -> None:
+    for file in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rulka.stage.is_cached", lambda path: path == out)
+    if left is not None:
+        out.mkdir(parents=True)
+        (out / left).touch()
+    with pytest.raises(StageInputError, match=f"^{out}.* is not there, and DVC's cache holds the one of before"):
+        main()

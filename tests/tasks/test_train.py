@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rulka.training.racing as stage
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import load_artifact
 from rulka.datasets.frames import CapturedRace, FrameDataset
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
+from rulka.evaluation.dataset import race_of_result
+from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import FLOATS
 from rulka.params import Params
 from rulka.race_params import RewardParams
-from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.metrics import MEASURED
+from rulka.simulator.simulator import Simulator
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.racing import Folders
 from tasks.train import main, train
 from tests.conftest import synthetic_race
-from tests.tasks.conftest import changed
 
 TABLE = action_table(5)
 
@@ -73,47 +73,7 @@ def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Fo
     assert not list(folders.runs.rglob("record.npz"))
 
 
-@pytest.mark.slow
-def test_several_learners_train_an_agent(small_params: Params, folders: Folders) -> None:
-    """Both algorithms, each learner with a batch of cars of its own and a track more or less."""
-    shape = small_params.track.model_dump() | {"seed": 90}
-    values = small_params.model_dump()
-    sets = ({"kind": "main"}, {"kind": "generated", "count": 2, **shape})
-    values["train"] |= {"tracks": sets, "learners": 2, "max_env_steps": 384}
-    train(Params.model_validate(values), folders=folders)
-    for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
-        training = load_artifact(folder, "agent").provenance["training"]
-        assert (training["env_steps"], training["learners"], training["cars"]) == (384, 2, 8)
-        assert training["gradient_steps"] > 0
-        run_folder = next(folders.runs.glob(f"{algorithm}-*"))
-        state = load_checkpoint(sorted(run_folder.glob("*.ckpt"))[-1])
-        assert [own["learner"]["num_env_steps"] for own in (state, *state["others"])] == [192, 192]
-        assert not list(run_folder.rglob("experience")), "nor that of the other learner"
-
-
-def test_interrupted_stage_does_not_train_the_first_agent_again(
-    small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained, real = [], stage.train_run
-
-    def interrupted(spec: Any) -> Any:
-        trained.append(spec.label)
-        if trained == ["train ppo", "train iqn"]:
-            raise KeyboardInterrupt
-        return real(spec)
-
-    params = changed(small_params, "train", max_env_steps=256)
-    monkeypatch.setattr(stage, "train_run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train(params, folders=folders)
-    assert not folders.out.exists()
-    train(params, folders=folders)
-    assert trained == ["train ppo", "train iqn", "train iqn"]
-
-
-def test_a_compared_algorithm_whose_section_dvc_does_not_see_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compared_algorithm_that_dvc_does_not_see_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main one's is found by its name, so that a further algorithm needs no line in `dvc.yaml`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dvc.yaml").write_text("stages: {train: {cmd: x, params: [train, '${train.algorithm}']}}")
@@ -243,3 +203,45 @@ def test_demonstrations_pay_for_manner_and_direction_too(small_params: Params) -
     expected = np.diff(speed) * [1, 1, 1, 0] + 0.1 + np.array([1.0, 1.0, 0.0, 0.0]) - 0.05
     np.testing.assert_allclose(block.reward[:, 0], expected, rtol=1e-5)
     np.testing.assert_allclose(block.potential[:, 0], 0.4 * (0.5 - 1.0), rtol=1e-5)
+
+
+def test_inputs_of_every_tick_lead_where_the_race_led(small_params: Params, driven: tuple[Path, Path]) -> None:
+    """A random driver of chunks: its exported inputs, given tick by tick, make the same path."""
+
+    class Drunk:
+        actions = action_table(5, 5)
+
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(0)
+
+        def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+            return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), 5))
+
+    params, track = small_params, load_races(driven[0]).main_track
+    evaluate = params.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
+    races = EvaluationRaces.of(track, params.observation, params.actions, params.simulator, evaluate, params.race_end)
+    (result,) = race(Drunk(), races)
+    inputs = race_of_result(result, races.settings.table, "").controls
+    again = Simulator(track, 1, params.simulator, action_table(1))
+    assert len(np.unique(inputs, axis=0)) == 3
+    for tick in range(min(len(inputs), 100)):
+        again.step_controls(inputs[None, tick])
+        if tick % 5 == 4:
+            np.testing.assert_allclose(again.cars[0, :3], result.cars[tick // 5 + 1, :3], atol=1e-4)
+
+
+def test_demonstrations_are_of_five_actions_too(small_params: Params, driven: tuple[Path, Path]) -> None:
+    """Every tick's action, those of the decisions before it among the floats, and the same pay."""
+    races, rewards = load_races(driven[0]), small_params.rewards
+    tables = action_table(5), action_table(5, 5)
+    single, chunks = (demonstration_blocks(driven[1], races, rewards, 1, table)[0] for table in tables)
+    ticks, keys = FrameDataset(driven[1], "train").tick_actions[:], action_table(1).keys()
+    length = chunks.spec.num_steps
+    assert chunks.action.shape == (length, 1, 5)
+    np.testing.assert_array_equal(chunks.action[:, 0], ticks[:length])
+    assert chunks.floats.shape[-1] == 264
+    previous = chunks.floats[7, 0, 1:101].reshape(5, 5, 4)
+    np.testing.assert_array_equal(previous, keys[ticks[2:7]])
+    np.testing.assert_array_equal(chunks.floats[0, 0, 1:101].reshape(25, 4), np.tile(keys[0], (25, 1)))
+    np.testing.assert_array_equal(chunks.floats[..., 101:], single.floats[..., 21:])
+    np.testing.assert_array_equal(chunks.reward, single.reward)

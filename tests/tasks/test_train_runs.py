@@ -134,9 +134,7 @@ def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
     load_artifact(folders.out, "agent")
 
 
-def test_a_second_training_of_the_same_is_refused_and_hurts_nothing(
-    params: Params, folders: Folders, trained: list[str]
-) -> None:
+def test_a_second_training_of_the_same_is_refused(params: Params, folders: Folders, trained: list[str]) -> None:
     """Locks are of an open file, so that another process is no other case."""
     folder = folders.runs / run_of("ppo", params, folders)
     with locked(folder):
@@ -162,10 +160,7 @@ def unfinished(folders: Folders, name: str, age_s: float) -> Path:
 
 
 def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_space(
-    params: Params,
-    folders: Folders,
-    trained: list[str],
-    caplog: pytest.LogCaptureFixture,
+    params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     newest, older, oldest = (unfinished(folders, f"ppo-{age:016x}", 100.0 * age) for age in (1, 2, 3))
     alive, iqn = unfinished(folders, f"ppo-{4:016x}", 400.0), unfinished(folders, f"iqn-{5:016x}", 500.0)
