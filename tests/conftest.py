@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -50,6 +51,8 @@ ROOT = Path(__file__).parents[1]
 NUM_PIXELS = 64
 STEP_MS = 50
 SEED = 1
+NUM_SLOWEST = 25
+LONG_S = 20.0
 LONG = (
     "runtime/test_learning",
     "golden/test_golden",
@@ -136,6 +139,28 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None
     if fixturedef.scope != "function":
         seed_all(SEED)
     return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says where the time went: the slowest tests and files, and which do not belong in the fast tier."""
+    tests, files, is_slow = defaultdict[str, float](float), defaultdict[str, float](float), set[str]()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                tests[report.nodeid] += report.duration
+                files[report.nodeid.partition("::")[0]] += report.duration
+                if "slow" in report.keywords:
+                    is_slow.add(report.nodeid)
+    for what, seconds in {"tests": tests, "files": files}.items():
+        terminalreporter.section(f"slowest {NUM_SLOWEST} {what} of {len(seconds):,}, {sum(seconds.values()):,.0f} s")
+        for name in sorted(seconds, key=seconds.__getitem__, reverse=True)[:NUM_SLOWEST]:
+            terminalreporter.line(f"{seconds[name]:6.1f} s  {name}")
+    if long := [name for name, duration_s in tests.items() if duration_s > LONG_S and name not in is_slow]:
+        terminalreporter.section(f"over {LONG_S} s in the fast tier")
+        for name in sorted(long):
+            terminalreporter.line(
+                f"{tests[name]:6.1f} s  {name}: shorten it, or mark it `slow` and keep a small case here"
+            )
 
 
 @pytest.fixture
