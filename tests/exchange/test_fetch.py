@@ -208,17 +208,6 @@ def test_nobody_there(clock) -> None:
         Site("tmnf.exchange", 1.0)
 
 
-def test_a_proxy_is_asked_for_a_site_that_is_not_here(site, clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.add_map(1, "uid-1")
-    monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:a%40b@"))
-    assert [entry.map_id for entry in Site("http://exchange.invalid", 1.0).maps(EVERYTHING)] == [1]
-    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
-    with pytest.raises(UnavailableError, match=r"exchange\.invalid.* gives no answer: .*SOCKS") as caught:
-        list(Site("http://exchange.invalid", 1.0).maps(EVERYTHING))
-    assert "http_proxy" in caught.value.hint
-    assert [entry.map_id for entry in Site(site.url, 1.0).maps(EVERYTHING)] == [1], "no_proxy names this machine"
-
-
 def test_what_cannot_be_asked() -> None:
     for requests_per_s in (0.0, 11.0, float("nan")):
         with pytest.raises(UserError, match="requests a second"):

@@ -304,11 +304,3 @@ def test_a_real_map_with_four_loops(b13_paths: list[DrivenPath]) -> None:
         assert (np.diff(along_m) > 0).all()
         assert along_m[-1] > track.length_m - 20
         assert np.abs(lateral_m).max() < 12
-
-
-def test_real_roads_that_touch_themselves_are_accepted_only_as_driven(b13_paths: list[DrivenPath]) -> None:
-    """The entry and the exit of a real loop lie nearer than the width guessed for the road."""
-    track = track_from_paths(B13_UID, "B13-Obstacle", b13_paths)
-    assert track.is_driven
-    with pytest.raises(TrackError, match="runs into itself"):
-        replace(track, source="drawn by hand")
