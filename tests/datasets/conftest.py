@@ -1,11 +1,21 @@
-"""Races of random numbers."""
+"""Races of random numbers, and what races are captured with."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from rulka.actions import action_table
+from rulka.datasets.capture import CaptureSettings
 from rulka.datasets.races import Race
 from rulka.observation import NUM_CAR_FIELDS
+from rulka.params import read_params
+from rulka.simulator.render import camera_array
+from rulka.tracks.generate import generate_track
+
+PARAMS = read_params()
+TABLE = action_table(5)
+TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gate_spacing_m=100.0)
+SETTINGS = CaptureSettings(64, 64, TABLE, 0.0153, camera_array(PARAMS.simulator.camera))
 
 
 def random_race(race_id: str, num_ticks: int, *, seed: int | None = 3, map_uid: str = "map/1") -> Race:

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rulka.actions import action_table
 from rulka.datasets.capture import (
-    CaptureSettings,
     capture_race,
     cars_at,
     decision_times,
@@ -18,44 +16,20 @@ from rulka.datasets.capture import (
 )
 from rulka.datasets.races import Race
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
-from rulka.params import read_params
 from rulka.simulator.demonstrations import DrivenRace
-from rulka.simulator.render import FrameRenderer, camera_array
+from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
-
-PARAMS = read_params()
-TABLE = action_table(5)
-TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gate_spacing_m=100.0)
-SETTINGS = CaptureSettings(
-    height=64,
-    width=64,
-    table=TABLE,
-    steer_dead_zone=0.0153,
-    camera=camera_array(PARAMS.simulator.camera),
-)
+from tests.datasets.conftest import PARAMS, SETTINGS, TABLE, TRACK, random_race
 
 
 def race_with(**changes: object) -> Race:
-    controls = np.zeros((40, 3), np.float32)
+    """Full gas for 395 ms, of which the last sample is at 300."""
+    controls, state = np.zeros((40, 3), np.float32), np.tile(np.eye(1, NUM_CAR_FIELDS, 3, dtype=np.float32), (4, 1))
     controls[:, 1] = 1.0
-    race = Race(
-        race_id="x",
-        source="recording",
-        file="x.Gbx",
-        player="",
-        map_uid=TRACK.uid,
-        race_time_ms=395,
-        is_finished=True,
-        checkpoint_times_ms=(395,),
-        seed=None,
-        controls=controls,
-        state_time_ms=np.array([0, 100, 200, 300]),
-        state=np.tile(np.eye(1, NUM_CAR_FIELDS, 3, dtype=np.float32), (4, 1)),
-    )
-    return replace(race, **changes)
+    held = {"race_time_ms": 395, "controls": controls, "state_time_ms": np.arange(4) * 100, "state": state}
+    return replace(random_race("x", 40), **held | changes)
 
 
 def drive() -> tuple[DrivenRace, np.ndarray, np.ndarray]:

@@ -238,6 +238,10 @@ def test_a_lost_connection_ends_the_race_and_a_game_that_dies_again_while_it_com
     drive_both(game, RaceEnv(bend, **AT_THE_START), [0])
     dying.join(PATIENCE_S)
     assert not dying.is_alive()
+    servers.stop(port)  # between two races
+    servers.start(port)
+    game.reset()
+    assert not game.step(0)[4]["is_crashed"]
 
 
 def test_what_a_game_cannot_do_is_refused(make_game: Callable[..., GameEnv]) -> None:

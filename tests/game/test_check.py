@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from types import SimpleNamespace
 
 import pytest
@@ -194,6 +194,12 @@ def test_silence_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     game.finish()
     assert "sent 0 of 4 bytes of the next message within 0.2 s" in next(iter(report.deviations))
     assert list(report.deviations)[1:] == [OVER_LIMIT]
+
+
+def test_messages_without_end_end_at_the_limit(serve: ServerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = chain(repeat(0.0, 50), repeat(2 * PATIENCE_S))
+    monkeypatch.setattr("rulka.game.check.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert list(check(serve().port).deviations) == [OVER_LIMIT]
 
 
 def test_impossible_numbers_are_refused() -> None:
