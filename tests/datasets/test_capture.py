@@ -8,10 +8,10 @@ import numpy as np
 
 from rulka.datasets.capture import (
     capture_race,
+    captured_race,
     cars_at,
     decision_times,
     gearbox_counter,
-    mean_controls,
     previous_keys,
 )
 from rulka.datasets.races import Race
@@ -92,7 +92,8 @@ def test_analog_controls_stay_raw_and_are_meaned_by_hand() -> None:
     """Decision 2 shows ticks 5 to 9: steering 0.2 in three of them and -0.6 in two is -0.12, gas is half pressed."""
     race = race_with()
     race.controls[5:8, 0], race.controls[8:10, 0], race.controls[5:10, 1] = 0.2, -0.6, 0.5
-    mean = mean_controls(race, np.array([0, 50]), SETTINGS)
+    decision_ms, image = np.array([0, 50]), np.zeros((2, 64, 64), np.uint8)
+    mean = captured_race(race, TRACK, decision_ms, np.zeros((2, NUM_CAR_FIELDS), np.float32), image, SETTINGS).controls
     np.testing.assert_allclose(mean[1], [-0.12, 0.5, 0.0], atol=1e-6)
 
 

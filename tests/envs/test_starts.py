@@ -7,8 +7,8 @@ import pytest
 
 from rulka.envs.cars_on_tracks import CarsOnTracks
 from rulka.envs.settings import SettingsError, read_settings
-from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK, EqualStarts
-from rulka.simulator.car import TIME_MS, VX
+from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK, NUM_PLACES, EqualStarts
+from rulka.simulator.car import ALONG, TIME_MS, VX
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 
@@ -109,6 +109,9 @@ def test_a_race_begins_where_one_was_two_seconds_and_more_before_its_end(make_ve
             assert states[first, TIME_MS] % EVERY_MS == 0.0
             num_from_earlier += 1
     assert num_from_earlier > 10 * NUM_CARS
+    kept = env.batch.state_dict()["earlier"][:, :NUM_PLACES]
+    car, place = np.nonzero(kept[..., -1])
+    assert np.array_equal((kept[car, place, ALONG] / 80.0 * NUM_PLACES).astype(int), place)
 
 
 def test_a_new_seed_begins_with_nothing_kept(make_vector) -> None:

@@ -100,7 +100,7 @@ def test_after_an_error_the_next_race_is_whole(serve: ServerMaker) -> None:
     first = race(session)
     session.begin()
     assert server._program is not None
-    server._program.close()
+    server._program.interrupt()
     wait_for(lambda: server._program is None, "the server to drop the program")
     with pytest.raises(GameError):
         session.drive(CONTROLS[:1])

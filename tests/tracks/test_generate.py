@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka.observation import ZONE_SPACING_M
-from rulka.tracks import generate
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along, zone_frames
 from rulka.tracks.track import Track, TrackError, load_track
@@ -104,14 +102,5 @@ def test_progress_in_a_bend_never_jumps_or_falls() -> None:
         assert gain.min() > 0.6
         assert gain.max() < 1.6
         assert lateral == pytest.approx(offset, abs=0.05)
-
-
-def test_a_line_that_comes_near_itself_is_not_clear() -> None:
-    """Two long legs 60 m apart, joined by a half circle: clear by 50 m, not by 70."""
-    leg = np.arange(0.0, 400.0, ZONE_SPACING_M)
-    angle = np.arange(0.0, np.pi, ZONE_SPACING_M / 30.0)
-    bend = np.stack([30.0 - 30.0 * np.cos(angle), 400.0 + 30.0 * np.sin(angle)], axis=1)
-    flat = np.concatenate([np.stack([0 * leg, leg], axis=1), bend, np.stack([0 * leg + 60.0, 400.0 - leg], axis=1)])
-    centre = np.stack([flat[:, 0], 0 * flat[:, 0], flat[:, 1]], axis=1)
-    assert generate._is_clear(centre, 50.0)
-    assert not generate._is_clear(centre, 70.0)
+        there_and_back = progress_along(track, np.concatenate([path, path[::-1]]))[1]
+        assert there_and_back[::-1] == pytest.approx(there_and_back)

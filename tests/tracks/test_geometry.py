@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.geometry import problem_in_space
 from rulka.tracks.track import DRIVEN_SOURCE, Track, TrackError
 from tests.conftest import plain_road
 
@@ -51,9 +50,9 @@ def test_a_crossing_needs_height_but_where_people_drove_it() -> None:
 
 
 def test_legs_beside_one_another_need_room() -> None:
-    """Two legs 40 m apart: roads 30 m wide leave 10 m between them, roads 38 m wide only 2."""
-    wide_turn = u_turn(20.0)
-    narrow = road(wide_turn, 30.0)
-    assert problem_in_space(narrow.centre_m, narrow.width_m, narrow.bank_rad) is None
-    with pytest.raises(TrackError, match=r"too tight|runs into itself"):
-        road(wide_turn, width_m=38.0)
+    """Two legs that come as near as 20 m: roads 14 m wide leave 6 m between them, roads 18 m wide only 2."""
+    closing = u_turn(30.0, leg_m=300.0)
+    closing[-1, 0] = 20.0
+    road(closing, 14.0)
+    with pytest.raises(TrackError, match="runs into itself"):
+        road(closing, 18.0)
