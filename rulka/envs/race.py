@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rulka.envs.batch import Observation, RaceBatch, RacingCars
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
-from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
+from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
     STATE,
     action_space,
@@ -54,11 +54,21 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
             ResetNeeded: before the first reset, and after the end of a race.
             InvalidAction: if the action is not in the action space.
         """
-        self.batch.check_running()
-        self.batch.advance([action])
-        observation, info = self._look()
-        flags = self.batch.scores.flags[:, 0].tolist()
-        return observation, self.batch.scores.measures[REWARD].item(), flags[TERMINATED], flags[TRUNCATED], info
+        batch = self.batch
+        batch.check_running()
+        batch.advance([action])
+        observation, potential = self._look()
+        scores = batch.scores
+        measures, flags = scores.measures[:, 0].tolist(), scores.flags[:, 0].tolist()
+        info = {
+            "progress_m": measures[PROGRESS_M],
+            "start_m": scores.start_m.item(),
+            "time_ms": scores.race_ms.item(),
+            "is_finished": flags[FINISHED],
+            "is_off_track": flags[OFF_TRACK],
+            "potential": potential.item(),
+        }
+        return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
@@ -68,12 +78,15 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
         """Refuses every later step and reset."""
         self.batch.close()
 
-    def _look(self) -> tuple[Observation, dict[str, Any]]:
-        """Returns what is seen now, and the info."""
-        observation, potential = self.batch.look()
+    def _begun(self) -> tuple[Observation, dict[str, Any]]:
+        """Returns what is seen of a race that has just begun, and its info."""
+        observation, potential = self._look()
         facts = self.batch.scores.facts() | {"potential": potential}
-        seen = {name: values[0] for name, values in observation.items()}
-        return seen, {name: values[0].item() for name, values in facts.items()}
+        return observation, {name: values[0].item() for name, values in facts.items()}
+
+    def _look(self) -> tuple[Observation, NDArray[np.float32]]:
+        observation, potential = self.batch.look()
+        return {name: values[0] for name, values in observation.items()}, potential
 
 
 class RaceEnv(OneCarEnv[RaceBatch]):
@@ -134,7 +147,7 @@ class RaceEnv(OneCarEnv[RaceBatch]):
             if seed is None and batch.generators:
                 self.np_random = batch.generators[0]
             batch.generators = [self.np_random]
-        return self._look()
+        return self._begun()
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
