@@ -17,7 +17,7 @@ from rulka.datasets.frames import CapturedRace
 from rulka.datasets.races import Race
 from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats, centres_of_mass
 from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
-from rulka.recordings.controls import Labels, label_decisions
+from rulka.recordings.controls import label_decisions
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import Scene
 from rulka.tracks.progress import progress_along
@@ -71,8 +71,11 @@ def captured_race(
         image: [N, H, W].
         settings: how.
     """
-    table = settings.table
-    done = labels(race, decision_ms, settings)
+    table, last = settings.table, race.num_ticks - 1
+    # A decision shapes the states after it, which the controls of the ticks from then on lead to.
+    first = np.minimum(decision_ms // TICK_MS, last)
+    done = label_decisions(race.controls, table, first, settings.steer_dead_zone)
+    held = race.controls[np.minimum(first[:, None] + np.arange(table.ticks_per_action), last)]
     zone_index, along_m, _ = progress_along(track, centres_of_mass(cars))
     floats = np.empty((len(cars), NUM_FLOATS), np.float32)
     margin_m = (track.length_m - along_m).astype(np.float32)
@@ -86,7 +89,7 @@ def captured_race(
         action=done.action.astype(np.uint8),
         action_share=done.share,
         tick_actions=done.by_tick.astype(np.uint8),
-        controls=mean_controls(race, decision_ms, settings),
+        controls=held.mean(axis=1, dtype=np.float64).astype(np.float32),
         time_ms=decision_ms.astype(np.int32),
         along_m=along_m.astype(np.float32),
     )
@@ -120,27 +123,6 @@ def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
     for decision in range(1, len(counter)):
         counter[decision] = counter[decision - 1] + 1 if gearbox_state[decision] != 0 else 0
     return counter
-
-
-def labels(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> Labels:
-    """Returns which actions were held in each decision.
-
-    A decision at time t shapes the states after t, which the controls of the ticks from t on lead to.
-    """
-    first = _first_ticks(race, decision_ms)
-    return label_decisions(race.controls, settings.table, first, settings.steer_dead_zone)
-
-
-def mean_controls(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.float32]:
-    """Returns [N, 3] the mean of the raw steering, gas and brake of each decision's ticks; analog steering stays so."""
-    first = _first_ticks(race, decision_ms)
-    ticks = np.minimum(first[:, None] + np.arange(settings.table.ticks_per_action), race.num_ticks - 1)
-    return race.controls[ticks].mean(axis=1, dtype=np.float64).astype(np.float32)
-
-
-def _first_ticks(race: Race, decision_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns [N] the first tick of each decision; the last known one for decisions past it."""
-    return np.minimum(decision_ms // TICK_MS, race.num_ticks - 1)
 
 
 def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:

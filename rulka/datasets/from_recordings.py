@@ -161,7 +161,9 @@ def read_race_dataset(
             if isinstance(found, QuarantinedFile):
                 quarantine.append(found)
             elif found.race.race_id in usable:
-                quarantine.append(found.refused(_duplicate(usable[found.race.race_id].race)))
+                message = f"the same race is in {usable[found.race.race_id].race.file}"
+                hint = "It is used once. A file that holds nothing else can be deleted."
+                quarantine.append(found.refused(DuplicateError(message, hint=hint)))
             else:
                 usable[found.race.race_id] = found
         on_file()
@@ -330,11 +332,6 @@ def _race_id(controls: np.ndarray, state: np.ndarray) -> str:
     return f"recording-{digest.hexdigest()[:16]}"
 
 
-def _duplicate(first: Race) -> DuplicateError:
-    hint = "It is used once. A file that holds nothing else can be deleted."
-    return DuplicateError(f"the same race is in {first.file}", hint=hint)
-
-
 def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[QuarantinedFile]) -> str:
     counts = Counter(uids)
     if wanted is None and counts:
@@ -412,13 +409,8 @@ def refuse_missing(folder: Path) -> None:
     if brought := bring_back(folder):
         message = f"there are no recordings in {folder.as_posix()}, though {folder.as_posix()}.dvc says that there are"
         raise MissingRecordingsError(message, hint=f"{brought}, {instead}")
-    if _num_bytes_before(folder):
+    read_before = [dep for dep in read_lock().get(STAGE, {}).get("deps", []) if dep["path"] == folder.as_posix()]
+    if any(int(dep.get("size", 0)) for dep in read_before):
         message = f"there are no recordings in {folder.as_posix()}, though the last run of the stage {STAGE} used some"
         hint = f"They are no part of the repository: copy them there again, {instead}"
         raise MissingRecordingsError(message, hint=hint)
-
-
-def _num_bytes_before(folder: Path) -> int:
-    """Returns the size of the folder when the stage last ran; 0 where that is not known or it held empty files only."""
-    dependencies = read_lock().get(STAGE, {}).get("deps", [])
-    return next((int(dep.get("size", 0)) for dep in dependencies if dep["path"] == folder.as_posix()), 0)

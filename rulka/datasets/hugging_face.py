@@ -84,7 +84,9 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
                 _rows(dataset, rows, players).to_parquet(folder / name)
         checksums = checksums_of(folder, [name for names in files.values() for name in names])
         write_index(folder, replace(index, shards=files, checksums=checksums))
-        text = _header(index, [split for split in SPLITS if files[split]], licence) + _body(index, players)
+        text = _header(index, [split for split in SPLITS if files[split]], licence) + card(index).replace(PICTURE, "")
+        named = "The column `player` names who drove." if players is not None else "Players are not named."
+        text += f"\n{named} `rulka frames import` turns this folder into shards again.\n"
         (folder / "README.md").write_text(text, encoding="utf-8")
     return index
 
@@ -177,11 +179,6 @@ def _header(index: FrameIndex, splits: list[str], licence: str) -> str:
         configs=[{"config_name": "default", "data_files": files}],
     )
     return f"---\n{data.to_yaml()}\n---\n\n"
-
-
-def _body(index: FrameIndex, players: dict[str, str] | None) -> str:
-    named = "The column `player` names who drove." if players is not None else "Players are not named."
-    return card(index).replace(PICTURE, "") + f"\n{named} `rulka frames import` turns this folder into shards again.\n"
 
 
 def stage_writing(folder: Path) -> str | None:

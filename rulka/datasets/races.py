@@ -46,16 +46,12 @@ TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parque
 Source = Literal["recording", "driver"]
 
 
-def car_columns() -> list[str]:
-    """Returns the column of every number of a `CAR` row: `rpm`, `position_0`, `position_1`, ..."""
-    columns = []
-    for name, part in CAR.items():
-        size = part.stop - part.start
-        columns += [name] if size == 1 else [f"{name}_{index}" for index in range(size)]
-    return columns
-
-
-CAR_COLUMNS = car_columns()
+CAR_COLUMNS = [
+    f"{name}_{index}" if part.stop - part.start > 1 else name
+    for name, part in CAR.items()
+    for index in range(part.stop - part.start)
+]
+"""The column of every number of a `CAR` row: `rpm`, `position_0`, `position_1`, ..."""
 CONTROL_COLUMNS = ("steer", "gas", "brake")
 
 _PLACE = tuple(f"position_{axis}" for axis in range(3))
@@ -205,8 +201,11 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
             message = f"race {race.race_id} was driven on {race.map_uid!r}, of which there is no track"
             raise RaceDataError(message)
     pq.write_table(_race_table(races), folder / "races.parquet")
-    pq.write_table(_tick_table(races), folder / "ticks.parquet")
-    pq.write_table(_state_table(races), folder / "states.parquet")
+    tick_ms = [np.arange(race.num_ticks, dtype=np.int64) * TICK_MS for race in races]
+    ticks = _long_table(races, tick_ms, [race.controls for race in races], CONTROL_COLUMNS)
+    state_ms, states = [race.state_time_ms for race in races], [race.state for race in races]
+    pq.write_table(ticks, folder / "ticks.parquet")
+    pq.write_table(_long_table(races, state_ms, states, CAR_COLUMNS), folder / "states.parquet")
     pq.write_table(
         pa.Table.from_pylist([asdict(item) for item in dataset.quarantine], schema=_QUARANTINE_SCHEMA),
         folder / "quarantine.parquet",
@@ -361,15 +360,6 @@ def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
 def _race_table(races: Sequence[Race]) -> pa.Table:
     rows = [{name: getattr(race, name) for name in _RACES_SCHEMA.names} for race in races]
     return pa.Table.from_pylist(rows, schema=_RACES_SCHEMA)
-
-
-def _tick_table(races: Sequence[Race]) -> pa.Table:
-    times = [np.arange(race.num_ticks, dtype=np.int64) * TICK_MS for race in races]
-    return _long_table(races, times, [race.controls for race in races], CONTROL_COLUMNS)
-
-
-def _state_table(races: Sequence[Race]) -> pa.Table:
-    return _long_table(races, [race.state_time_ms for race in races], [race.state for race in races], CAR_COLUMNS)
 
 
 def _long_table(

@@ -122,9 +122,7 @@ class GameClient:
 
     def _numbered(self, message_id: MessageId) -> Message:
         kind = protocol.SYNCS[message_id]
-        numbers = bytearray(protocol.INT.size * len(kind._fields))
-        if numbers:
-            self._connection.fill(memoryview(numbers), f"message {message_id}")
+        numbers = self._connection.take(protocol.INT.size * len(kind._fields), f"message {message_id}")
         return kind(*(number for (number,) in protocol.INT.iter_unpack(numbers)))
 
     def _frame(self) -> Frame:

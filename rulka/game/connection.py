@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from contextlib import suppress
 
 from rulka.game.errors import GameClosedError, GameTimeoutError
 from rulka.ports import check_port
@@ -68,7 +69,7 @@ class Connection:
         self.timeout_s = timeout_s
         self._socket.settimeout(timeout_s)
 
-    def send(self, data: bytes | bytearray) -> None:
+    def send(self, data: bytes | bytearray | memoryview) -> None:
         """Sends all bytes.
 
         Raises:
@@ -105,6 +106,13 @@ class Connection:
         finally:
             self._socket.settimeout(self.timeout_s)
 
+    def take(self, num_bytes: int, what: str) -> bytearray:
+        """Reads so many bytes, see `fill`."""
+        out = bytearray(num_bytes)
+        if num_bytes:
+            self.fill(memoryview(out), what)
+        return out
+
     def is_quiet(self, wait_s: float) -> bool:
         """Whether nothing comes for a while; what does come is left where it is.
 
@@ -126,6 +134,11 @@ class Connection:
     def close(self) -> None:
         """Closes the socket; a second time does nothing."""
         self._socket.close()
+
+    def interrupt(self) -> None:
+        """Lets whoever waits in another thread find the connection closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self, out: memoryview, what: str, num_before: int, num_all: int) -> int:
         try:

@@ -55,10 +55,6 @@ class GameFrames:
         self._grey = np.empty((1, 0, 0), np.uint8)
         self._message = np.empty(0, np.uint32)
 
-    def warm_up(self, simulator: Simulator) -> None:
-        """Draws once, so that nothing is left to compile while a program waits; that takes seconds the first time."""
-        self.draw(simulator, 8, 8)
-
     def draw(self, simulator: Simulator, width: int, height: int) -> memoryview:
         """Returns a whole frame message, its id included; the next call overwrites it."""
         if self._grey.shape[1:] != (height, width):

@@ -125,6 +125,8 @@ VERSION_COMMAND = "rulka_version"
 `GET_INPUTS`, a comment in the language of input scripts; any other game takes it for an unknown command, and answers
 with the plain script. So both sides learn it from messages that exist anyway, and nobody else is disturbed."""
 VERSION_MARK = "# rulka link "
+VERSION_LINE = f"{VERSION_MARK}{VERSION}\n"
+"""The comment that stands before the inputs after `VERSION_COMMAND`."""
 
 
 def pack(message_id: MessageId, *values: float) -> bytes:
@@ -157,11 +159,6 @@ def sync_id(data: bytes | bytearray | memoryview) -> MessageId:
         expected = f"one of the ids {sorted(int(known) for known in SYNC_IDS)}"
         raise GameProtocolError(expected, f"{number} (bytes {bytes(data).hex(' ')})")
     return MessageId(number)
-
-
-def version_line() -> str:
-    """Returns the comment that stands before the inputs after `VERSION_COMMAND`."""
-    return f"{VERSION_MARK}{VERSION}\n"
 
 
 def read_version(inputs: str) -> int | None:

@@ -96,7 +96,10 @@ class SimulatedRace:
         """Goes on by 10 ms; returns the count where a checkpoint was passed, None where none was."""
         before = int(self.simulator.gate_index[0])
         if self.tick_time_ms >= 0 and not self.is_finished:
-            self.simulator.step(_ACTION_OF[_possible(self.keys)])
+            keys = self.keys
+            if keys.left and keys.right:  # together they steer nowhere
+                keys = keys._replace(left=False, right=False)
+            self.simulator.step(_ACTION_OF[keys])
         self.tick_time_ms += TICK_MS
         if self.is_finished:
             return None
@@ -141,8 +144,3 @@ class SimulatedRace:
         self.tick_time_ms = state.simulation_time_ms - COUNTDOWN_MS - FIRST_TICK_MS
         self.is_finished = state.is_finished and bool(state.checkpoints["time_ms"][-1] != NOT_PASSED_MS)
         self.keys = Controls(*map(bool, state.fixed["events"]["value"][_KEY_EVENTS] & _VALUE_BITS))
-
-
-def _possible(keys: Controls) -> Controls:
-    """Left and right together steer nowhere."""
-    return keys._replace(left=False, right=False) if keys.left and keys.right else keys

@@ -46,7 +46,7 @@ def make_server(
         raise UserError(message)
     race = SimulatedRace(track, params.simulator)
     sent = GameFrames(track, params.simulator)
-    sent.warm_up(race.simulator)
+    sent.draw(race.simulator, 8, 8)  # compiles now, which takes seconds, not while a program waits
     game = SimulatedGame(race, speed=speed, is_in_menus=is_in_menus)
     return GameServer(game, sent, port, is_step_first=is_step_first, calls_back=calls_back)
 

@@ -15,9 +15,9 @@ import select
 import socket
 import threading
 import time
-from contextlib import suppress
 
 from rulka.actions import TICK_MS
+from rulka.game.connection import Connection
 from rulka.game.errors import GameError
 from rulka.game.frames import GameFrames
 from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, MOST_BYTES, MessageId, pack_sync
@@ -37,78 +37,10 @@ BEHIND_S = 0.02
 SEND_TIMEOUT_S = 2.0
 SILENCE_S = 0.1
 """After so long, another program may take the place of one that holds the game."""
-RECEIVED_BYTES = 65536
-"""At most, at once."""
 
 
-class Lost(Exception):  # noqa: N818
+class Lost(GameError):  # noqa: N818
     """The program is gone, or what it sends can no longer be followed; the text says why."""
-
-
-class _Program:
-    """A connected program; every method raises `Lost` where it is gone."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket, self._unread, self._wait_s = connection, bytearray(), SLICE_S
-
-    def send(self, message: bytes | memoryview) -> None:
-        """Sends all of a message."""
-        self._socket.settimeout(SEND_TIMEOUT_S)
-        try:
-            self._socket.sendall(message)
-        except OSError as error:
-            reason = f"it cannot be sent to ({error})"
-            raise Lost(reason) from error
-
-    def receive(self, wait_s: float) -> tuple[int, tuple]:
-        """Returns the id of the next message, and the numbers of its payload or the bytes of a sized one.
-
-        An unknown id is a message of four bytes.
-        """
-        self._wait_s = min(max(wait_s, SLICE_S), LONGEST_S)
-        (number,) = INT.unpack(self._take(INT.size))
-        payload = COMMAND_PAYLOADS.get(number)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        if payload is None:
-            logger.warning("message %d is unknown; its four bytes are skipped", number)
-        if not payload or not payload.size:
-            return number, ()
-        values = payload.unpack(self._take(payload.size))
-        if number not in MOST_BYTES:
-            return number, values
-        if not 0 <= values[0] <= MOST_BYTES[number]:
-            reason = f"message {number} claims {values[0]} bytes"
-            raise Lost(reason)
-        return number, (self._take(values[0]),)
-
-    def close(self) -> None:
-        """Closes the connection, which ends a wait in another thread too."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def is_quiet(self, wait_s: float) -> bool:
-        """Whether it has nothing to say for so long."""
-        try:
-            return not self._unread and not select.select([self._socket], (), (), wait_s)[0]
-        except (OSError, ValueError):  # closed on our side: to receive says so
-            return False
-
-    def _take(self, size: int) -> bytes:
-        while len(self._unread) < size:
-            try:
-                self._socket.settimeout(self._wait_s)
-                received = self._socket.recv(RECEIVED_BYTES)
-            except OSError as error:  # a timeout is one, too
-                reason = f"nothing came from it ({error})"
-                raise Lost(reason) from error
-            if not received:
-                reason = "it closed the connection"
-                raise Lost(reason)
-            self._unread += received
-        data = bytes(self._unread[:size])
-        del self._unread[:size]
-        return data
 
 
 class GameServer:
@@ -140,7 +72,7 @@ class GameServer:
         self._game, self._frames = game, frames
         self._is_step_first, self._calls_back = is_step_first, calls_back
         self._last_tick_s = 0.0
-        self._program: _Program | None = None
+        self._program: Connection | None = None
         self._stopped = threading.Event()
         try:
             self._listener = socket.create_server((LOOPBACK, port))
@@ -155,7 +87,7 @@ class GameServer:
             while not self._stopped.is_set():
                 try:
                     self._go_on()
-                except Lost as lost:
+                except GameError as lost:
                     self._drop(str(lost))
         finally:
             self._drop("the server stops")
@@ -165,7 +97,7 @@ class GameServer:
         """Ends `serve` soon; may be called from another thread or a signal handler."""
         self._stopped.set()
         if self._program is not None:
-            self._program.close()
+            self._program.interrupt()
 
     # The game's main loop ------------------------------------------------------------------------------------------
 
@@ -228,7 +160,7 @@ class GameServer:
         except (TimeoutError, BlockingIOError):
             return
         self._drop("another program connected")
-        self._program = _Program(connection)
+        self._program = Connection(connection, "the program")
         logger.info("a program connected")
         self._last_tick_s = time.monotonic()
         self._sync(MessageId.ON_CONNECT, pack_sync(MessageId.ON_CONNECT))
@@ -252,27 +184,28 @@ class GameServer:
         if program is None:
             return
         started_s = time.monotonic()
-        program.send(message)
+        _send(program, message)
         number = None
         while number != message_id:
-            number, values = program.receive(self._wait_left_s(program, started_s))
+            number, values = _receive(program, self._wait_left_s(program, started_s))
             if number == MessageId.SHUTDOWN:
                 reason = "it said so"
                 raise Lost(reason)
             count = game.race.checkpoint_count
             answer = game.handle(number, values)
             if answer:
-                program.send(answer)
+                _send(program, answer)
             if self._calls_back and number == MessageId.REWIND_TO_STATE and game.race.checkpoint_count != count:
                 self._send_counts(Passed(game.race.checkpoint_count, game.race.num_checkpoints))
         # The game stood still, so the race clock has nothing to make up for.
         self._last_tick_s += time.monotonic() - started_s
 
-    def _wait_left_s(self, program: _Program, started_s: float) -> float:
+    def _wait_left_s(self, program: Connection, started_s: float) -> float:
         """Waits for what the program sends, and returns how much longer it may take for that.
 
         Raises:
             Lost: if it is silent while another one connects.
+            GameClosedError: if it is gone.
         """
         while True:
             left_s = self._game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
@@ -281,3 +214,29 @@ class GameServer:
             if select.select([self._listener], (), (), 0.0)[0]:
                 reason = "another program connected while it was silent"
                 raise Lost(reason)
+
+
+def _send(program: Connection, message: bytes | memoryview) -> None:
+    program.set_timeout(SEND_TIMEOUT_S)
+    program.send(message)
+
+
+def _receive(program: Connection, wait_s: float) -> tuple[int, tuple]:
+    """Returns the id of the next message, and the numbers of its payload or the bytes of a sized one.
+
+    An unknown id is a message of four bytes.
+    """
+    program.set_timeout(min(max(wait_s, SLICE_S), LONGEST_S))
+    (number,) = INT.unpack(program.take(INT.size, "a message"))
+    payload = COMMAND_PAYLOADS.get(number)
+    if payload is None:
+        logger.warning("message %d is unknown; its four bytes are skipped", number)
+    if not payload or not payload.size:
+        return number, ()
+    values = payload.unpack(program.take(payload.size, f"message {number}"))
+    if number not in MOST_BYTES:
+        return number, values
+    if not 0 <= values[0] <= MOST_BYTES[number]:
+        reason = f"message {number} claims {values[0]} bytes"
+        raise Lost(reason)
+    return number, (bytes(program.take(values[0], f"message {number}")),)

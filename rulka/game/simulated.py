@@ -145,6 +145,6 @@ class SimulatedGame:
 
     def _inputs(self) -> bytes:
         """The answer to the handshake; the script of inputs that the game has behind it is empty here."""
-        text = protocol.version_line().encode() if self._says_version else b""
+        text = protocol.VERSION_LINE.encode() if self._says_version else b""
         self._says_version = False
         return INT.pack(len(text)) + text

@@ -181,12 +181,6 @@ class Sync:
             self._connection.send(self._gathered)
             self._gathered.clear()
 
-    def _read(self, num_bytes: int, what: str) -> bytearray:
-        out = bytearray(num_bytes)
-        if num_bytes:
-            self._connection.fill(memoryview(out), what)
-        return out
-
     def _settle(self) -> None:
         """Has a state come after a rewind before anything else does, see `_read_state`."""
         if self._is_rewound:
@@ -203,14 +197,14 @@ class Sync:
         return bool(answer)
 
     def _read_int(self, what: str) -> int:
-        return protocol.INT.unpack(self._read(protocol.INT.size, what))[0]
+        return protocol.INT.unpack(self._connection.take(protocol.INT.size, what))[0]
 
     def _read_content(self, message_id: MessageId, size: int, least: int, most: int) -> bytearray:
         what = f"the answer to {message_id.name}"
         if not least <= size <= most:
             expected = f"{least} to {most} bytes as {what}"
             raise GameProtocolError(expected, f"a length of {size}")
-        return self._read(size, what)
+        return self._connection.take(size, what)
 
     def _read_state(self) -> bytes:
         """Reads the answer to the last request of a state.
@@ -223,7 +217,9 @@ class Sync:
         while num_due:
             size = self._read_int(f"the length of the answer to {MessageId.GET_STATE.name}")
             if size in protocol.NUMBERED_IDS:
-                self._read(protocol.INT.size * len(protocol.SYNCS[MessageId(size)]._fields), f"message {size}")
+                self._connection.take(
+                    protocol.INT.size * len(protocol.SYNCS[MessageId(size)]._fields), f"message {size}"
+                )
                 self._connection.send(pack(MessageId(size)) + pack(MessageId.GET_STATE))
                 num_due, is_nested = num_due + 1, True
             else:

@@ -106,7 +106,7 @@ def measure_lag(ghost: Ghost) -> Lag:
     Raises:
         MisalignedInputsError: if enough samples tell that no lag fits, or that only one fits that no game has.
     """
-    known = known_lag(ghost.game_version)
+    known = next((lag for start, lag in KNOWN_LAGS.items() if ghost.game_version.startswith(start)), USUAL_LAG)
     samples = ghost.samples
     if samples is None or samples.vehicle is None or not ghost.events:
         return Lag(known, is_measured=False)
@@ -114,7 +114,10 @@ def measure_lag(ghost: Ghost) -> Lag:
     is_telling = ~agrees_sl.all(axis=1)
     num_agreeing_l = agrees_sl[is_telling].sum(axis=0)
     best = int(num_agreeing_l.argmax())
-    _refuse_strangers(int(num_agreeing_l[best]), int(is_telling.sum()))
+    num_agreeing, num_telling = int(num_agreeing_l[best]), int(is_telling.sum())
+    if num_telling - num_agreeing >= MIN_TELLING and num_agreeing < MIN_AGREEING * num_telling:
+        message = f"the inputs agree with the recorded steering in {num_agreeing} of {num_telling} samples at best"
+        raise MisalignedInputsError(message, hint=_HINT)
     margin = int(num_agreeing_l[best] - np.delete(num_agreeing_l, best).max())
     if margin < MIN_TELLING:
         return Lag(known, is_measured=False)
@@ -122,11 +125,6 @@ def measure_lag(ghost: Ghost) -> Lag:
         message = f"the inputs lie {LAGS[best]} ticks before the steering that they cause; {POSSIBLE} can be"
         raise MisalignedInputsError(message, hint=_HINT)
     return Lag(LAGS[best], is_measured=True)
-
-
-def known_lag(game_version: str) -> int:
-    """Returns the lag that recordings of a program are known to have, ticks."""
-    return next((lag for start, lag in KNOWN_LAGS.items() if game_version.startswith(start)), USUAL_LAG)
 
 
 def _agreement(ghost: Ghost, samples: Samples, vehicle: VehicleState) -> NDArray[np.bool_]:
@@ -158,16 +156,9 @@ def _limit_steering(
     is_known = (row >= 0) & (row < len(controls))
     stamp_ms = (row - shift_ticks) * TICK_MS
     steer = vehicle.steer[is_race]
-    starts, limits = steer_limits(ghost, stamp_ms[is_known], controls[row[is_known], 0], steer[is_known], TOLERANCE)
+    starts, limits = steer_limits(ghost, stamp_ms[is_known], controls[row[is_known], 0], steer[is_known])
     stamps_t = (np.arange(len(controls)) - shift_ticks) * TICK_MS
     controls[:, 0] *= limits[np.searchsorted(starts, stamps_t, side="right") - 1].astype(np.float32)
-
-
-def _refuse_strangers(num_agreeing: int, num_telling: int) -> None:
-    """Refuses inputs that most samples contradict, whatever the lag."""
-    if num_telling - num_agreeing >= MIN_TELLING and num_agreeing < MIN_AGREEING * num_telling:
-        message = f"the inputs agree with the recorded steering in {num_agreeing} of {num_telling} samples at best"
-        raise MisalignedInputsError(message, hint=_HINT)
 
 
 ACTION_KEYS = "ActionKeys"
@@ -182,7 +173,7 @@ def has_limits(ghost: Ghost) -> bool:
 
 
 def steer_limits(
-    ghost: Ghost, time_ms: NDArray[np.int64], device: NDArray, steer: NDArray, tolerance: float
+    ghost: Ghost, time_ms: NDArray[np.int64], device: NDArray, steer: NDArray
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Measures the limit from each press or release of an action key to the next.
 
@@ -194,7 +185,6 @@ def steer_limits(
         time_ms: [S] stamp of the inputs that each sample shows.
         device: [S] steering of the device then, in [-1, 1].
         steer: [S] steering of the car.
-        tolerance: difference within which both count as equal.
 
     Returns:
         [P] stamps, the first before all others, and [P] the limit from each on. A part in which no sample tells keeps
@@ -203,7 +193,7 @@ def steer_limits(
     changes = sorted({event.time_ms for event in ghost.events if event.name == ACTION_KEYS})
     starts = np.array([np.iinfo(np.int64).min, *changes], dtype=np.int64)
     part = np.searchsorted(starts, time_ms, side="right") - 1
-    agrees_sl = np.abs(device[:, None] * LIMITS[None, :] - steer[:, None]) <= tolerance
+    agrees_sl = np.abs(device[:, None] * LIMITS[None, :] - steer[:, None]) <= TOLERANCE
     is_telling = agrees_sl.any(axis=1) & ~agrees_sl.all(axis=1)
     limits = np.ones(len(starts))
     for index in range(len(starts)):

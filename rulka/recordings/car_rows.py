@@ -40,7 +40,8 @@ MAX_EXTRAPOLATION_MS = 200
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
 """A step between samples larger than this times the speed, plus this, is a jump (a respawn), not a path."""
 
-_LINEAR = ("angular_velocity", "damper", "rpm")
+_MOVING = ("position", "rotation", "velocity", "angular_velocity", "damper", "rpm")
+"""Of the rest the nearer sample is taken."""
 _MOVING_MPS = 0.5
 
 
@@ -66,6 +67,7 @@ def _rows(samples: Samples, vehicle: VehicleState) -> NDArray[np.float32]:
     rotation = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()
     gear = _gears(vehicle)
     state = _gearbox_state(gear, vehicle.forward_speed_mps)
+    is_free_wheeling = (vehicle.has_contact & (vehicle.material == FREE_WHEELING_MATERIAL)).any(axis=1)
     fields: dict[str, NDArray] = {
         "position": samples.position,
         "rotation": rotation.reshape(-1, 9),
@@ -79,7 +81,7 @@ def _rows(samples: Samples, vehicle: VehicleState) -> NDArray[np.float32]:
         "gear": gear[:, None],
         "rpm": vehicle.rpm[:, None],
         "gearbox_counter": _counter(state, samples.time_ms)[:, None],
-        "is_free_wheeling": _free_wheeling(vehicle)[:, None],
+        "is_free_wheeling": is_free_wheeling[:, None],
     }
     for name, values in fields.items():
         rows[:, CAR[name]] = values
@@ -131,10 +133,6 @@ def _counter(state: NDArray[np.int64], time_ms: NDArray[np.int64]) -> NDArray[np
     return (index - last_zero) * max(1, period_ms // DECISION_MS) * (state != 0)
 
 
-def _free_wheeling(vehicle: VehicleState) -> NDArray[np.bool_]:
-    return (vehicle.has_contact & (vehicle.material == FREE_WHEELING_MATERIAL)).any(axis=1)
-
-
 def interpolate_rows(time_ms: NDArray[np.int64], rows: NDArray[np.float32], at_ms: NDArray) -> NDArray[np.float32]:
     """Returns rows at any times, for example 20 frames a second from 10 samples.
 
@@ -166,9 +164,9 @@ def interpolate_rows(time_ms: NDArray[np.int64], rows: NDArray[np.float32], at_m
     share = np.clip(since_s / step_s, 0.0, 1.0)
     start, end = rows[first].astype(np.float64), rows[second].astype(np.float64)
     mixed = np.where((share < 0.5)[:, None], start, end)
-    is_path = ~_is_jump(start, end, step_s)
-    blended = _blend(start, end, share, step_s)
-    mixed[is_path] = _keep_states(blended, mixed)[is_path]
+    is_path, blended = ~_is_jump(start, end, step_s), _blend(start, end, share, step_s)
+    for name in _MOVING:
+        mixed[is_path, CAR[name]] = blended[is_path, CAR[name]]
     beyond_s = np.maximum(at - time_ms[-1], 0.0) / 1000
     mixed[:, CAR["position"]] += beyond_s[:, None] * mixed[:, CAR["velocity"]]
     return mixed.astype(np.float32)
@@ -193,12 +191,4 @@ def _blend(start: NDArray, end: NDArray, share: NDArray, step_s: NDArray) -> NDA
     first, second = (Rotation.from_matrix(row[:, CAR["rotation"]].reshape(-1, 3, 3)) for row in (start, end))
     turn = Rotation.from_rotvec(share[:, None] * (second * first.inv()).as_rotvec())
     result[:, CAR["rotation"]] = (turn * first).as_matrix().reshape(-1, 9)
-    return result
-
-
-def _keep_states(blended: NDArray, nearest: NDArray) -> NDArray[np.float64]:
-    """Takes motion and the linear fields from `blended`, everything else from `nearest`."""
-    result = nearest.copy()
-    for name in ("position", "rotation", "velocity", *_LINEAR):
-        result[:, CAR[name]] = blended[:, CAR[name]]
     return result

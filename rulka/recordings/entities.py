@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,14 +26,8 @@ PEDALS = [14, 15, 18]
 """Steering, gas and brake."""
 
 
-@dataclass(frozen=True)
-class _Records:
-    """Records of one entity: time of each and their bytes."""
-
-    time_ms: list[int]
-    states: list[bytes]
-
-
+_Records = list[tuple[int, bytes]]
+"""Of one entity: the time of each record, and its bytes."""
 ENTITY_RECORD = 0x0911F000
 """Class, and only chunk, of the record."""
 
@@ -56,8 +48,8 @@ def read_entity_samples(cursor: Cursor) -> Samples | None:
         raise UnsupportedGenerationError(message)
     inner = Cursor(inflate(cursor), names=cursor.names) if version >= COMPRESSED_VERSION else cursor
     vehicles = _read_vehicles(inner, version)
-    longest = max(vehicles, key=lambda records: len(records.time_ms), default=None)
-    return None if longest is None or not longest.time_ms else _decode(longest, version)
+    longest = max(vehicles, key=len, default=[])
+    return _decode(longest, version) if longest else None
 
 
 def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
@@ -91,11 +83,10 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 
 
 def _read_rows(cursor: Cursor) -> _Records:
-    records = _Records([], [])
+    records: _Records = []
     while cursor.u8():
         cursor.names.spend(ITEM_BYTES)
-        records.time_ms.append(cursor.i32())
-        records.states.append(cursor.take(cursor.u32()))
+        records.append((cursor.i32(), cursor.take(cursor.u32())))
     return records
 
 
@@ -103,12 +94,12 @@ def _read_columns(cursor: Cursor) -> _Records:
     """Reads records stored byte column by byte column, each column as differences along time."""
     count = cursor.count(4)
     if count == 0:
-        return _Records([], [])
+        return []
     size = cursor.u32()
     times = np.cumsum(np.frombuffer(cursor.take(4 * count), dtype="<i4").astype(np.int64))
     columns = np.frombuffer(cursor.take(size * count), dtype=np.uint8).reshape(size, count)
     states = np.cumsum(columns, axis=1, dtype=np.uint8).T
-    return _Records(times.tolist(), [row.tobytes() for row in states])
+    return list(zip(times.tolist(), (row.tobytes() for row in states), strict=True))
 
 
 def _skip_notices(cursor: Cursor) -> None:
@@ -119,17 +110,17 @@ def _skip_notices(cursor: Cursor) -> None:
 
 
 def _decode(records: _Records, version: int) -> Samples:
-    size = min(map(len, records.states))
+    time_ms, states = zip(*records, strict=True)
+    size = min(map(len, states))
     if size < MOTION_OFFSET + MOTION_BYTES:
         message = f"the car has records of {size} bytes, too few for its position"
         raise UnsupportedGenerationError(message)
-    states = b"".join(records.states if size == max(map(len, records.states)) else [s[:size] for s in records.states])
-    rows = np.frombuffer(states, dtype=np.uint8).reshape(-1, size)
+    rows = np.frombuffer(b"".join(state[:size] for state in states), dtype=np.uint8).reshape(-1, size)
     motion = np.zeros((len(rows), 26), dtype=np.uint8)
     motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]
     position, quaternion, velocity, spin = decode_motion(motion)
     spin[:] = 0.0
-    times = np.array(records.time_ms, dtype=np.int64)
+    times = np.array(time_ms, dtype=np.int64)
     return Samples(
         version=version,
         size_bytes=size,

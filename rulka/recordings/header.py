@@ -34,9 +34,7 @@ def parse_header(container: Container) -> RecordingHeader:
 
 def _recording_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
     xml = _read_xml(chunks.get(REPLAY | 1))
-    fields: dict[str, object] = {}
-    if REPLAY in chunks:
-        fields = _basic_fields(Cursor(chunks[REPLAY]))
+    fields = _basic_fields(Cursor(chunks[REPLAY])) if REPLAY in chunks else {}
     return RecordingHeader(
         kind="recording",
         respawns=xml_number(xml, "times.respawns"),
@@ -48,14 +46,12 @@ def _recording_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
 
 def _basic_fields(cursor: Cursor) -> dict[str, object]:
     version = cursor.u32()
-    fields: dict[str, object] = {}
-    if version >= 4 and version != _NO_RECORD_VERSION:
-        ident = cursor.ident()
-        fields = {"map_uid": ident.uid, "environment": ident.collection, "map_author": ident.author}
-        fields |= {"race_time_ms": cursor.optional(), "nickname": cursor.string()}
-        if version >= 6:
-            fields["login"] = cursor.string()
-    return fields
+    if version < 4 or version == _NO_RECORD_VERSION:
+        return {}
+    uid, environment, author = cursor.ident()
+    fields: dict[str, object] = {"map_uid": uid, "environment": environment, "map_author": author}
+    fields |= {"race_time_ms": cursor.optional(), "nickname": cursor.string()}
+    return fields | ({"login": cursor.string()} if version >= 6 else {})
 
 
 def _map_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
@@ -64,8 +60,8 @@ def _map_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
     if MAP | 3 in chunks:
         cursor = Cursor(chunks[MAP | 3])
         cursor.skip(1)
-        ident = cursor.ident()
-        uid, environment, author, name = ident.uid, ident.collection, ident.author, cursor.string()
+        uid, environment, author = cursor.ident()
+        name = cursor.string()
     medals: tuple[int | None, ...] = (None, None, None, None)
     if MAP | 2 in chunks:
         medals, old = _description(Cursor(chunks[MAP | 2]))
@@ -83,10 +79,10 @@ def _map_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
 
 def _description(cursor: Cursor) -> tuple[tuple[int | None, ...], tuple[str, str, str, str]]:
     version = cursor.u8()
-    identity = ("", "", "", "")
+    identity = "", "", "", ""
     if version <= 2:
-        ident = cursor.ident()
-        identity = (ident.uid, ident.collection, ident.author, cursor.string())
+        uid, environment, author = cursor.ident()
+        identity = uid, environment, author, cursor.string()
     cursor.skip(4)
     medals = tuple(cursor.optional() for _ in range(4)) if version >= 1 else (None,) * 4
     return medals, identity

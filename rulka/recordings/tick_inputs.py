@@ -6,12 +6,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rulka.actions import TICK_MS
 from rulka.recordings.alignment import ACTION_KEYS
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent, new_event
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
-TICK_MS = 10
 MAX_TICKS = 2_000_000
 """Five and a half hours."""
 MAX_INPUT_SETS = 64
@@ -25,7 +25,6 @@ _MAX_EVENTS = 4
 _MODE_BITS, _ON_FOOT, _IN_VEHICLE = 3, 1, 2
 """Low bits of the first full state, which say for the whole run what the driver moves."""
 _BITS_OF_A_BYTE = 8
-_OK, _ENDS_EARLY = 0, 1
 _STATE, _SHORT, _VEHICLE = 0, 1, 3
 """Kinds of stored changes; 2 is the mouse, 4 a driver on foot."""
 
@@ -69,8 +68,8 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
         raise DamagedError(message)
     bits = np.frombuffer(data, dtype=np.uint8)
     rows = np.empty((min(3 * num_ticks, 8 * len(data)) + 3, 3), dtype=np.int64)
-    problem, num_rows, num_bits = _decode(bits, num_ticks, STATE_BITS[version], rows)
-    if problem != _OK:
+    num_rows, num_bits = _decode(bits, num_ticks, STATE_BITS[version], rows)
+    if num_bits < 0:
         message = f"the inputs end before the last of {num_ticks} ticks"
         raise DamagedError(message)
     num_left = _BITS_OF_A_BYTE * len(data) - num_bits
@@ -130,8 +129,8 @@ def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows, number of bits read).
+def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
+    """Reads every tick into rows of (tick, kind, value); returns the numbers of rows and of bits read, -1 if bits lack.
 
     The last ticks may be missing as a whole, as the game leaves them out when nothing changes. Whether the driver is
     in a vehicle or on foot is said by the two lowest bits of the first full state, and by no later one.
@@ -149,11 +148,11 @@ def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDAr
                 kind, width = (3, 10) if mode == _IN_VEHICLE else (4, 8 if mode == _ON_FOOT else 0)
             at = _change(bits, at, width, row)
             if at < 0:
-                return _ENDS_EARLY, num_rows, 0
+                return num_rows, at
             if row[2] >= 0:
                 value = row[2] >> 1 if group == 0 else row[2]  # the lowest bit says which of the two states it is
                 if kind == 0 and mode == 0:
                     mode = value & _MODE_BITS
                 rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, kind, value
                 num_rows += 1
-    return _OK, num_rows, at
+    return num_rows, at

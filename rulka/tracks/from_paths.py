@@ -20,6 +20,7 @@ from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.tracks.blocks import MapBlock, add_blocks, gaps_of
+from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
@@ -35,7 +36,6 @@ MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
 MIN_LENGTH_M = 20.0
 MIN_STEP_M = 1e-3
 """Dense points nearer than this to the one before are dropped: the car stands."""
-ASPHALT = 16
 NOT_ON_GROUND = -1
 TURBO_MS = 250
 """A turbo lasts so long behind its pad."""

@@ -61,14 +61,9 @@ def problem_in_space(centre: Floats, width: Floats, bank: Floats) -> str | None:
     Returns:
         What is wrong, for people, or None.
     """
-    tangent, left = _axes(centre, bank)
-    return _tight_bend(tangent, left, width) or _overlap(centre, left, width)
-
-
-def _axes(centre: Floats, bank: Floats) -> tuple[Floats, Floats]:
-    """Returns [Z, 3] each: the direction of the line, and left across the road."""
     tangent, level, upright = line_frames(centre)
-    return tangent, np.cos(bank)[:, None] * level + np.sin(bank)[:, None] * upright
+    left = np.cos(bank)[:, None] * level + np.sin(bank)[:, None] * upright
+    return _tight_bend(tangent, left, width) or _overlap(centre, left, width)
 
 
 def _tight_bend(tangent: Floats, left: Floats, width: Floats) -> str | None:

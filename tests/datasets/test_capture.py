@@ -3,64 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from rulka.actions import action_table
 from rulka.datasets.capture import (
-    CaptureSettings,
     capture_race,
+    captured_race,
     cars_at,
     decision_times,
     gearbox_counter,
-    labels,
-    mean_controls,
     previous_keys,
 )
-from rulka.datasets.from_recordings import read_race_dataset
 from rulka.datasets.races import Race
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
-from rulka.params import read_params
 from rulka.simulator.demonstrations import DrivenRace
-from rulka.simulator.palette import INK
-from rulka.simulator.render import FrameRenderer, camera_array
+from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
-
-PARAMS = read_params()
-TABLE = action_table(5)
-TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gate_spacing_m=100.0)
-SETTINGS = CaptureSettings(
-    height=64,
-    width=64,
-    table=TABLE,
-    steer_dead_zone=0.0153,
-    camera=camera_array(PARAMS.simulator.camera),
-)
+from tests.datasets.conftest import PARAMS, SETTINGS, TABLE, TRACK, random_race
 
 
 def race_with(**changes: object) -> Race:
-    controls = np.zeros((40, 3), np.float32)
+    """Full gas for 395 ms, of which the last sample is at 300."""
+    controls, state = np.zeros((40, 3), np.float32), np.tile(np.eye(1, NUM_CAR_FIELDS, 3, dtype=np.float32), (4, 1))
     controls[:, 1] = 1.0
-    race = Race(
-        race_id="x",
-        source="recording",
-        file="x.Gbx",
-        player="",
-        map_uid=TRACK.uid,
-        race_time_ms=395,
-        is_finished=True,
-        checkpoint_times_ms=(395,),
-        seed=None,
-        controls=controls,
-        state_time_ms=np.array([0, 100, 200, 300]),
-        state=np.tile(np.eye(1, NUM_CAR_FIELDS, 3, dtype=np.float32), (4, 1)),
-    )
-    return replace(race, **changes)
+    held = {"race_time_ms": 395, "controls": controls, "state_time_ms": np.arange(4) * 100, "state": state}
+    return replace(random_race("x", 40), **held | changes)
 
 
 def drive() -> tuple[DrivenRace, np.ndarray, np.ndarray]:
@@ -119,21 +88,12 @@ def test_decisions_run_to_the_finish() -> None:
     assert decision_times(race_with(race_time_ms=None, controls=np.zeros((99, 3), np.float32)), 50)[-1] == 450
 
 
-def test_labels_by_hand() -> None:
-    """Decisions of ticks 0 to 4 and 5 to 9: the key is down from tick 7 on."""
-    race = race_with()
-    race.controls[7:, 0] = -1.0
-    share, action, _ = labels(race, np.array([0, 50]), SETTINGS)
-    for row, expected in zip(share, ({0: 1.0}, {0: 0.4, 1: 0.6}), strict=True):
-        np.testing.assert_allclose(row, [expected.get(index, 0.0) for index in range(12)], atol=1e-6)
-    assert action.tolist() == [0, 1]
-
-
 def test_analog_controls_stay_raw_and_are_meaned_by_hand() -> None:
     """Decision 2 shows ticks 5 to 9: steering 0.2 in three of them and -0.6 in two is -0.12, gas is half pressed."""
     race = race_with()
     race.controls[5:8, 0], race.controls[8:10, 0], race.controls[5:10, 1] = 0.2, -0.6, 0.5
-    mean = mean_controls(race, np.array([0, 50]), SETTINGS)
+    decision_ms, image = np.array([0, 50]), np.zeros((2, 64, 64), np.uint8)
+    mean = captured_race(race, TRACK, decision_ms, np.zeros((2, NUM_CAR_FIELDS), np.float32), image, SETTINGS).controls
     np.testing.assert_allclose(mean[1], [-0.12, 0.5, 0.0], atol=1e-6)
 
 
@@ -159,37 +119,3 @@ def test_stored_samples_are_taken_as_they_are_and_others_lie_between() -> None:
     cars = cars_at(race, np.array([0, 50, 100, 250, 300]))
     np.testing.assert_array_equal(cars[[0, 2, 4]], race.state[[0, 1, 3]])
     np.testing.assert_allclose(cars[[1, 3], CAR["rpm"].start], [1500.0, 3500.0])
-
-
-JUMPS = {
-    "TMUF_User_PlatformA3": 0.0,
-    "TMUF_NICO1_SnowB5": 0.0,
-    # One frame each, over a gap: the next hill's underside is behind a road that is not there.
-    "TMUF_StadiumA2_bigbang1112BIGBANG1112_00_15_67": 0.0032,
-    "TMTurbo_001_BigBang1112_00_32_43": 0.0016,
-    # The car tumbles through the air for seconds; the road winds along, and some of it is seen from below.
-    "TMNF_User_Literally_random_trash_trackmania_mecha": 0.04,
-}
-
-
-@pytest.mark.parametrize("name", JUMPS)
-def test_real_jumps_do_not_show_the_road_from_below(corpus: Path, name: str) -> None:
-    """In at most this share of a race's frames a third of the picture is the underside of road."""
-    select = PARAMS.races.select.model_copy(update={"with_respawns": True})
-    dataset = read_race_dataset(corpus, [corpus / f"{name}.Replay.Gbx"], None, select, lambda: None)
-    scene = bake_scene(dataset.main_track)
-    ink = scene.ink.copy()
-    ink[INK["underside"]] += 100
-    first = capture_race(dataset.races[0], dataset.main_track, scene, SETTINGS).image
-    second = capture_race(dataset.races[0], dataset.main_track, scene._replace(ink=ink), SETTINGS).image
-    is_dark = (first != second).mean(axis=(1, 2, 3)) > 1 / 3
-    assert is_dark.mean() <= JUMPS[name]
-
-
-def test_labels_of_analog_steering_steer_for_its_share() -> None:
-    """Steering of 0.3 to the left for 20 s: every decision is a tap or none, three tenths of the time."""
-    race = race_with(controls=np.tile(np.array([-0.3, 1.0, 0.0], np.float32), (2000, 1)))
-    share, action, by_tick = labels(race, 50 * np.arange(400), SETTINGS)
-    assert share.mean(axis=0)[[0, 1]] == pytest.approx([0.7, 0.3], abs=0.01)
-    assert (action == 1).mean() == pytest.approx(0.3, abs=0.03)
-    np.testing.assert_allclose(share, np.stack([(by_tick == number).mean(axis=1) for number in range(12)], axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +12,11 @@ from rulka.datasets.export import NoSuchRaceError, export_race
 from rulka.datasets.races import Race
 from rulka.errors import UserError
 from rulka.input_script import read_script
-from rulka.observation import CAR, NUM_CAR_FIELDS
+from tests.datasets.conftest import random_race
 
 
-def make_race(race_id: str = "driver-1-0001", *, period_ms: int = 50) -> Race:
-    """Straight ahead at 20 m/s for 3.03 s, keys pressed at random."""
-    rng = np.random.default_rng(0)
-    time_ms = np.arange(0, 3001 + period_ms, period_ms)
-    state = np.zeros((len(time_ms), NUM_CAR_FIELDS), np.float32)
-    state[:, CAR["position"]] = np.stack([0 * time_ms, 0 * time_ms + 9, 0.02 * time_ms], axis=1)
-    state[:, CAR["rotation"]] = np.eye(3).reshape(-1)
-    state[:, CAR["velocity"]] = [0, 0, 20]
-    state[:, CAR["has_contact"]], state[:, CAR["material"]], state[:, CAR["damper"]] = 1, 16, 0.05
-    state[:, CAR["rpm"]] = 4380
-    keys = rng.integers(0, 2, (61, 3)).repeat(5, axis=0)[:303]
-    controls = np.stack([keys[:, 0] - rng.integers(0, 2, 61).repeat(5)[:303], keys[:, 1], keys[:, 2]], axis=1)
-    return Race(
-        race_id, "driver", "", "Nick", "map-a", 3030, True, (1500, 3030), 1, controls.astype(np.float32), time_ms, state
-    )
+def with_keys(race: Race) -> Race:
+    return replace(race, controls=np.rint(race.controls).clip([-1, 0, 0], 1))
 
 
 def set_races(monkeypatch: pytest.MonkeyPatch, *races: Race) -> None:
@@ -36,7 +24,8 @@ def set_races(monkeypatch: pytest.MonkeyPatch, *races: Race) -> None:
 
 
 def test_a_race_is_found_by_the_beginning_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_races(monkeypatch, *map(make_race, ("driver-1-0001", "driver-1-0010", "driver-1-001")))
+    races = [random_race(name, 20) for name in ("driver-1-0001", "driver-1-0010", "driver-1-001")]
+    set_races(monkeypatch, *map(with_keys, races))
     assert export_race(tmp_path, "driver-1-0001", tmp_path / "a.txt").race_id == "driver-1-0001"
     assert export_race(tmp_path, "driver-1-001", tmp_path / "b.txt").race_id == "driver-1-001"
     with pytest.raises(NoSuchRaceError, match="more than one"):
@@ -47,7 +36,7 @@ def test_a_race_is_found_by_the_beginning_of_its_name(tmp_path: Path, monkeypatc
 
 
 def test_a_script_reads_back_to_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    race, out = make_race(), tmp_path / "race.txt"
+    race, out = with_keys(random_race("driver-1-0001", 303)), tmp_path / "race.txt"
     set_races(monkeypatch, race)
     assert export_race(tmp_path, "driver", out) is race
     text = out.read_text()

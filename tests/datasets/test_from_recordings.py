@@ -29,7 +29,7 @@ from rulka.datasets.selection import summary_of
 from rulka.folders import utf8_path
 from rulka.observation import CAR
 from rulka.recordings.errors import TruncatedError
-from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader, Samples, VehicleState
+from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader
 from rulka.recordings.summary import inspect_file
 from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError
@@ -43,33 +43,10 @@ ANY = SelectParams(
 
 def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m: float = 0.0) -> Ghost:
     """A drive straight ahead at 20 m/s, sampled for longer than the race lasts."""
-    zeros, ones = np.zeros(num_samples, np.float32), np.ones((num_samples, 4))
     time_ms = 100 * np.arange(num_samples, dtype=np.int64)
-    position = np.stack([zeros + lateral_m, zeros + 10, SPEED_MPS * time_ms / 1000], axis=1).astype(np.float32)
-    vehicle = VehicleState(
-        forward_speed_mps=zeros + SPEED_MPS,
-        rpm=zeros + 5000,
-        steer=np.where(time_ms > 100, np.float32(-1), zeros),
-        gas=zeros + 1,
-        brake=zeros,
-        has_contact=ones > 0,
-        is_sliding=ones < 0,
-        material=(16 * ones).astype(np.uint8),
-        damper_m=(0.02 * ones).astype(np.float32),
-        side_speed_mps=zeros,
-        turbo=zeros,
-    )
-    samples = Samples(
-        version=9,
-        size_bytes=61,
-        period_ms=100,
-        time_ms=time_ms,
-        position=position,
-        quaternion=np.tile(np.array([1, 0, 0, 0], np.float32), (num_samples, 1)),
-        velocity=np.tile(np.array([0, 0, SPEED_MPS], np.float32), (num_samples, 1)),
-        angular_velocity=np.zeros((num_samples, 3), np.float32),
-        vehicle=vehicle,
-    )
+    position = np.stack([0 * time_ms + lateral_m, 0 * time_ms + 10, SPEED_MPS * time_ms / 1000], axis=1)
+    velocity = np.tile(np.array([0, 0, SPEED_MPS], np.float32), (num_samples, 1))
+    samples = forge.samples_at(time_ms, position.astype(np.float32), velocity, -(time_ms > 100).astype(np.float32))
     return Ghost(
         nickname="$f00Nick",
         race_time_ms=race_time_ms,
@@ -138,6 +115,10 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
     endless, strange = make_ghost(lateral_m=3.0), make_ghost(lateral_m=4.0)
     endless.race_time_ms, endless.checkpoint_times_ms = 2**31 - 1, (2**31 - 1,)
     strange.events = (InputEvent(0, "SteerRight", 1),)
+    reverse, backs_up = make_ghost(lateral_m=5.0), make_ghost(lateral_m=6.0)
+    for ghost, first in ((reverse, 0), (backs_up, 40)):  # drives along the same path, its nose behind
+        assert ghost.samples is not None
+        ghost.samples.quaternion[first:] = 0.0, 0.0, 1.0, 0.0
     dataset = read(
         {
             "good.Gbx": make_recording(make_ghost()),
@@ -150,6 +131,8 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
             "empty.Gbx": make_recording(),
             "endless.Gbx": make_recording(endless),
             "strange.Gbx": make_recording(strange),
+            "reverse.Gbx": make_recording(reverse),
+            "backs_up.Gbx": make_recording(backs_up),
         }
     )
     expected = {
@@ -159,15 +142,18 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
         "more/copy.gbx": "DuplicateError",
         "no_inputs.Gbx": "NoInputsError",
         "nowhere.Gbx": "NoMapUidError",
+        "reverse.Gbx": "ReverseError",
         "strange.Gbx": "MisalignedInputsError",
         "unfinished.Gbx": "UnfinishedError",
     }
-    assert kept(dataset) == (["good.Gbx", "more/Other.GBX"], expected)
+    assert kept(dataset) == (["backs_up.Gbx", "good.Gbx", "more/Other.GBX"], expected)
     assert dataset.main_track.uid == "map-a"
     reasons = {item.file: item for item in dataset.quarantine}
     assert reasons["cut.Gbx"].error == "TruncatedError: it ends early"
     assert all(item.hint for item in dataset.quarantine)
     assert "good.Gbx" in reasons["more/copy.gbx"].error
+    assert "at -20 m/s along the car" in reasons["reverse.Gbx"].error
+    assert ".Replay.Gbx" in reasons["nowhere.Gbx"].hint
 
 
 def test_all_maps_are_kept_and_that_with_most_races_is_the_main_one_unless_one_is_named(
@@ -369,34 +355,12 @@ def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceData
     assert r"caf\xe9/\xff.Gbx cannot be read" in summary["error"]
 
 
-def test_a_race_in_reverse_and_a_ghost_without_a_map_are_left_out_with_a_hint(
-    read: Callable[..., RaceDataset],
-) -> None:
-    """The first drives along the same path, its nose behind; one that backs up for a while is used."""
-    reverse, backs_up = make_ghost(lateral_m=1.0), make_ghost(lateral_m=2.0)
-    for ghost, first in ((reverse, 0), (backs_up, 40)):
-        assert ghost.samples is not None
-        ghost.samples.quaternion[first:] = 0.0, 0.0, 1.0, 0.0
-    dataset = read(
-        {
-            "good.Gbx": make_recording(make_ghost()),
-            "reverse.Gbx": make_recording(reverse),
-            "backs_up.Gbx": make_recording(backs_up),
-            "ghost.Gbx": make_recording(make_ghost(lateral_m=3.0), map_uid=""),
-        }
-    )
-    assert sorted(race.file for race in dataset.races) == ["backs_up.Gbx", "good.Gbx"]
-    reasons = {item.file: item for item in dataset.quarantine}
-    assert reasons["reverse.Gbx"].error == "ReverseError: it is driven in reverse, at -20 m/s along the car"
-    assert ".Replay.Gbx" in reasons["ghost.Gbx"].hint
-
-
 def test_plain_text() -> None:
     names = {"$f00A$o$iB": "AB", "TM$ec0S $fff- $$5": "TMS - $5", "$h[bigbang1112]$ffffile": "file", "plain": "plain"}
     assert {name: plain_text(name) for name in names} == names
 
 
-def test_recordings_are_found_at_any_depth_and_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_are_found_at_any_depth_and_sorted(tmp_path: Path) -> None:
     """The reader says what is wrong with a link that leads nowhere; it would wait for ever for a pipe."""
     for name in ("b.Replay.Gbx", "a/c.GBX", "a/notes.txt", "folder.gbx/d.gbx"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -406,29 +370,34 @@ def test_recordings_are_found_at_any_depth_and_sorted(tmp_path: Path, monkeypatc
     names = [path.relative_to(tmp_path).as_posix() for path in find_recordings(tmp_path)]
     assert names == ["a/c.GBX", "b.Replay.Gbx", "folder.gbx/d.gbx", "lost.gbx"]
     assert find_recordings(tmp_path / "none") == []
-    for place, said in ((tmp_path / "a", "a folder"), (tmp_path / "not_mounted", "nothing")):
-        (tmp_path / "mine").symlink_to(place)
-        with pytest.raises(UnreadableFolderError, match=f"mine is a link to {said}") as caught:
-            find_recordings(tmp_path)
-        assert "put the files there" in caught.value.hint
-        (tmp_path / "mine").unlink()
     whole = tmp_path.with_name("linked")
     whole.symlink_to(tmp_path)
     assert len(find_recordings(whole)) == 4, "the folder itself may be a link"
+
+
+def test_what_may_hold_recordings_that_are_not_seen_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "a.Gbx").touch()
+    for place, said in ((tmp_path / "mine", "a folder"), (tmp_path / "not_mounted", "nothing")):
+        (tmp_path / "link").symlink_to(place)
+        with pytest.raises(UnreadableFolderError, match=f"link is a link to {said}"):
+            find_recordings(tmp_path)
+        (tmp_path / "link").unlink()
     lost = tmp_path.with_name("lost")
     lost.symlink_to(tmp_path / "not_mounted")
-    with pytest.raises(UnreadableFolderError, match="lost cannot be read: No such file"):
-        find_recordings(lost)
-    with pytest.raises(UnreadableFolderError, match="Gbx cannot be read: Not a directory"):
-        find_recordings(tmp_path / "b.Replay.Gbx")
+    for folder, said in ((lost, "No such file"), (tmp_path / "a.Gbx", "Not a directory")):
+        with pytest.raises(UnreadableFolderError, match=f"{folder} cannot be read: {said}"):
+            find_recordings(folder)
     scandir = os.scandir
 
     def scan(folder: str):
         """What the system does for a user who may not read a folder; root may read all."""
-        if os.fspath(folder) == str(tmp_path / "a"):
+        if os.fspath(folder) == str(tmp_path / "mine"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(folder))
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", scan)
-    with pytest.raises(UnreadableFolderError, match=f"{tmp_path / 'a'} cannot be read: Permission denied"):
+    with pytest.raises(UnreadableFolderError, match="mine cannot be read: Permission denied"):
         find_recordings(tmp_path)

@@ -11,28 +11,21 @@ import numpy as np
 import pytest
 
 import tasks.capture as stage
-from rulka.actions import Controls, action_table
-from rulka.datasets.capture import CaptureSettings, capture_race
+from rulka.actions import Controls
+from rulka.datasets.capture import capture_race
 from rulka.datasets.frames import FrameDataset
 from rulka.datasets.game_capture import GameCapture, ReplayError, keys_by_tick
 from rulka.datasets.races import Race, RaceDataset, write_races
 from rulka.game.link import GameLink
 from rulka.game.session import Decision
 from rulka.observation import FLOATS
-from rulka.params import read_params
 from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.render import camera_array
 from rulka.simulator.scene import bake_scene
-from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
+from tests.datasets.conftest import PARAMS, SETTINGS, TABLE, TRACK
 from tests.game.serving import served
 from tests.waiting import PATIENCE_S
-
-PARAMS = read_params()
-TABLE = action_table(5)
-TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gate_spacing_m=100.0)
-SETTINGS = CaptureSettings(64, 64, TABLE, 0.0153, camera_array(PARAMS.simulator.camera))
 
 
 @pytest.fixture(scope="module")

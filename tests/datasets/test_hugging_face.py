@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -103,58 +101,17 @@ def test_the_datasets_library_reads_it(exported: tuple[Path, Path], tmp_path: Pa
         assert (theirs[3]["race_id"], theirs[3]["map_uid"]) == (race.race_id, race.map_uid)
 
 
-def dvc(project: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "dvc", *arguments]
-    answer = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project, now the current folder, with stages that write and read the place where stages read frames from."""
-    folder = tmp_path / "project"
-    (folder / "data").mkdir(parents=True)
-    make = "mkdir -p data/frames && echo captured > data/frames/captured"
-    stages = {
-        "capture": {"cmd": make, "outs": [{"data/frames": {"persist": True}}]},
-        "pretrain": {"cmd": "ls data/frames > seen", "deps": ["data/frames"], "outs": ["seen"]},
-    }
-    (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
-    shutil.copy(ROOT / "params.yaml", folder)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
-def advised(
-    exported: tuple[Path, Path], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> list[str]:
-    """Imports frames into the project; what to tell DVC then, by what the command says."""
+def test_who_imports_frames_where_a_stage_writes_is_advised_to_freeze_it(
+    exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    for file in ("dvc.yaml", "params.yaml"):
+        shutil.copy(ROOT / file, tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rulka", "frames", "import", str(exported[1])])
     cli.main()
-    said = re.search(r"stage capture writes there too: `dvc (.*)` keeps these", capsys.readouterr().out)
-    assert said
-    return said[1].split()
-
-
-def test_who_imports_frames_where_a_stage_writes_is_advised_to_freeze_it(project: Path, advised: list[str]) -> None:
-    assert advised == ["freeze", "capture"]
-    assert (stage_writing(Path("data/frames")), stage_writing(Path("data/mine"))) == ("capture", None)
-    (project / "dvc.yaml").unlink()
+    assert "stage capture writes there too: `dvc freeze capture` keeps these" in capsys.readouterr().out
+    assert len(FrameDataset(Path("data/frames"), "train")) > 0
+    assert stage_writing(Path("data/mine")) is None
+    Path("dvc.yaml").unlink()
     assert stage_writing(Path("data/frames")) is None
-    assert len(FrameDataset(project / "data" / "frames", "train")) > 0
-
-
-@pytest.mark.slow
-def test_frames_that_were_imported_are_used_and_kept(project: Path, advised: list[str]) -> None:
-    """The place that stages read frames from is the output of one; what the command advises holds DVC off it."""
-    (project / ".dvc").mkdir()
-    core = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
-    (project / ".dvc" / "config").write_text(core)
-    dvc(project, *advised)
-    for _ in range(2):
-        dvc(project, "repro")
-        assert "index.json" in (project / "seen").read_text()
-        assert not (project / "data" / "frames" / "captured").exists()
-    FrameDataset(project / "data" / "frames", "train")

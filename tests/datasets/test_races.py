@@ -27,36 +27,21 @@ from rulka.datasets.races import (
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track
 from tests.conftest import along_z, plain_road
+from tests.datasets.conftest import random_race
 
 
-def make_track(uid: str = "map/1") -> Track:
+def road(uid: str) -> Track:
     return plain_road(along_z(20.0), 10.0, (10.0,), uid=uid)
 
 
-def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3, map_uid: str = "map/1") -> Race:
-    rng = np.random.default_rng(num_ticks)
-    num_states = num_ticks // 5 + 1
-    return Race(
-        race_id=race_id,
-        source="driver" if seed is not None else "recording",
-        file="" if seed is not None else "x.Replay.Gbx",
-        player="" if seed is not None else "Zoë $f00x",
-        map_uid=map_uid,
-        race_time_ms=num_ticks * 10 if seed is not None else None,
-        is_finished=seed is not None,
-        checkpoint_times_ms=(100, num_ticks * 10),
-        seed=seed,
-        controls=rng.uniform(-1, 1, (num_ticks, 3)).astype(np.float32),
-        state_time_ms=50 * np.arange(num_states, dtype=np.int64),
-        state=rng.normal(size=(num_states, NUM_CAR_FIELDS)).astype(np.float32),
-    )
+TRACK = road("map/1")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    races = (make_race("b", 37), make_race("a", 20, seed=None), make_race("c", 5))
+    races = (random_race("b", 37), random_race("a", 20, seed=None), random_race("c", 5))
     quarantine = (QuarantinedFile("bad.Gbx", "TruncatedError: it ends", "Get it again."),)
-    write_races(tmp_path, RaceDataset(races, make_track(), quarantine))
+    write_races(tmp_path, RaceDataset(races, TRACK, quarantine))
     return tmp_path
 
 
@@ -64,7 +49,7 @@ def test_round_trip(folder: Path) -> None:
     loaded = load_races(folder)
     assert [race.race_id for race in loaded.races] == ["a", "b", "c"]
     for race, expected in zip(
-        loaded.races, [make_race("a", 20, seed=None), make_race("b", 37), make_race("c", 5)], strict=True
+        loaded.races, [random_race("a", 20, seed=None), random_race("b", 37), random_race("c", 5)], strict=True
     ):
         for part in fields(Race):
             found, wanted = getattr(race, part.name), getattr(expected, part.name)
@@ -74,7 +59,7 @@ def test_round_trip(folder: Path) -> None:
             else:
                 assert found == wanted, part.name
     assert loaded.quarantine == (QuarantinedFile("bad.Gbx", "TruncatedError: it ends", "Get it again."),)
-    np.testing.assert_array_equal(loaded.main_track.centre_m, make_track().centre_m)
+    np.testing.assert_array_equal(loaded.main_track.centre_m, TRACK.centre_m)
     assert len(loaded.on_main_track()) == 3
 
 
@@ -85,7 +70,7 @@ def test_columns_follow_the_car_row(folder: Path) -> None:
     table = pq.read_table(folder / "states.parquet")
     assert table.column_names == ["race_id", "time_ms", *CAR_COLUMNS]
     ticks = pq.read_table(folder / "ticks.parquet").to_pandas()
-    race = make_race("b", 37)
+    race = random_race("b", 37)
     np.testing.assert_array_equal(ticks[ticks.race_id == "b"].brake.to_numpy(), race.controls[:, 2])
     np.testing.assert_array_equal(ticks[ticks.race_id == "b"].time_ms, 10 * np.arange(37))
 
@@ -99,8 +84,8 @@ def test_same_races_same_bytes(folder: Path, tmp_path: Path) -> None:
 
 
 def test_races_of_several_maps_have_a_track_each(tmp_path: Path) -> None:
-    races = (make_race("a", 5), make_race("b", 6, map_uid="map-2"))
-    write_races(tmp_path, RaceDataset(races, make_track(), (), (make_track("map-2"),)))
+    races = (random_race("a", 5), random_race("b", 6, map_uid="map-2"))
+    write_races(tmp_path, RaceDataset(races, TRACK, (), (road("map-2"),)))
     loaded = load_races(tmp_path)
     assert list(loaded.tracks) == ["map/1", "map-2"]
     assert [race.race_id for race in loaded.on_main_track()] == ["a"]
@@ -111,22 +96,22 @@ def test_races_of_several_maps_have_a_track_each(tmp_path: Path) -> None:
 
 
 def test_what_contradicts_itself_is_not_written(tmp_path: Path) -> None:
-    race, track = make_race("a", 20, seed=None), make_track()
+    race = random_race("a", 20, seed=None)
     broken = {
-        "same race_id": RaceDataset((race, make_race("a", 6)), track, ()),
+        "same race_id": RaceDataset((race, random_race("a", 6)), TRACK, ()),
         "race b was driven on 'map-2', of which there is no track": RaceDataset(
-            (make_race("b", 6, map_uid="map-2"),), track, ()
+            (random_race("b", 6, map_uid="map-2"),), TRACK, ()
         ),
-        "tracks of two maps have the same UID": RaceDataset((race,), track, (), (make_track("map?1"),)),
+        "tracks of two maps have the same UID": RaceDataset((race,), TRACK, (), (road("map?1"),)),
     }
     for message, dataset in broken.items():
         with pytest.raises(RaceDataError, match=message):
             write_races(tmp_path, dataset)
     for name in ("state", "controls"):
-        race = make_race("a", 20, seed=None)
+        race = random_race("a", 20, seed=None)
         getattr(race, name)[2, 1] = np.nan
         with pytest.raises(RaceDataError, match=r"race a \(x.Replay.Gbx\): row 2 of its .* is not finite"):
-            write_races(tmp_path, RaceDataset((race,), track, ()))
+            write_races(tmp_path, RaceDataset((race,), TRACK, ()))
     assert not (tmp_path / META_FILE).exists()
     with pytest.raises(RaceDataError, match="do not fit"):
         replace(race, state_time_ms=np.zeros(1, np.int64))

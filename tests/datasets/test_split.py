@@ -19,14 +19,7 @@ def test_split_is_frozen() -> None:
 def test_other_races_do_not_move_a_race() -> None:
     few, many = (split_races([f"race-{n}" for n in range(count)][::-1], 0.2, 0.1) for count in (50, 500))
     assert {name: many[name] for name in few} == few
-
-
-def test_both_sides_get_a_race() -> None:
-    for fraction, num_races in product((1e-9, 1 - 1e-9, 1.0), (2, 5)):
-        splits = split_races([f"race-{n}" for n in range(num_races)], fraction, 0.0)
-        assert set(splits.values()) == {"train", "validation"}
-    assert sorted(split_races(["race-1", "race-2"], 0.0, 0.1).values()) == ["test", "train"]
-    assert set(split_races([f"race-{n}" for n in range(50)], 0.0, 0.0).values()) == {"train"}
+    assert set(split_races(list(few), 0.0, 0.0).values()) == {"train"}
 
 
 @pytest.mark.parametrize(

@@ -123,20 +123,6 @@ def test_frames_are_stacked_and_the_first_stands_for_those_before() -> None:
     assert shown == [[10, 10, 10], [10, 10, 20], [10, 20, 30], [20, 30, 40], [10, 10, 10]]
 
 
-def test_the_same_seed_is_the_same_episode() -> None:
-    def drive(seed: int) -> list[list[float]]:
-        seen = Seen("CartPole-v1", 3)
-        seen.reset(seed)
-        rng, floats = np.random.default_rng(0), []
-        for _ in range(60):
-            seen.step(rng.integers(2, size=3))
-            floats.append(seen.floats.ravel().tolist())
-        return floats
-
-    assert drive(4) == drive(4)
-    assert drive(4) != drive(5)
-
-
 def test_normalisation_of_random_steps() -> None:
     """Of `Counting`, decisions are 0 to 3 evenly, far from the bounds; the clock is as in races; it repeats."""
     facts = read_facts("small/Counting-v0")
@@ -184,6 +170,8 @@ def test_spaces_that_are_not_supported_are_named() -> None:
             ("observation", spaces.Box(0.0, 1.0, (64, 64)), "which is no image and no vector"),
             ("observation", nested, r"the part 'a' of what small/\S+ shows is Dict"),
             ("observation", two, "shows 2 images, a, b, and agents see"),
+            ("observation", spaces.Dict(), "shows nothing"),
+            ("observation", spaces.Box(0.0, 1.0, (0,)), "shows nothing"),
             ("action", spaces.MultiBinary(3), r"takes actions of MultiBinary\(3\)"),
             ("action", spaces.Box(0, 9, (2,), np.int64), "choose from Discrete or from a Box of floats"),
             ("action", spaces.Discrete(256), "has 256 actions, and there may be at most 255"),

@@ -9,11 +9,8 @@ import pytest
 
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.settings import read_settings
-from rulka.evaluation.race import EvaluationRaces, race
 from rulka.observation import FLOATS
 from rulka.observation_params import ObservationParams, Part
-from rulka.params import reference_params
-from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track
 from tests.conftest import sees
 
@@ -53,28 +50,6 @@ def test_a_withheld_image_is_black(straight: Track) -> None:
     black, _ = images(straight, looks(withheld=["image"], frames=2))
     assert shown[-1].any()
     assert not any(image.any() for image in black)
-
-
-@pytest.mark.parametrize("withheld", [[], ["image"]])
-def test_evaluation_shows_what_training_shows(straight: Track, withheld: list[str]) -> None:
-    """The same start, the same actions, the same frames."""
-    params, observation = reference_params(), looks(frames=2, withheld=withheld)
-    seen: list[np.ndarray] = []
-
-    def policy(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
-        seen.append(image.copy())
-        return np.zeros(len(image), np.int64)
-
-    settings = RaceSettings.for_evaluation(
-        observation, params.actions, params.simulator, params.evaluate, params.race_end
-    ).model_copy(update={"start_lateral_m": 0.0, "start_heading_deg": 0.0})
-    race(policy, EvaluationRaces(straight, settings, range(2)))
-    keywords = {"start_anywhere": 0.0, "rewards": params.rewards}
-    batch = RaceBatch(straight, read_settings(settings, keywords), 2)
-    batch.reset(car_generators(0, 2))
-    for expected in seen[:40]:
-        assert np.array_equal(batch.look()[0]["image"], expected)
-        batch.step(np.zeros(2, np.int64))
 
 
 def test_parts_are_those_of_the_floats() -> None:

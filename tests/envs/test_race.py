@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from rulka.observation import CAR
-from rulka.params import reference_params
-
 GAS, GAS_LEFT, COAST = 0, 1, 3
 
 
@@ -21,40 +18,10 @@ def drive(env, action: int, limit: int = 2000) -> tuple[float, bool, bool, dict]
     pytest.fail("the race did not end")
 
 
-def test_spaces_and_info(make_env) -> None:
-    env = make_env()
-    observation, info = env.reset(seed=1)
-    assert env.observation_space["image"].shape == (1, 64, 64)
-    assert env.observation_space["floats"].shape == (184,)
-    assert env.action_space.n == 12
-    assert observation in env.observation_space
-    assert info == {
-        "progress_m": 0.0,
-        "start_m": 0.0,
-        "time_ms": 0,
-        "is_finished": False,
-        "is_off_track": False,
-        "potential": 0.0,
-    }
+def test_the_first_info(make_env) -> None:
+    _, info = make_env().reset(seed=1)
+    assert info == dict.fromkeys(("progress_m", "start_m", "time_ms", "is_finished", "is_off_track", "potential"), 0)
     assert [type(value) for value in info.values()] == [float, float, int, bool, bool, float]
-
-
-def test_a_finished_race_is_worth_its_length_and_time(make_env) -> None:
-    """The rewards add up: for each of the 80 m, each second to the millisecond of the finish, and the speed there."""
-    env = make_env(start_lateral_m=0.0, start_heading_deg=0.0)
-    env.reset(seed=0)
-    total, terminated, truncated, info = drive(env, GAS)
-    weights = reference_params().rewards
-    assert terminated
-    assert not truncated
-    assert info["is_finished"]
-    assert info["progress_m"] == pytest.approx(80.0)
-    assert 3000 < info["time_ms"] < 6000
-    way = weights.per_metre * 80.0 + weights.per_second * info["time_ms"] / 1000.0
-    speed_mps = np.linalg.norm(env.batch.simulator.cars[0, CAR["velocity"]])
-    finish = weights.finish_as_seconds * (weights.per_metre * speed_mps + weights.per_second)
-    assert finish > 0.0
-    assert total == pytest.approx(way + finish, abs=1e-4)
 
 
 def test_pictures(make_env) -> None:

@@ -5,6 +5,7 @@ import pytest
 from numba import njit
 
 from rulka.envs import rewards as formulas
+from rulka.envs.scoring import num_on_ground
 from rulka.race_params import EngineeredRewardParams, RewardParams
 from rulka.schedule import Moment
 
@@ -100,6 +101,7 @@ def test_the_other_engineered_rewards_by_hand() -> None:
         assert paid(weights={"neo_slide": 0.5}, left_mps=left_mps) == pytest.approx(expected)
     for is_full_gas, wheels, expected in ((True, 4, 0.5), (False, 4, 0.0), (False, 1, 0.5), (False, 2, 0.0)):
         assert paid(weights={"kamikaze": 0.5}, is_full_gas=is_full_gas, num_wheels=wheels) == pytest.approx(expected)
+    assert [num_on_ground(np.array(contact)) for contact in ([1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0])] == [4, 2, 0]
     for distance_m, expected in ((0.0, -0.5), (5.0, -0.5), (10.0, -1.0), (60.0, -2.5)):
         assert paid(weights={"line_distance": -0.1}, distance_m=distance_m) == pytest.approx(expected)
 

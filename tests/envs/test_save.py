@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import multiprocessing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,20 +16,20 @@ from rulka.tracks.track import Track
 from tests.conftest import sees
 from tests.waiting import PATIENCE_S
 
-NUM_CARS = 5
+NUM_CARS = 6
+OTHERS: dict[str, dict[str, Any]] = {
+    "number or size of frames": {"observation": sees(64, 64).model_copy(update={"frames": 4})},
+    "start_from_earlier": {"start_from_earlier": 0.5, "max_race_s": 3.0},
+    "races_per_start": {"races_per_start": 3},
+    "domain randomisation": {"randomisation": {"friction": 0.3, "camera_m": 1.0, "pixel_noise": 8.0}},
+}
+"""Settings that keep a part of the state of their own, by the words that a state without it is refused with."""
 
 
-def make_batch(track: Track, start_from_earlier: float = 0.0, frames: int = 1) -> RaceBatch:
+def make_batch(track: Track, **changes: Any) -> RaceBatch:
     """Short races from anywhere, so that several resets happen after the restore."""
-    options = {
-        "start_anywhere": 0.5,
-        "start_from_earlier": start_from_earlier,
-        "start_lateral_m": 2.0,
-        "start_heading_deg": 5.0,
-        "max_race_s": 2.0 + 2.0 * start_from_earlier,
-        "observation": sees(64, 64).model_copy(update={"frames": frames}),
-    }
-    return RaceBatch(track, read_settings(None, options), NUM_CARS)
+    options = {"start_anywhere": 0.5, "start_lateral_m": 2.0, "start_heading_deg": 5.0, "max_race_s": 2.0}
+    return RaceBatch(track, read_settings(None, options | changes), NUM_CARS)
 
 
 def go_on(batch: RaceBatch, actions: np.ndarray) -> tuple[str, int]:
@@ -67,22 +68,20 @@ def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
     process.join()
 
 
-def test_frames_and_earlier_states_are_saved_too(straight) -> None:
+@pytest.mark.parametrize("lacks", OTHERS)
+def test_all_parts_of_the_state_are_saved(straight, lacks: str) -> None:
     actions = np.where(np.arange(400)[:, None] % 5, 0, np.random.default_rng(3).integers(0, 12, (400, NUM_CARS)))
-    for options, lacks in (({"frames": 4}, "number or size of frames"), ({"start_from_earlier": 0.5}, "start_from_")):
-        batch, other = make_batch(straight, **options), make_batch(straight, **options)
-        batch.reset(car_generators(7, NUM_CARS))
-        go_on(batch, actions[:200])
-        saved = batch.state_dict()
-        assert "frames" in options or saved["earlier"][..., -1].sum() > NUM_CARS
-        other.load_state_dict(saved)
-        assert go_on(other, actions[200:]) == go_on(batch, actions[200:])
-        with pytest.raises(SimulatorError, match=f"do not fit this environment: they have another .*{lacks}"):
-            make_batch(straight).load_state_dict(saved)
-
-
-def test_a_closed_batch_takes_no_state(straight) -> None:
-    batch = make_batch(straight)
+    batch, other = make_batch(straight, **OTHERS[lacks]), make_batch(straight, **OTHERS[lacks])
+    batch.reset(car_generators(7, NUM_CARS))
+    go_on(batch, actions[:200])
+    while not (batch.state_dict()["starts"][:, 0] % 3).any():  # in the middle of a start that several share
+        batch.step(actions[0])
+    saved = batch.state_dict()
+    assert "earlier" not in lacks or saved["earlier"][..., -1].sum() > NUM_CARS
+    other.load_state_dict(saved)
+    assert go_on(other, actions[200:]) == go_on(batch, actions[200:])
+    with pytest.raises(SimulatorError, match=f"do not fit this environment: they have another .*{lacks}"):
+        make_batch(straight).load_state_dict(saved)
     batch.close()
     with pytest.raises(ClosedEnvironmentError):
-        batch.load_state_dict(batch.state_dict())
+        batch.load_state_dict(saved)

@@ -14,7 +14,6 @@ from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
 from rulka.race_settings import ALIKE, RaceSettings
 from rulka.schedule import Moment
-from rulka.tracks.track import TrackError
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,13 +58,6 @@ def test_a_section_may_be_given_in_part() -> None:
     assert settings.simulator.camera == reference.simulator.camera.model_copy(update={"back_m": 5.0})
     further = read_settings(settings, {"rewards": {"per_second": 0.5}})
     assert further.rewards == settings.rewards.model_copy(update={"per_second": 0.5})
-
-
-def test_a_track_may_be_a_file(straight, tmp_path) -> None:
-    straight.save(tmp_path / "straight.npz")
-    assert read_track(str(tmp_path / "straight.npz")).uid == "straight"
-    with pytest.raises(TrackError, match="none"):
-        read_track(tmp_path / "none.npz")
 
 
 def test_wrong_keywords_are_named(straight) -> None:
@@ -131,9 +123,3 @@ def test_wrong_numbers_of_cars_and_tracks_are_named(straight) -> None:
     for track in (5, ["sidewinder"]):
         with pytest.raises(SettingsError, match="track is a track, a slug of the campaign or a track file, got"):
             read_track(track)
-
-
-@pytest.mark.filterwarnings("ignore:.*human")
-def test_gymnasium_wraps_what_is_asked_for_people(straight) -> None:
-    env = gymnasium.make("rulka/Race-v0", track=straight, render_mode="human")
-    assert env.unwrapped.render_mode == "rgb_array"

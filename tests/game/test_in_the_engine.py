@@ -5,27 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import gymnasium
 import numpy as np
 import psutil
 import pytest
 
-from rulka.actions import CONTROLS, Controls, action_table
-from rulka.datasets.capture import CaptureSettings
-from rulka.datasets.game_capture import GameCapture, ReplayError
-from rulka.datasets.races import Race
+from rulka.actions import Controls
 from rulka.game.check import CheckReport, check_game
 from rulka.game.client import GameClient
 from rulka.game.errors import GameClosedError, GameProtocolError
-from rulka.game.link import GameLink
-from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.session import GameSession, SessionSettings
-from rulka.params import read_params
-from rulka.simulator.render import camera_array
-from rulka.tracks.track import Track
-from tests.conftest import along_z, plain_road
 from tests.game.engine import Host, hosted, metres_after
 from tests.game.processes import free_ports
 from tests.game.scripted import Wire, f32, i32
@@ -45,7 +34,6 @@ GAS = Controls(accelerate=True, brake=False, left=False, right=False)
 FINISH_MS = 2650
 GATES = f"20,{metres_after(FINISH_MS // 10) - 1e-6}"
 """The finish falls on a decision, which is where it is easiest to lose."""
-TABLE = action_table(5)
 
 
 @pytest.fixture(autouse=True)
@@ -99,22 +87,6 @@ def test_races_repeat_and_end_at_their_finish(habits: str) -> None:
         assert not report.deviations
         assert list(report.notes) == ["the finish was reached, and the race rewound to its start"]
         assert report.version == 1
-
-
-def test_a_plugin_that_nests_its_syncs_is_survived(tmp_path: Path) -> None:
-    """As Linesight's does, where the game calls it back inside a rewind: what was sent before is handled in there."""
-    nesting = tmp_path / "nesting.as"
-    text = PLUGIN_FILE.read_text()
-    assert text.count(" || isWaiting") == 2
-    nesting.write_text(text.replace(" || isWaiting", ""))
-    for order in ("checkpoint-first", "step-first"):
-        with hosted(nesting, gates=GATES, rewind="inside", order=order) as host:
-            session = session_at(host)
-            first = race(session)
-            for _ in range(3):
-                assert race(session) == first
-            session.close()
-            assert not check(host).deviations
 
 
 def test_frames_are_blue_green_red_from_the_top_row(game: Host) -> None:
@@ -226,21 +198,6 @@ def test_a_plugin_that_is_disabled_lets_go(game: Host) -> None:
     game.wait_for("the plugin is disabled")
 
 
-def test_two_games_are_two_races() -> None:
-    with hosted(gates=GATES) as one, hosted(gates="20,40") as other:
-        sessions = session_at(one), session_at(other)
-        starts = [session.begin() for session in sessions]
-        assert [len(start.state.checkpoints) for start in starts] == [2, 2]
-        ends = [session.drive([GAS]) for session in sessions for _ in range(10)]
-        assert [end.time_ms for end in ends] == [*range(50, 501, 50)] * 2
-        for session in sessions:
-            session.give_up()
-        near_ms = next(10 * tick for tick in range(1, 300) if metres_after(tick) >= 40)
-        assert [race(session)[-1][0] for session in sessions] == [FINISH_MS, near_ms]
-        for session in sessions:
-            session.close()
-
-
 @pytest.mark.slow
 def test_thousands_of_decisions_need_no_more_memory(game: Host) -> None:
     process, session = psutil.Process(game.process.pid), session_at(game)
@@ -251,72 +208,3 @@ def test_thousands_of_decisions_need_no_more_memory(game: Host) -> None:
     assert sizes[-1][0] - sizes[9][0] < 2e6
     assert sizes[-1][1] == sizes[9][1]
     session.close()
-
-
-# Through whole parts of Rulka -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def road() -> Track:
-    return plain_road(along_z(60.0), 24.0, (20.0,), uid="road", name="road")
-
-
-def test_an_environment_drives_to_the_finish(road: Track) -> None:
-    with hosted(gates="20,60") as host:
-        env = gymnasium.make("rulka/Game-v0", port=host.port, track=road, speed=100.0, timeout_s=PATIENCE_S)
-        totals = []
-        for _ in range(2):
-            env.reset()
-            total, is_over = 0.0, False
-            while not is_over:
-                _, reward, is_finished, is_cut, info = env.step(0)
-                total, is_over = total + float(reward), is_finished or is_cut
-            assert info["is_finished"]
-            totals.append((total, info["time_ms"]))
-        assert totals[0] == totals[1]
-        env.close()
-
-
-def recorded(session: GameSession, road: Track) -> Race:
-    """Keys by the tick, driven in the game, as a race that was recorded."""
-    decision, keys, rng = session.begin(), [], np.random.default_rng(1)
-    start = decision.car
-    while not decision.is_finished:
-        held = CONTROLS[int(rng.choice([0, 0, 0, 1, 2]))]
-        for _ in range(int(rng.integers(1, 12))):
-            if not decision.is_finished:
-                keys.append(held)
-                decision = session.drive([held])
-    times = tuple(int(time_ms) for time_ms in decision.state.checkpoints["time_ms"])
-    controls = [[held.right - held.left, held.accelerate, held.brake] for held in keys]
-    return Race(
-        race_id="driven",
-        source="recording",
-        file="driven.Replay.Gbx",
-        player="somebody",
-        map_uid=road.uid,
-        race_time_ms=decision.time_ms,
-        is_finished=True,
-        checkpoint_times_ms=times,
-        seed=None,
-        controls=np.array(controls, np.float32),
-        state_time_ms=np.array([0, decision.time_ms]),
-        state=np.stack([start, decision.car]),
-    )
-
-
-@pytest.mark.parametrize("habits", ["checkpoint first, silent rewinds", "step first, callbacks inside a rewind"])
-def test_a_capture_is_held_to_the_millisecond(road: Track, habits: str) -> None:
-    with hosted(gates="20,60", **HABITS[habits]) as host:
-        session = session_at(host, replace(SETTINGS, period_ms=10))
-        driven = recorded(session, road)
-        session.close()
-        assert driven.race_time_ms is not None
-        settings = CaptureSettings(64, 64, TABLE, 0.0153, camera_array(read_params().simulator.camera))
-        link = GameLink(port=host.port, speed=100.0, timeout_s=PATIENCE_S, patience_s=PATIENCE_S)
-        with GameCapture(link, road, settings) as capture:
-            captured = capture.capture(driven)
-            assert len(captured.image) == -(-driven.race_time_ms // 50)
-            late = (*driven.checkpoint_times_ms[:-1], driven.race_time_ms + 10)
-            with pytest.raises(ReplayError, match="finish at"):
-                capture.capture(replace(driven, race_time_ms=late[-1], checkpoint_times_ms=late))

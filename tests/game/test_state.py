@@ -10,7 +10,6 @@ from rulka.game.state import (
     MAX_CHECKPOINTS,
     STATE,
     car_row,
-    next_gearbox_counter,
     read_state,
     write_state,
 )
@@ -83,13 +82,6 @@ def test_a_car_row_has_the_games_facts() -> None:
     groups = floats[0, FLOATS["material"]].reshape(4, 4)
     assert groups.argmax(axis=1)[:3].tolist() == [0, 1, 2]
     assert groups.sum(axis=1).tolist() == [1, 1, 1, 0]
-
-
-def test_the_gearbox_counter_counts_decisions_in_a_row() -> None:
-    shifting, idle = by_hand(), by_hand()
-    struct.pack_into("<i", idle, 2388, 0)
-    assert next_gearbox_counter(4, read_state(shifting)) == 5
-    assert next_gearbox_counter(4, read_state(idle)) == 0
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import struct
 import zlib
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.recordings.model import Samples, VehicleState
 from rulka.recordings.stream import END_OF_NODE as END
 from rulka.recordings.writer import Ids, chunk, events_payload, gbx, skippable, u32
 from rulka.recordings.writer import string as text
@@ -94,3 +98,25 @@ def recording_file(
     body = chunk(0x03093002, u32(len(track)) + track) + skippable(0x03093007, u32(0))
     body += chunk(0x03093014, u32(10, num_ghosts) + ghosts + u32(0, 1) + bytes(8)) + tail
     return gbx(0x03093000, replay_header(header_time, uid), body)
+
+
+def samples_at(
+    time_ms: NDArray[np.int64], position: NDArray[np.float32], velocity: NDArray[np.float32], steer: NDArray[np.float32]
+) -> Samples:
+    """Samples [S] of a car that faces +z on four wheels on asphalt, on full gas."""
+    zeros, wheels = np.zeros(len(time_ms), np.float32), np.zeros((len(time_ms), 4))
+    vehicle = VehicleState(
+        forward_speed_mps=velocity[:, 2],
+        rpm=zeros + 5000,
+        steer=steer,
+        gas=zeros + 1,
+        brake=zeros,
+        has_contact=wheels == 0,
+        is_sliding=wheels > 0,
+        material=(wheels + 16).astype(np.uint8),
+        damper_m=(wheels + 0.02).astype(np.float32),
+        side_speed_mps=zeros,
+        turbo=zeros,
+    )
+    level = np.tile(np.array([1, 0, 0, 0], np.float32), (len(time_ms), 1))
+    return Samples(9, 61, int(time_ms[1]), time_ms, position, level, velocity, 0 * velocity, vehicle)

@@ -17,7 +17,8 @@ from rulka.recordings.alignment import (
 )
 from rulka.recordings.controls import events_to_controls
 from rulka.recordings.errors import MisalignedInputsError
-from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState
+from rulka.recordings.model import Ghost, InputEvent, Samples
+from tests.recordings.forge import samples_at
 
 NUM_TICKS = 3000
 
@@ -36,22 +37,8 @@ def samples_of(steer: np.ndarray, period_ms: int = 100) -> Samples:
     """Samples that hold [T] the steering of every tick, rounded as the game rounds it."""
     time_ms = np.arange(0, 10 * len(steer), period_ms, dtype=np.int64)
     shown = (np.rint((steer[time_ms // 10] + 1) * 127.5) / 127.5 - 1).astype(np.float32)
-    zeros, wheels = np.zeros(len(time_ms), np.float32), np.zeros((len(time_ms), 4))
-    vehicle = VehicleState(
-        zeros,
-        zeros,
-        shown,
-        zeros + 1,
-        zeros,
-        wheels > 0,
-        wheels > 0,
-        np.uint8(wheels),
-        np.float32(wheels),
-        zeros,
-        zeros,
-    )
-    motion = np.zeros((len(time_ms), 4), np.float32)
-    return Samples(9, 61, period_ms, time_ms, motion[:, :3], motion, motion[:, :3], motion[:, :3], vehicle)
+    still = np.zeros((len(time_ms), 3), np.float32)
+    return samples_at(time_ms, still, still, shown)
 
 
 def ghost_of(events: tuple[InputEvent, ...], lag: int, program: str = "TmForever.2.11.26") -> Ghost:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.recordings.controls import TAP_TICKS, analog_value, events_to_controls, label_decisions, tapped_steer
+from rulka.recordings.controls import analog_value, events_to_controls, label_decisions, tapped_steer
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import InputEvent
 
@@ -62,27 +62,6 @@ def test_no_race_has_more_ticks_than_three_hours() -> None:
         events_to_controls((), num_ticks=(2**31 - 1) // 10, shift_ticks=0)
 
 
-def test_held_controls_equal_a_naive_twin(rng: np.random.Generator) -> None:
-    """Playing the events tick by tick gives the same as looking them up."""
-    names = ["Accelerate", "Brake", "SteerLeft", "SteerRight"]
-    for _ in range(20):
-        times = np.sort(rng.integers(-20, 100, 40)) * 10
-        events = [InputEvent(int(t), str(rng.choice(names)), int(rng.integers(0, 2))) for t in times]
-        found = events_to_controls(events, num_ticks=100, shift_ticks=1)
-        for tick in range(0, 100, 7):
-            down = dict.fromkeys(names, 0)
-            last = 0
-            for event in events:
-                if event.time_ms <= 10 * tick - 10:
-                    down[event.name] = event.value
-                    if event.value and event.name.startswith("Steer"):
-                        last = 1 if event.name == "SteerRight" else -1
-            steer = down["SteerRight"] - down["SteerLeft"]
-            if down["SteerRight"] and down["SteerLeft"]:
-                steer = last
-            assert found[tick].tolist() == [steer, down["Accelerate"], down["Brake"]]
-
-
 def test_label_shares_by_hand() -> None:
     """Two ticks forward, three forward and left; then five coasting to the right."""
     controls = np.array([[0, 1, 0]] * 2 + [[-1, 1, 0]] * 3 + [[1, 0, 0]] * 5, dtype=np.float32)
@@ -123,14 +102,3 @@ def test_taps_by_hand() -> None:
 def test_keys_stay_as_they_are_and_what_was_missing_is_forgotten_between() -> None:
     steer = np.array([0, 1, -1, -1, 0, 1, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 1, -0.5], np.float32)
     assert tapped_steer(steer, 0.1).tolist() == [0, 1, -1, -1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0]
-
-
-def test_taps_are_down_for_the_share_of_the_steering() -> None:
-    """Whatever it does, the keys are never further from it than a tap; and they never steer the other way."""
-    for seed in range(5):
-        steer = np.repeat(np.random.default_rng(seed).uniform(0.05, 0.95, 60), 30).astype(np.float32)
-        keys = tapped_steer(steer, 0.01)
-        assert set(keys.tolist()) == {0.0, 1.0}
-        assert np.abs(np.cumsum(steer - keys)).max() <= TAP_TICKS + 1e-3
-        changes = np.flatnonzero(np.diff(keys))
-        assert np.diff(changes).min() >= 2 * TAP_TICKS - 1, "a tap, or a pause, lasts 30 ms or more"

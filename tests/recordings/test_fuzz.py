@@ -1,8 +1,6 @@
 """Damaged files: whatever the damage, a named error or a result, with bounded work and memory."""
 
 import contextlib
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,8 @@ from rulka.recordings.header import parse_header
 from rulka.recordings.reader import parse_map, parse_recording, read_container
 from tests.recordings.conftest import little_memory, little_work
 
-MAX_BYTES_A_FILE = 400_000_000
+MAX_BYTES_A_FILE, NUM_MEASURED = 400_000_000, 60
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF)
-how_often = pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 
 
 def mutate(data: bytes, rng: np.random.Generator) -> bytes:
@@ -37,67 +34,42 @@ def mutate(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def hammer(files: list[bytes], parse: Callable[[bytes], object], seed: int, count: int) -> None:
-    """Parses the files, so that all kernels are compiled, then mutations of them in turn.
-
-    Anything but a named error escapes.
-    """
-    for data in files:
-        with contextlib.suppress(RecordingError):
-            parse(data)
-    rng = np.random.default_rng(seed)
-    for number in range(count):
-        data = mutate(files[number % len(files)], rng)
-        with contextlib.suppress(RecordingError), little_work():
-            parse(data)
-
-
-def both(data: bytes) -> object:
-    parse_header(read_container(data, header_only=True))
-    recording = parse_recording(data)
+def either(data: bytes) -> object:
+    """Reads a recording and its map, or a map."""
+    try:
+        parse_header(read_container(data, header_only=True))
+        recording = parse_recording(data)
+    except RecordingError:
+        return parse_map(data)
     return parse_map(recording.map_data) if recording.map_data else recording
 
 
-@how_often
-def test_damaged_recordings_made_by_hand(forge, count: int) -> None:
-    """Stored bodies are mutated inside, where the structures are; compressed ones mostly break the compression."""
-    packed = forge.recording_file(num_ghosts=2)
-    body = read_container(packed).body
-    stored = forge.gbx(0x03093000, forge.replay_header(), body, compression="U")
-    both(stored)
-    both(packed)
-    hammer([stored, packed], both, seed=1, count=count)
+def both_ways(forge, files: list[bytes]) -> list[bytes]:
+    """Also with their bodies stored plainly, so that the damage reaches the structures and not the compression."""
+    opened = [(read_container(data), data) for data in files]
+    return [
+        stored
+        for found, data in opened
+        for stored in (data, forge.gbx(found.class_id, found.header, found.body, compression="U"))
+    ]
 
 
-@how_often
-def test_damaged_maps_made_by_hand(forge, count: int) -> None:
-    packed = forge.map_file()
-    stored = forge.gbx(0x03043000, {}, read_container(packed).body, compression="U")
-    hammer([stored, packed], parse_map, seed=2, count=count)
-
-
-@how_often
-def test_damaged_real_recordings(forge, corpus: Path, count: int) -> None:
-    """Their bodies stored plainly, so that the damage reaches every structure of every generation."""
-    files = []
-    for file in sorted(corpus.glob("*.Gbx")):
-        data = file.read_bytes()
-        container = read_container(data)
-        files += [data, forge.gbx(container.class_id, container.header, container.body, compression="U")]
-
-    def parse(data: bytes) -> object:
-        try:
-            return both(data)
-        except RecordingError:
-            return parse_map(data)
-
-    hammer(files, parse, seed=3, count=count)
-
-
-def test_memory_stays_bounded(forge) -> None:
-    rng = np.random.default_rng(4)
-    data = forge.recording_file(num_ghosts=2)
-    stored = forge.gbx(0x03093000, forge.replay_header(), read_container(data).body, compression="U")
-    for _ in range(60):
-        with little_memory(MAX_BYTES_A_FILE), contextlib.suppress(RecordingError):
-            parse_recording(mutate(stored, rng))
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "kind"), [(1, "recordings"), (2, "maps"), (3, "real")])
+def test_damage_is_a_named_error_or_a_result(
+    forge, request: pytest.FixtureRequest, seed: int, kind: str, count: int
+) -> None:
+    """Files made by hand, and real ones of every generation; anything but a named error escapes."""
+    if kind == "real":
+        files = [file.read_bytes() for file in sorted(request.getfixturevalue("corpus").glob("*.Gbx"))]
+    else:
+        files = [forge.recording_file(num_ghosts=2)] if kind == "recordings" else [forge.map_file()]
+    files, rng = both_ways(forge, files), np.random.default_rng(seed)
+    for data in files:  # compiles all kernels
+        with contextlib.suppress(RecordingError):
+            either(data)
+    for number in range(count):
+        data = mutate(files[number % len(files)], rng)
+        memory = little_memory(MAX_BYTES_A_FILE) if number < NUM_MEASURED else contextlib.nullcontext()
+        with contextlib.suppress(RecordingError), little_work(), memory:
+            either(data)

@@ -1,5 +1,3 @@
-from itertools import product
-
 import numpy as np
 import pytest
 from lzallright import LZOCompressor, LZOError
@@ -26,6 +24,11 @@ def test_streams_by_hand() -> None:
         (bytes([17 + 3]) + b"abc" + bytes([32 + 4, 2 << 2, 0]) + END, b"abcabcabc"),
         # t = 32: length 33 + extension 1 = 34
         (bytes([17 + 1]) + b"x" + bytes([32, 1, 0, 0]) + END, b"x" * 35),
+        # t = 32 and a zero byte: 33 + 255 + 1 = 289
+        (bytes([17 + 1]) + b"x" + bytes([32, 0, 1, 0, 0]) + END, b"x" * 290),
+        # t = 0 and nothing before: 18 + 1 literals; with a zero byte 18 + 255 + 1
+        (bytes([0, 1]) + bytes(19) + END, bytes(19)),
+        (bytes([0, 0, 1]) + bytes(274) + END, bytes(274)),
         # after three literals t < 16 is a match of length 2, distance 1 + (t >> 2) + (next << 2) = 1 + 1
         (bytes([17 + 3]) + b"abc" + bytes([4, 0]) + END, b"abcbc"),
     )
@@ -78,28 +81,7 @@ def test_a_stream_for_far_more_than_the_stated_size_takes_no_memory() -> None:
         decompress(stream, 1000)
 
 
-SIZES = (0, 1, 3, 4, 17, 18, 19, 21, 237, 238, 239, 255, 256, 273, 274, 528, 5000, 70_000)
-"""At the edges of every length code."""
-
-
-def test_compression_comes_back() -> None:
-    for kind, size in product(("noise", "zeros", "words", "far"), SIZES):
-        data = some_bytes(kind, size, np.random.default_rng(0))
-        packed = LZOCompressor().compress(data)
-        assert decompress(packed, len(data)) == data, (kind, size)
-        with pytest.raises(DamagedError):
-            decompress(packed[:-1], len(data))
-
-
-def some_bytes(kind: str, size: int, rng: np.random.Generator) -> bytes:
-    """`far` repeats at distances around the edges of the distance codes."""
-    if kind == "noise":
-        return rng.integers(0, 256, size, dtype=np.uint8).tobytes()
-    if kind == "zeros":
-        return bytes(size)
-    if kind == "words":
-        words = [rng.integers(0, 256, length, dtype=np.uint8).tobytes() for length in (1, 2, 3, 5, 9, 34)]
-        return b"".join(words[index] for index in rng.integers(0, len(words), size // 4 + 1))[:size]
-    word = rng.integers(0, 256, 40, dtype=np.uint8).tobytes()
-    gaps = (2007, 2008, 2009, 16343, 16344, 16345, 49110, 49111, 49112)
-    return b"".join(word + rng.integers(0, 256, gap, dtype=np.uint8).tobytes() for gap in gaps)[: 3 * size]
+def test_a_repeat_from_far_back(rng: np.random.Generator) -> None:
+    """From 16 kB on, distances have a code of their own."""
+    word, between = (rng.integers(0, 256, size).astype(np.uint8).tobytes() for size in (40, 20_000))
+    assert decompress(LZOCompressor().compress(word + between + word), 20_080) == word + between + word

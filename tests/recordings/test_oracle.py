@@ -1,19 +1,18 @@
 """Real recordings against a table made by an independent reader. Skipped where the files are not present."""
 
 import csv
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 from scipy.spatial.transform import Rotation
 
 from rulka.observation import CAR, CENTRE_OF_MASS_M
 from rulka.recordings.alignment import device_of, inputs_to_controls, measure_lag
-from rulka.recordings.car_rows import car_rows, interpolate_rows
-from rulka.recordings.errors import UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.car_rows import car_rows
+from rulka.recordings.errors import UnlimiterMapError
 from rulka.recordings.reader import parse_map, read_header, read_map, read_recording
-from rulka.recordings.summary import inspect_file
 
 NO_TIME = "4294967295"
 TOLERANCE_STEER = 0.005
@@ -32,7 +31,7 @@ def number(text: str) -> int | None:
 
 
 def is_known(row: dict[str, str]) -> bool:
-    """The games of 2003 are refused by name; the table knows nothing of them either."""
+    """The table knows nothing of the games of 2003, which are refused."""
     return bool(row["map_uid"])
 
 
@@ -59,6 +58,9 @@ def test_every_row(corpus: Path) -> None:
         assert ghost.race_time_ms == (TURBO_MS if is_turbo else number(row["race_time"]))
         assert list(ghost.checkpoint_times_ms) == ([TURBO_MS] if is_turbo else times)
         assert ghost.num_inputs == NUM_BESIDE.get(row["file"], int(row["n_inputs"]))
+        if "tick_" not in row["inputs"] and row["file"] not in NUM_BESIDE:
+            listed = dict(item.split(":") for item in row["inputs"].split())
+            assert Counter(event.name for event in ghost.events) == {name: int(num) for name, num in listed.items()}
         assert samples.period_ms == number(row["sample_period"])
         assert samples.version == number(row["sample_version"].removeprefix("ent"))
         assert (samples.size_bytes, len(samples)) == (number(row["sample_size"]), int(row["n_samples"]))
@@ -68,27 +70,6 @@ def test_every_row(corpus: Path) -> None:
             assert row["first_position"] == " ".join(f"{x:.3f}" for x in samples.position[0])
         num_checked += 1
     assert num_checked >= 30
-
-
-def test_every_kind_of_input_is_counted(corpus: Path) -> None:
-    for row in filter(is_known, table(corpus)):
-        if "tick_" in row["inputs"] or row["file"] in NUM_BESIDE:
-            continue
-        counts = {name: int(count) for name, count in (item.split(":") for item in row["inputs"].split())}
-        events = read(corpus / row["file"]).ghosts[int(row["ghost"])].events
-        found = {name: sum(event.name == name for event in events) for name in {event.name for event in events}}
-        assert found == counts, row["file"]
-
-
-def test_headers_agree_with_the_whole_file_and_the_games_of_2003_are_refused_by_name(corpus: Path) -> None:
-    for row in table(corpus):
-        if not is_known(row):
-            with pytest.raises(UnsupportedGenerationError):
-                read_recording(corpus / row["file"])
-        elif ".Ghost." not in row["file"]:
-            header = read_header(corpus / row["file"])
-            assert (header.map_uid, header.environment) == (row["map_uid"], row["environment"])
-            assert (header.race_time_ms, header.map_author) == (number(row["header_time"]), row["map_author"])
 
 
 def test_every_map_is_read_or_named(corpus: Path) -> None:
@@ -126,19 +107,6 @@ def forever_ghosts(corpus: Path):
     for row in filter(is_known, table(corpus)):
         if row["sample_version"] == "9":
             yield row["file"], read(corpus / row["file"]).ghosts[int(row["ghost"])]
-
-
-def test_velocities_agree_with_positions(corpus: Path) -> None:
-    for name, ghost in forever_ghosts(corpus):
-        samples = ghost.samples
-        assert samples is not None
-        moved = (samples.position[2:] - samples.position[:-2]) / (2 * samples.period_ms / 1000)
-        speed = np.linalg.norm(moved, axis=1)
-        fast = (speed > 10) & (speed < 200)
-        error = np.linalg.norm(moved - samples.velocity[1:-1], axis=1)[fast] / speed[fast]
-        assert np.median(error) < 0.03, name
-        forward = Rotation.from_quat(samples.quaternion, scalar_first=True).as_matrix()[1:-1, :, 2]
-        assert np.median((forward * moved).sum(axis=1)[fast] / speed[fast]) > 0.98, name
 
 
 def test_rows_have_the_velocity_of_the_centre_of_mass(corpus: Path) -> None:
@@ -230,25 +198,3 @@ def test_full_right_turns_right(corpus: Path) -> None:
         right = (samples.vehicle.steer > 0.9) & samples.vehicle.has_contact.all(axis=1)
         if right.sum() > 20:
             assert np.median(rate[right]) < 0, name
-
-
-def test_poses_between_samples_are_near_left_out_ones(corpus: Path) -> None:
-    """Interpolating across every second sample finds the one between within decimetres at a hundred metres a second."""
-    for name, ghost in forever_ghosts(corpus):
-        time_ms, rows = car_rows(ghost)
-        kept = slice(0, len(rows) - 1 + len(rows) % 2, 2)
-        between = time_ms[kept][:-1] + 100
-        found = interpolate_rows(time_ms[kept], rows[kept], between)
-        error = np.linalg.norm(found[:, :3] - rows[1 : 2 * len(between) : 2, :3], axis=1)
-        assert np.median(error) < 0.15, name
-
-
-def test_every_file_has_a_summary(corpus: Path) -> None:
-    """Either no error and something in it, or an error with a name."""
-    for file in sorted(corpus.glob("*.Gbx")):
-        found = inspect_file(file)
-        if found["error"] is None:
-            assert found["map_uid"], file.name
-            assert found["kind"] == "map" or found["num_samples"] > 0, file.name
-        else:
-            assert found["error"].split(":")[0] in ("UnsupportedGenerationError", "UnlimiterMapError"), file.name

@@ -127,6 +127,15 @@ def test_samples_of_an_unknown_version_are_noted(forge) -> None:
     assert "version 5" in found.notes[0]
 
 
+def test_a_driver_of_a_newer_game_is_read_as_of_the_newest_known(forge) -> None:
+    seen = forge.u32(10, 0) + forge.Ids()("CarSport", "", "") + bytes(12) + forge.u32(0, 0)
+    seen += forge.text("Nick") + 2 * forge.text("") + bytes(4) + forge.u32(0)
+    body = forge.chunk(0x03092000, seen) + forge.u32(forge.END)
+    (ghost,) = parse_recording(forge.gbx(0x03092000, {}, body)).ghosts
+    assert (ghost.vehicle, ghost.nickname) == ("CarSport", "Nick")
+    assert "has version 10; it is read as version 9" in ghost.notes[0]
+
+
 def test_a_shared_node_is_read_once(forge) -> None:
     ghost = forge.u32(1, 0x03092000) + forge.ghost_body(forge.Ids())
     body = forge.chunk(0x03093014, forge.u32(10, 2) + ghost + forge.u32(1) + forge.u32(0, 0)) + forge.u32(forge.END)

@@ -2,11 +2,26 @@ import json
 from pathlib import Path
 
 from rulka.recordings.summary import inspect_file
+from tests.recordings.forge import MAP_UID
 
-KEYS = (
-    "file", "kind", "error", "hint", "map_uid", "environment", "player_login", "race_time_ms", "checkpoint_times_ms",
-    "respawns", "stunts", "num_inputs", "num_samples", "sample_period_ms", "device", "input_lag_ticks",
-)  # fmt: skip
+EXPECTED = {
+    "file": "a.Replay.Gbx",
+    "kind": "recording",
+    "error": None,
+    "hint": None,
+    "map_uid": MAP_UID,
+    "environment": "Stadium",
+    "player_login": "driver",
+    "race_time_ms": 300,
+    "checkpoint_times_ms": [150, 300],
+    "respawns": 2,
+    "stunts": 7,
+    "num_inputs": 4,
+    "num_samples": 5,
+    "sample_period_ms": 100,
+    "device": "keyboard",
+    "input_lag_ticks": 1,
+}
 
 
 def put(folder: Path, name: str, data: bytes) -> Path:
@@ -17,28 +32,7 @@ def put(folder: Path, name: str, data: bytes) -> Path:
 
 def test_a_recording(forge, tmp_path: Path) -> None:
     found = inspect_file(put(tmp_path, "a.Replay.Gbx", forge.recording_file(num_ghosts=2)))
-    assert set(found) == {*KEYS, "ghosts"}
-    expected = {
-        "file": "a.Replay.Gbx",
-        "kind": "recording",
-        "error": None,
-        "hint": None,
-        "map_uid": forge.MAP_UID,
-        "environment": "Stadium",
-        "player_login": "driver",
-        "race_time_ms": 300,
-        "checkpoint_times_ms": [150, 300],
-        "respawns": 2,
-        "stunts": 7,
-        "num_inputs": 4,
-        "num_samples": 5,
-        "sample_period_ms": 100,
-        "device": "keyboard",
-        "input_lag_ticks": 1,
-    }
-    assert {key: found[key] for key in KEYS} == expected
-    assert found["ghosts"] == [expected, expected]
-    assert tuple(expected) == KEYS
+    assert found == EXPECTED | {"ghosts": [EXPECTED, EXPECTED]}
     assert json.loads(json.dumps(found)) == found
 
 
@@ -79,7 +73,7 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
         (tmp_path / "none.Gbx", "UnreadableFileError"),
     ):
         found = inspect_file(path)
-        assert set(found) == {*KEYS, "ghosts"}
+        assert set(found) == {*EXPECTED, "ghosts"}
         assert (found["kind"], found["file"]) == ("unknown", path.name)
         assert found["error"].startswith(f"{problem}: ")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rulka.params import reference_params
 from rulka.tracks.find import TracksAlikeError, chosen_tracks
@@ -58,15 +58,3 @@ def test_a_track_that_comes_twice_is_named(main) -> None:
     twice = {"kind": "campaign", "slugs": ["sidewinder"]}
     with pytest.raises(TracksAlikeError, match="campaign-sidewinder"):
         chosen_tracks(read(twice, twice), main)
-
-
-def test_what_is_no_set_is_refused() -> None:
-    for wrong in (
-        {"kind": "campaign", "slugs": []},
-        {"kind": "campaign", "slugs": ["copper-ovl"]},
-        {"kind": "generated", "count": 0, "seed": 1, **SHAPE},
-        {"kind": "main", "count": 1},
-        {"kind": "other"},
-    ):
-        with pytest.raises(ValidationError):
-            read(wrong)

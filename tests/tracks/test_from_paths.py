@@ -374,11 +374,3 @@ def test_blocks_place_real_pads_where_the_turbo_does(corpus: Path) -> None:
     placed = pads_m(track_from_paths("", "", [replace(path, pads_ms=None)], blocks_of(embedded_map(recording))))
     assert len(timed) == 10
     assert placed == pytest.approx(timed, abs=2.0)
-
-
-def test_real_roads_that_touch_themselves_are_accepted_only_as_driven(b13_paths: list[DrivenPath]) -> None:
-    """The entry and the exit of a real loop lie nearer than the width guessed for the road."""
-    track = track_from_paths(B13_UID, "B13-Obstacle", b13_paths)
-    assert track.is_driven
-    with pytest.raises(TrackError, match="runs into itself"):
-        replace(track, source="drawn by hand")

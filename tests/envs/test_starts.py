@@ -1,4 +1,4 @@
-"""Races that begin alike: who shares a start, in which order starts are dealt, and what stays as it was."""
+"""Races that begin alike, and races that begin where an earlier one of their car was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 
 from rulka.envs.cars_on_tracks import CarsOnTracks
 from rulka.envs.settings import SettingsError, read_settings
-from rulka.envs.starts import EqualStarts
+from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK, NUM_PLACES, EqualStarts
+from rulka.simulator.car import ALONG, TIME_MS, VX
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 
@@ -63,22 +64,6 @@ def test_races_from_one_start_begin_in_the_same_state(make_vector, randomisation
     assert seen[0][0] != seen[1][0]
 
 
-def test_saved_races_go_on_in_the_middle_of_a_start(make_vector) -> None:
-    actions = np.random.default_rng(1).integers(0, 12, (120, 8))
-    one, other = (make_vector(8, **ANYWHERE, races_per_start=4, randomisation=NOISY) for _ in range(2))
-    for env in (one, other):
-        env.reset(seed=4)
-    rest = iter(actions)
-    while not (one.batch.state_dict()["starts"][:, 0] % 4).any():
-        one.step(next(rest))
-    saved = one.batch.state_dict()
-    other.batch.load_state_dict(saved)
-    for chosen in rest:
-        np.testing.assert_array_equal(one.step(chosen)[0]["floats"], other.step(chosen)[0]["floats"])
-    with pytest.raises(SimulatorError, match="another `races_per_start`"):
-        make_vector(8, **ANYWHERE, races_per_start=2, randomisation=NOISY).batch.load_state_dict(saved)
-
-
 def test_groups_stay_together_on_several_tracks(straight: Track) -> None:
     """Six groups of two cars on four tracks: no group is parted, and every track is raced on."""
     settings = read_settings(None, ANYWHERE | {"races_per_start": 2})
@@ -92,3 +77,54 @@ def test_what_does_not_go_with_equal_starts_is_refused(make_vector) -> None:
     with pytest.raises(SettingsError, match="with races_per_start 4, start_from_earlier must be 0"):
         read_settings(None, {"start_from_earlier": 0.5, "races_per_start": 4})
     assert read_settings(None, {"races_per_start": 4}).at_line().races_per_start == 1, "of greedy checks"
+
+
+NUM_CARS = 3
+EARLIER = {"start_from_earlier": 1.0, "start_lateral_m": 2.0, "no_progress_s": 1.5}
+HELD_BACK_S = NUM_HELD_BACK * EVERY_MS / 1000
+
+
+def drive(env, num_steps: int, seed: int) -> np.ndarray:
+    """Drives ahead, now and then to a side; returns the states of all cars after each step."""
+    rng, states = np.random.default_rng(seed), []
+    for _ in range(num_steps):
+        env.step(np.where(rng.random(env.num_envs) < 0.8, 0, rng.integers(0, 12, env.num_envs)))
+        states.append(env.batch.simulator.save())
+    return np.array(states)
+
+
+def test_a_race_begins_where_one_was_two_seconds_and_more_before_its_end(make_vector) -> None:
+    env = make_vector(NUM_CARS, **EARLIER)
+    env.reset(seed=4)
+    num_from_earlier = 0
+    for states in drive(env, 800, seed=1).swapaxes(0, 1):
+        begins = np.flatnonzero(states[:, TIME_MS] == 0.0)
+        for begin in begins:
+            if not states[begin, VX : VX + 3].any():
+                continue  # stands at the line: nothing was kept yet
+            (was_here,) = (states[:begin, :TIME_MS] == states[begin, :TIME_MS]).all(axis=1).nonzero()
+            first = was_here[0]
+            end = begins[begins > first][0] - 1
+            assert (end - first) * 0.05 >= HELD_BACK_S
+            assert states[first, TIME_MS] % EVERY_MS == 0.0
+            num_from_earlier += 1
+    assert num_from_earlier > 10 * NUM_CARS
+    kept = env.batch.state_dict()["earlier"][:, :NUM_PLACES]
+    car, place = np.nonzero(kept[..., -1])
+    assert np.array_equal((kept[car, place, ALONG] / 80.0 * NUM_PLACES).astype(int), place)
+
+
+def test_a_new_seed_begins_with_nothing_kept(make_vector) -> None:
+    env = make_vector(NUM_CARS, **EARLIER)
+    env.reset(seed=4)
+    first = drive(env, 300, seed=3)
+    env.reset(seed=4)
+    assert np.array_equal(drive(env, 300, seed=3), first)
+
+
+def test_a_told_place_is_kept_to(make_vector) -> None:
+    env = make_vector(NUM_CARS, **EARLIER)
+    env.reset(seed=4)
+    drive(env, 300, seed=3)
+    env.reset(options={"along_m": 30.0})
+    assert env.batch.simulator.along_m.tolist() == [30.0] * NUM_CARS
