@@ -322,17 +322,6 @@ def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tens
     return image, torch.randn(num_cars, NUM_FLOATS, generator=generator)
 
 
-def random_ends(num_steps: int, num_cars: int, seed: int = 3) -> Endings:
-    """Returns races that end or are cut by chance, with a reset behind every end."""
-    kind = torch.rand(num_steps, num_cars, generator=torch.Generator().manual_seed(seed))
-    terminated, truncated, is_reset = kind < 0.1, (kind >= 0.1) & (kind < 0.2), torch.zeros_like(kind, dtype=torch.bool)
-    for step in range(1, num_steps):
-        is_reset[step] = (terminated | truncated)[step - 1]
-        terminated[step] &= ~is_reset[step]
-        truncated[step] &= ~is_reset[step]
-    return Endings(terminated, is_reset)
-
-
 def endings(num_steps: int, **at: list[int]) -> Endings:
     """Returns flags [T, 1] that are set at the steps named."""
     flags = {name: torch.zeros(num_steps, 1, dtype=torch.bool) for name in Endings._fields}

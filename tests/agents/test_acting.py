@@ -11,7 +11,6 @@ import torch
 from models.iqn import fixed_fractions
 from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.device import CPU
 from tests.agents.conftest import views
 
 
@@ -56,20 +55,6 @@ def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, 
     assert np.array_equal(many, rough) == is_fast
     np.testing.assert_allclose(many, exact, atol=0.05 if is_fast else 1e-5)
     np.testing.assert_allclose(actors[0].action_values(image[:2], floats[:2]).value, exact[:2], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("asked", "is_fast", "expected"),
-    [
-        ("auto", True, "bfloat16"),
-        ("auto", False, "float32"),
-        ("float32", True, "float32"),
-        ("bfloat16", False, "bfloat16"),
-    ],
-)
-def test_precision_is_what_was_asked_for_or_what_the_processor_is(monkeypatch, asked, is_fast, expected):
-    monkeypatch.setattr(precision, "has_instructions", lambda _name: is_fast)
-    assert precision.chosen_precision(asked, CPU) == expected
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

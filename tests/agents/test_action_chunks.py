@@ -10,7 +10,6 @@ import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn import chunk_values
 from tests.agents.conftest import views
 
 K, A, ALL = 2, 3, list(product(range(3), repeat=2))
@@ -25,14 +24,6 @@ def naive(value: torch.Tensor) -> torch.Tensor:
     state, places = value.mean(dim=2), value.unflatten(2, (K, A))
     centred = [places[:, :, i] - places[:, :, i].mean(dim=2, keepdim=True) for i in range(K)]
     return torch.stack([state + sum(centred[i][:, :, chunk[i]] for i in range(K)) for chunk in ALL], dim=2)
-
-
-def test_values_are_those_of_all_chunks() -> None:
-    value = torch.randn(4, 8, K * A)
-    everything, values = naive(value), chunk_values(value, K)
-    for number, chunk in enumerate(ALL):
-        torch.testing.assert_close(values.of(torch.tensor([chunk] * 4)), everything[:, :, number])
-    torch.testing.assert_close(values.best(), everything.amax(dim=2))
 
 
 def test_the_greedy_block_is_the_best_of_all(lab) -> None:

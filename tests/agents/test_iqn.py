@@ -81,7 +81,7 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     actor = make_actor(lab.spec("iqn"), 1)
     while learner.update() is None:
         learner.insert(races.drive(actor), 0, 0)
-    assert float(learner.network.guide.floor) == 1.0
+    assert float(learner.network.guide.floor) == float(learner.target.guide.floor) == 1.0
     batch = learner._latest.batch
     torch.testing.assert_close(
         batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.n_step_return), -1)
@@ -100,16 +100,6 @@ def test_samples_per_insert_is_kept(lab, races):
     learned = 100 * 2 * 16
     assert trained.learner.num_env_steps - 256 == pytest.approx(learned / 4.0, abs=256 + 256)
     assert trained.metrics["samples_per_insert"] == pytest.approx(4.0, rel=0.4)
-
-
-def test_demonstrations_fill_their_share(lab, step, races):
-    learner = filled(lab.spec("iqn", demonstration_share=0.25, batch_size=32), races)
-    shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
-    learner.insert_demonstrations([shown])
-    batch = learner.draw().batch
-    assert (batch.floats[:24, 1] < 7).all()
-    assert (batch.floats[24:, 1] == 7).all()
-    assert learner._num_learned == 24, "demonstrations are not counted"
 
 
 def test_demonstrations_of_another_shape_are_refused(lab):
@@ -133,22 +123,6 @@ def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(lab, races):
         distances.append(float(max(apart).detach()))
     assert distances[0] > 1e-5
     assert distances[1] < 1e-7
-
-
-def transitions(
-    rewards: list[float], *, is_terminal: bool = False, potential: float = 0.0, next_potential: float = 0.0
-) -> Transitions:
-    one = np.zeros(1, np.int64)
-    return Transitions(
-        reward=np.array([[*rewards, *[0.0] * (3 - len(rewards))]], np.float32),
-        num_steps=np.array([len(rewards)]),
-        is_terminal=np.array([is_terminal]),
-        observation=one,
-        next_observation=one,
-        potential=np.array([potential], np.float32),
-        next_potential=np.array([next_potential], np.float32),
-        action=one,
-    )
 
 
 def test_every_clock_has_its_exact_probability():
@@ -177,6 +151,16 @@ def test_a_mini_race_shorter_than_what_is_drawn_twice_as_often():
     ],
 )
 def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
-    race = mini_race_returns(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
-    assert race.reward.tolist() == [reward]
-    assert race.discount.tolist() == [discount]
+    nothing, at = np.zeros(1, np.float32), np.zeros(1, np.int64)
+    transition = Transitions(
+        reward=np.ones((1, 3), np.float32),
+        num_steps=np.array([3]),
+        is_terminal=np.array([is_terminal]),
+        observation=at,
+        next_observation=at,
+        potential=nothing,
+        next_potential=nothing,
+        action=at,
+    )
+    race = mini_race_returns(transition, np.array([clock]), 0.5, 140)
+    assert (race.reward.tolist(), race.discount.tolist()) == ([reward], [discount])

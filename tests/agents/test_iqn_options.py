@@ -7,10 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.learner import MetricMeans
-from rulka.buffers.experience import BlockSpec, new_block
 from tests.agents.conftest import MUNCHAUSEN, PRIORITISED, filled, views, weights
 
 
@@ -44,56 +41,6 @@ def test_a_noisy_learner_draws_new_noise_for_each_step(lab, races):
     assert not any("noise" in name for name in learner.network.state_dict())
 
 
-def test_the_average_races_where_it_is_asked_to(lab, races):
-    """After each update the average has moved by its share, and its limits are those of now; so after a resume."""
-    floor = {"interpolation": "linear", "points": [[0, 0.5]]}
-    spec = lab.spec("iqn", {"guided": True}, racer_tau=0.25, guide_floor=floor, gradient_steps_per_update=2)
-    learner = filled(spec, races)
-    name = "value_head.0.weight"
-    expected = weights(learner.network)[name]
-    for _ in range(3):
-        learner.update()
-        expected = expected + 0.25 * (weights(learner.network)[name] - expected)
-    averaged = learner.racer.state_dict()
-    torch.testing.assert_close(averaged[name], expected)
-    assert not torch.equal(averaged[name], learner.network.state_dict()[name])
-    assert float(learner.racer.guide.floor) == 0.5
-    assert set(averaged) == set(learner.network.state_dict()), "an actor takes either"
-    plain = filled(lab.spec("iqn"), races)
-    assert plain.racer is plain.network
-
-
-def test_demonstrated_actions_become_worth_more_by_the_margin(lab, races):
-    """In a state that only demonstrations visit, where another action is thought better at first."""
-    margin = {"demonstration_margin": {"margin": 0.5, "weight": 0.3}}
-    races.noise = None  # what is shown differs by its state alone
-    spec = lab.spec("iqn", {"embedding_at": "hidden"}, learning_rate=0.003, batch_size=32, **margin)
-    learner = filled(spec, races)
-
-    def advantages() -> torch.Tensor:
-        image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.tensor([[0.0, 7.0, 0.0, 0.0]])
-        with torch.no_grad():
-            return learner.network.advantages(image, floats, fixed_fractions(32))[0]
-
-    worst = int(advantages().argmin())
-    shown = new_block(BlockSpec(64, 1, 34, 34, 4))
-    shown.floats[..., 1], shown.action[:], shown.is_greedy[:] = 7.0, worst, True
-    learner.insert_demonstrations([shown])
-    means = MetricMeans()
-    sample = learner.draw()
-    weighted = float(learner._margin_loss(sample, means).detach())
-    num_shown = len(sample.batch.action) - len(sample.row)
-    assert weighted == pytest.approx(0.3 * num_shown * means.result()["margin_loss"], rel=1e-5)
-    losses = []
-    for _ in range(15):
-        learner.num_env_steps += 256  # so that it may go on learning
-        losses.append(learner.update()["margin_loss"])
-    others = advantages()[torch.arange(3) != worst]
-    assert float(advantages()[worst] - others.max()) > 0.4
-    assert losses[0] > 0.5
-    assert losses[-1] < 0.1
-
-
 def test_target_waits_for_its_period(lab, races):
     """A hard update in every third gradient step: the target is the online network then, and stands still between."""
     learner = filled(lab.spec("iqn", target_tau=1.0, target_every=3, gradient_steps_per_update=1), races)
@@ -105,49 +52,17 @@ def test_target_waits_for_its_period(lab, races):
         before = weights(learner.target)
 
 
-def test_a_mini_race_lasts_as_long_as_the_parameter_says(lab, races):
-    """No clock reaches 1,000 ms of 50 ms each, and nothing follows a transition that ends there."""
-    changes = {"mini_race_ms": 1000.0, "batch_size": 128}
-    batch = filled(lab.spec("iqn", **changes), races).draw().batch
-    clock = batch.floats[:, 0].numpy()
-    assert 10 < clock.max() < 20
-    at_end = batch.next_floats[:, 0].numpy() >= 20
-    assert at_end.any()
-    assert not batch.bootstrap_discount.numpy()[at_end].any()
+def test_an_error_that_is_no_number_changes_no_priority(lab, races):
+    learner = filled(lab.spec("iqn", prioritised=PRIORITISED), races)
+    sample = learner.draw()
+    learner._note_errors(sample, torch.full((len(sample.row),), torch.nan))
+    assert not learner.replay.sampler.priorities.measured.any()
 
 
-def test_priorities_are_the_errors_where_time_is_left(lab, races):
-    """Only transitions with at least 40 decisions left in their mini-race get |error| + epsilon.
-
-    All others wait with the largest of these, which are the first that were measured.
-    """
-    learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
-    sample, priorities = learner.draw(), learner.replay.sampler.priorities
-    before = priorities.weights.copy()
-    errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
-    errors[7] = np.nan
-    learner._note_errors(sample, torch.from_numpy(errors))
-    clock, rows = sample.batch.floats[:, 0].numpy(), sample.row.numpy()
-    has_time = clock < 100
-    assert 0 < has_time.sum() < 128
-    counted = {rows[b]: float(errors[b]) + 0.002 for b in np.flatnonzero(has_time & np.isfinite(errors))}
-    expected = np.where(before > 0.0, max(counted.values()) ** 0.6, 0.0)
-    for row, priority in counted.items():
-        expected[row] = priority**0.6
-    np.testing.assert_allclose(priorities.weights, expected, rtol=1e-6)
-
-
-def test_an_update_weighs_by_the_schedule_and_notes_the_errors_of_what_it_learned_from(lab, races):
-    prioritised = PRIORITISED | {"min_actions_left": 0}
-    learner = filled(lab.spec("iqn", prioritised=prioritised, gradient_steps_per_update=1), races)
-    metrics = learner.update()
-    assert metrics is not None
-    sampler, rows = learner.replay.sampler, learner._latest.row.numpy()
-    assert len(set(rows)) == len(rows), "first priorities are equal, and no stratum is drawn from twice"
-    measured = sampler.priorities.measured
-    assert set(measured.nonzero()[0]) == set(rows)
-    assert measured[rows].mean() - 0.002 == pytest.approx(metrics["td_error"], rel=1e-5)
-    assert 0.4 < sampler.beta == learner._params.prioritised.beta.at(learner.moment)
+def test_importance_follows_its_schedule(lab, races):
+    learner = filled(lab.spec("iqn", prioritised=PRIORITISED), races)
+    learner.update()
+    assert 0.4 < learner.replay.sampler.beta == learner._params.prioritised.beta.at(learner.moment)
 
 
 def test_importance_is_relative_to_the_largest_of_all_ranks(lab, races):

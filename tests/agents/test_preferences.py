@@ -37,26 +37,6 @@ def test_the_loss_falls_below_ln_2(lab, step):
     assert all(torch.equal(first[name], tensor) for name, tensor in learner._first.state_dict().items())
 
 
-@pytest.mark.parametrize(("gamma", "best", "worst"), [(1.0, 1.2, 1.0), (0.5, 1.0, 0.6)])
-def test_what_is_paid_late_counts_by_the_discount(lab, step, gamma, best, worst):
-    """1 at once for action 2, else 1.2 a decision later."""
-
-    def probe(state: int, action: int):
-        if state:
-            return step(1.2 * (state == 1), 0, "terminated")
-        return step(float(action == 2), 2 if action == 2 else 1)
-
-    pairs = {"kind": "online", "group_size": 4, "gamma": gamma, "cut_worth": 0.0, "min_gap": 0.1}
-    learner, actor = learner_and_actor(lab.spec("dpo", pairs=pairs))
-    races = lab.races(probe)
-    metrics = update(learner, actor, races)
-    share = metrics["num_pairs"] / metrics["num_groups"]
-    assert 0.5 < share < 1.0
-    gap = metrics["chosen_return"] - metrics["rejected_return"]
-    assert gap == pytest.approx(share * (best - worst), rel=1e-4)
-    assert worst < metrics["return_mean"] < best
-
-
 @pytest.mark.parametrize(("reward", "min_gap"), [(0.0, 0.0), (1.0, 1.0)])
 def test_races_that_are_as_good_are_no_pair(lab, step, reward, min_gap):
     pairs = {"kind": "online", "group_size": 4, "gamma": 1.0, "cut_worth": 0.0, "min_gap": min_gap}

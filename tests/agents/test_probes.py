@@ -15,7 +15,6 @@ from __future__ import annotations
 import pytest
 
 from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections, CriticParams, PolicyParams
-from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
 
 WITH_VALUES = tuple(
     name
@@ -94,23 +93,3 @@ def test_delayed_reward(lab, step, algorithm):
     changes = {"n_steps": 3, "epsilon": lab.constant(0.6)} if algorithm == "iqn" else {}
     trained = lab.train(lab.spec(algorithm, **changes), lab.races(probe), 20 if algorithm == "ppo" else 45)
     assert trained.actions(0) == [paid]
-
-
-OPTIONS = {
-    "fractions at the hidden units": ({"embedding_at": "hidden"}, {}),
-    "prioritised, n-step": ({}, {"prioritised": PRIORITISED, "n_steps": 3}),
-    "munchausen": ({}, {"use_double_dqn": False, "munchausen": MUNCHAUSEN}),
-    "no double DQN, hard target": ({}, {"use_double_dqn": False, "target_tau": 1.0, "target_every": 16}),
-    "noisy": ({"noisy_sigma": 0.5}, {}),
-    "layer norm": ({"layer_norm": True}, {}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("extras", "changes"), [pytest.param(*given, id=name) for name, given in OPTIONS.items()])
-def test_discount_and_choice_with_options(lab, step, extras, changes):
-    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
-    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
-    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.5), **changes), races, 80)
-    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
-    assert trained.actions(1) == [2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.buffers.experience import PreferencePairs
@@ -180,55 +178,6 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
             )
         twin.step(torch.stack(terms).mean(), twin.learning())
     assert_updated(learner, twin)
-
-
-# A value that is solved for, Boyan 1999, section 3 --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("algorithm", "gae_lambda"), [("ppo", 0.8), ("impala", 1.0)])
-def test_the_first_value(lab, algorithm: str, gae_lambda: float) -> None:
-    """LSTD(lambda): A = sum of z_t (phi_t - gamma phi_(t+1))', b = sum of z_t r_t, with traces z_t of the features.
-
-    Features are centred, and weights pulled toward 0 by a thousandth of their mean variance.
-    """
-    own = {"gae_lambda": gae_lambda} if algorithm == "ppo" else {}
-    here = scene(lab, algorithm, "choices", value_warmup_steps=4 * T * CARS, **own)
-    learner, gamma = here.learner, 0.9
-    learner.version = 0
-    network = copy.deepcopy(learner.network)
-    learner.update()
-    hidden = []
-    for stream in here.streams:
-        image, floats = torch.from_numpy(stream.image).flatten(0, 1), torch.from_numpy(stream.floats).flatten(0, 1)
-        with torch.no_grad():
-            rows = network.hidden(network.encode(image), floats).double().numpy()
-        hidden.append(rows.reshape(*stream.floats.shape[:2], -1))
-    places = here.places()
-    mean = np.mean([hidden[number][step, car] for number, step, car in places], axis=0)
-    width = len(mean)
-    matrix, paid, variance = np.zeros((width + 1, width + 1)), np.zeros(width + 1), np.zeros(width)
-
-    def feature(number: int, step: int, car: int) -> NDArray:
-        return np.append(hidden[number][step, car] - mean, 1.0)
-
-    for number, stream in enumerate(here.streams):
-        for car in range(CARS):
-            trace = np.zeros(width + 1)
-            for step in range(2 * T):
-                if step % T == 0 or stream.is_reset[step, car]:
-                    trace[:] = 0.0
-                if stream.is_reset[step, car]:
-                    continue
-                now = feature(number, step, car)
-                trace = gamma * gae_lambda * trace + now
-                following = 0.0 if stream.terminated[step, car] else feature(number, step + 1, car)
-                matrix += np.outer(trace, now - gamma * following)
-                paid += trace * stream.shaped(step, car, gamma)
-                variance += now[:-1] ** 2
-    matrix[range(width), range(width)] += 1e-3 * variance.mean()
-    solved = np.linalg.lstsq(matrix, paid, rcond=None)[0]
-    for (number, step, car), value in zip(places, learner.network(*here.seen(places)).value.tolist(), strict=True):
-        assert value == pytest.approx(float(feature(number, step, car) @ solved), abs=1e-4)
 
 
 # GRPO, Shao et al. 2024, arXiv:2402.03300 -----------------------------------------------------------------------------

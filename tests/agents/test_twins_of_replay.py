@@ -246,7 +246,7 @@ def test_iqn(lab, decisions: str, embedding_at: str, changes: dict[str, Any]) ->
         }
         waiting = waiting if measured else max(noted.values())
         measured |= noted
-    assert len(samples) == 3
+    assert (len(samples), learner._num_learned) == (3, 3 * 24), "demonstrations are not counted"
     assert_updated(learner, twin)
     assert_same(learner.target, twin.target, twin.begun_target)
     found = learner.replay.sampler.priorities.measured

@@ -131,6 +131,8 @@ def scene(
     if decisions == "numbers":  # deviations of e^-1: float32 tells little of decisions near the ends of their interval
         begun.policy_head.bias.data[2:] -= 1.0
     learner.load_network(begun.state_dict())
+    if hasattr(learner, "_first"):  # the policy that is held on to comes with the weights
+        assert all(torch.equal(*pair) for pair in zip(learner._first.parameters(), begun.parameters(), strict=True))
     older = copy.deepcopy(learner.network)
     learner.network.load_state_dict(disturbed(learner.network, 1.0).state_dict())
     learner._average.begin()

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.iqn import mini_race_returns
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
-from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows, make_batch
+from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows
 from rulka.buffers.ring import BlockRing, find_transitions, shaped_returns
 from rulka.device import CPU
 from tests.buffers.conftest import check_links
@@ -46,29 +45,6 @@ def test_nothing_is_drawn_before_the_first_block():
     for draw in (replay.draw, replay.draw_held_out, replay.draw_states):
         with pytest.raises(ValueError, match="nothing was inserted"):
             draw(3)
-
-
-@pytest.mark.parametrize("priority", [None, PRIORITY])
-def test_transitions_belong_together(make_stream: MakeStream, priority):
-    """Image, floats, action and returns of each row speak of the same transition, of the blocks not written over."""
-    replay = filled(make_stream(SPEC, 6), priority=priority)
-    ring = replay.ring
-    assert replay.num_rows == 60, "the ring is full, the oldest blocks are written over"
-    drawn = replay.draw(256)
-    clock = np.arange(256) % 140
-    batch = make_batch(drawn, mini_race_returns(drawn.found, clock, 0.5, 140), CPU)
-    found = find_transitions(ring.arrays, drawn.row.numpy(), 3)
-    flat = ring.seen["floats"].numpy().reshape(-1, 4)
-    for seen, index in ((batch.floats, found.observation), (batch.next_floats, found.next_observation)):
-        np.testing.assert_array_equal(seen.numpy(), flat[index])
-    for image, floats in ((batch.image, batch.floats), (batch.next_image, batch.next_floats)):
-        np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
-    np.testing.assert_array_equal(batch.action.numpy(), found.action)
-    is_over = found.is_terminal | (clock + found.num_steps >= 140)
-    np.testing.assert_array_equal(batch.bootstrap_discount.numpy(), np.where(is_over, 0.0, 0.5**found.num_steps))
-    assert batch.floats[:, 1].min() >= 10, "what was written over is gone"
-    assert not ring.arrays.is_reset.reshape(-1)[drawn.row.numpy()].any()
-    assert batch.next_guide.shape == (256, 0)
 
 
 def test_demonstrations_are_drawn_from_by_themselves(make_stream: MakeStream):

@@ -81,26 +81,6 @@ def test_wrong_shapes_are_refused(make_stream: MakeStream):
         BlockRing(SPEC, num_slots=1)
 
 
-def test_blocks_of_actions_are_read_as_they_were_written() -> None:
-    """Three actions a decision: the ring keeps [T, N, 3], a transition has the first block, whatever its length."""
-    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, decision_shape=(3,))
-    ring = BlockRing(spec, 3)
-    rng = np.random.default_rng(0)
-    blocks = []
-    for number in range(4):  # the first is overwritten by the last
-        block = new_block(spec)
-        block.action[:] = rng.integers(0, 12, block.action.shape)
-        block.is_greedy[:] = True
-        ring.insert(block, number)
-        blocks.append(block.action.copy())
-    assert ring.arrays.action.shape == (3, 4, 2, 3)
-    rows = rng.integers(0, ring.num_rows, 50)
-    found = find_transitions(ring.arrays, rows, 2)
-    expected = np.stack([blocks[3], blocks[1], blocks[2]]).reshape(-1, 3)[rows]
-    np.testing.assert_array_equal(found.action, expected)
-    assert found.action.dtype == np.int64
-
-
 def with_frames(blocks: list[ExperienceBlock], frames: int) -> list[ExperienceBlock]:
     """Returns the same blocks with frames that were seen at once, put together decision by decision."""
     stacked, seen = [], np.repeat(blocks[0].image[0], frames, axis=1)

@@ -55,40 +55,6 @@ def test_parameter_counts_of_iqn(height: int, width: int, embedding: int, expect
     assert count(IqnNetwork(reference_inputs(height, width), CONV, IqnSizes(256, 1024, embedding), 12)) == expected
 
 
-def test_iqn_is_its_formula():
-    """Q = V + A - mean A of h(state) * embed(cos(pi i tau)), written out."""
-    network = small_iqn()
-    image, floats = observations(2)
-    tau = torch.tensor([[0.1, 0.9, 0.3], [0.2, 0.5, 0.7]])
-    result = network(image, floats, tau)
-
-    features = network.encoder((image.float() - 128) / 128)
-    hidden = network.float_head((floats - SMALL.float_mean) / SMALL.float_std)
-    state = torch.cat([features, hidden], dim=1)
-    for row in range(2):
-        for column in range(3):
-            cosines = torch.tensor([math.cos(math.pi * i * float(tau[row, column])) for i in (1, 2, 3, 4)])
-            mixed = state[row] * network.tau_embed(cosines)
-            advantage, value = network.advantage_head(mixed), network.value_head(mixed)
-            torch.testing.assert_close(result.value[row, column], value + advantage - advantage.mean())
-    assert result.tau is tau
-
-
-def test_fractions_at_the_hidden_units_follow_the_formula_to_the_letter():
-    network = small_iqn("hidden")
-    image, floats = observations(2)
-    tau = torch.tensor([[0.2, 0.7], [0.4, 0.9]])
-    result = network(image, floats, tau)
-    state = network.state(image, floats)
-    for row in range(2):
-        for column in range(2):
-            factor = network.embed(tau[row, column])
-            of_value, of_advantage = (head[0](state[row]) for head in (network.value_head, network.advantage_head))
-            value = network.value_head[2](functional.leaky_relu(of_value) * factor[:8])
-            advantage = network.advantage_head[2](functional.leaky_relu(of_advantage) * factor[8:])
-            torch.testing.assert_close(result.value[row, column], value + advantage - advantage.mean())
-
-
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])
 def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     network = small_iqn(embedding_at)
@@ -191,10 +157,9 @@ def seen(frames: int, num_rows: int = 5) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("frames_as", ["channels", "features"])
 def test_every_frame_and_its_place_count(frames_as: Literal["channels", "features"], encoder: EncoderConfig) -> None:
-    kind = "ppo"
-    network, (image, floats) = outputs(kind, PLAIN._replace(frames=3, frames_as=frames_as), encoder), seen(3)
+    network, (image, floats) = outputs("ppo", PLAIN._replace(frames=3, frames_as=frames_as), encoder), seen(3)
     as_it_is = network(image, floats)
-    assert as_it_is.shape == (5, 4 if kind == "ppo" else 3)
+    assert as_it_is.shape == (5, 4)
     for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
         assert (network(image[:, order], floats) != as_it_is).any(dim=1).all()
     for frame in range(3):

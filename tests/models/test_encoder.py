@@ -118,11 +118,6 @@ def build(sizes: IqnSizes, encoder: EncoderConfig = CONV) -> IqnNetwork:
     return IqnNetwork(INPUTS, encoder, sizes, 3)
 
 
-def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(1)
-    return torch.randint(0, 256, (batch, 1, 34, 36), dtype=torch.uint8), torch.randn(batch, 5)
-
-
 def test_noisy_layer_by_hand():
     """x = (1, 2), mu = (3, 4 | 5), sigma = 0.5 / sqrt 2; f(e) = sign(e) sqrt|e|."""
     layer = NoisyLinear(2, 1, sigma=0.5)
@@ -179,27 +174,6 @@ def test_impala_stage_by_stage():
     torch.testing.assert_close(encoder(image), torch.relu(features).flatten(1))
     assert [features.shape[1], *features.shape[2:]] == [64, 5, 5]
     assert encoder.num_features == 64 * 25
-
-
-def test_adaptive_pooling_fixes_the_number_of_features():
-    height, width = 34, 50
-    image = torch.randn(1, 1, height, width)
-    for encoder, channels in (
-        (ConvEncoder(ConvConfig(kind="conv", adaptive_pool=6), height, width), 32),
-        (ImpalaEncoder(ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=False), height, width), 64),
-    ):
-        assert encoder.num_features == channels * 36
-        features = encoder.layers[:-2](image)
-        pooled = torch.stack(
-            [
-                features[..., r * h // 6 : -(-(r + 1) * h // 6), c * w // 6 : -(-(c + 1) * w // 6)].amax(dim=(2, 3))
-                for h, w in [features.shape[2:]]
-                for r in range(6)
-                for c in range(6)
-            ],
-            dim=2,
-        )
-        torch.testing.assert_close(encoder(image), pooled.flatten(1))
 
 
 def test_layer_norm_lies_between_layer_and_activation():
