@@ -25,13 +25,13 @@ from tests.waiting import PATIENCE_S
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
 """A rate over environment steps: ranks must count those of all."""
 CHANGES: dict[str, dict[str, Any]] = {
-    # Three epochs of whole batches, as their order is the ranks' own. In the fifth update both have moved farther than
-    # max_kl together, and the first rank by itself has not: the third epoch is left out.
+    # Three epochs of whole batches, as their order is the ranks' own. In the third update both have moved farther than
+    # max_kl together (9.33e-7), and the first rank by itself has not (8.61e-7): the third epoch is left out.
     "ppo": {
         "steps_per_update": 512,
         "batch_size": 512,
         "epochs": 3,
-        "max_kl": {"interpolation": "staircase", "points": [[0, 2.496e-6], [3000, 1.0]]},
+        "max_kl": {"interpolation": "staircase", "points": [[0, 9e-7], [3000, 1.0]]},
         "value_warmup_steps": 512,
         "learning_rate": FALLING,
     },
@@ -75,7 +75,7 @@ def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock
     rng = np.random.default_rng(seed)
     races = lab.races(
         lambda state, action: step(
-            float(action == state) - 0.5 * seed, int(rng.integers(3)), "terminated" if rng.random() < 0.1 * seed else ""
+            float(action == state) - 0.5 * seed, int(rng.integers(seed - 1, 3)), "terminated" if rng.random() < 0.1 * seed else ""
         )
     )
     races.rng = rng
@@ -103,7 +103,7 @@ def in_processes(
 
 @pytest.mark.parametrize(
     ("algorithm", "num_updates"),
-    [("ppo", 5), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
+    [("ppo", 3), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
 )
 def test_two_learners_equal_one_with_the_union_of_their_batches(
     lab, step, tmp_path: Path, algorithm: str, num_updates: int
