@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from models.iqn import fixed_fractions
 from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from tests.agents.conftest import views
@@ -69,20 +68,3 @@ def test_action_values_agree_with_decisions(lab, precision, algorithm, name):
     action_values = actor.action_values(image, floats)
     assert (action_values.name, action_values.value.shape, action_values.value.dtype) == (name, (400, 3), np.float32)
     np.testing.assert_array_equal(action_values.value.argmax(axis=1), actor.act(image, floats, explore=False).action)
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
-def test_ratings_are_the_networks(lab, algorithm):
-    """IQN's are its mean values; a policy's are its probabilities, to the bit, and what `act` says of its samples."""
-    spec = lab.spec(algorithm)
-    actor, (image, floats) = make_actor(spec, seed=0), views(20)
-    found, decision = actor.action_values(image, floats).value, actor.act(image, floats, explore=True)
-    with torch.inference_mode():
-        if algorithm == "ppo":
-            np.testing.assert_array_equal(found, actor.network(image, floats).outputs.softmax(dim=1).numpy())
-            taken = found[np.arange(20), decision.action]
-            np.testing.assert_allclose(np.log(taken), decision.log_prob, atol=1e-5)
-            return
-        tau = fixed_fractions(spec.settings.num_quantiles_acting).expand(20, -1)
-        expected = actor.network(image, floats, tau).value.mean(dim=1).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)

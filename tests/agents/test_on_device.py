@@ -15,7 +15,7 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator
-from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
+from tests.agents.conftest import PRIORITISED
 from tests.buffers.conftest import check_links
 
 FEW_STEPS = {"gradient_steps_per_update": 2}
@@ -33,16 +33,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     **{name: (name, {}, LESS_WORK.get(name, {})) for name in ALGORITHM_NAMES},
     "ppo, value solved first": ("ppo", {}, {"value_warmup_steps": 256}),
     "iqn, prioritised and held out": ("iqn", {}, {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
-}
-MORE_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "impala, value solved first": ("impala", {}, {"value_warmup_steps": 256}),
-    "iqn, noisy, munchausen": (
-        "iqn",
-        {"noisy_sigma": 0.5},
-        {"munchausen": MUNCHAUSEN, "use_double_dqn": False} | FEW_STEPS,
-    ),
-    "ppo, impala": ("ppo", {"encoder": IMPALA}, {"epochs": 1}),
-    "iqn, patches": ("iqn", {"encoder": PATCHES}, FEW_STEPS),
 }
 
 
@@ -76,9 +66,9 @@ def learned(learner: Any, blocks: list[Any]) -> list[dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)])
+@pytest.mark.parametrize("case", CASES)
 def test_learning_there_is_learning_here(lab, blocks, device: torch.device, case: str) -> None:
-    algorithm, extras, changes = (CASES | MORE_CASES)[case]
+    algorithm, extras, changes = CASES[case]
     spec = lab.spec(algorithm, extras, **changes)
     here, there = twin(algorithm, spec, 3), make_learner(spec, 3, device)
     expected, found = learned(here, blocks), learned(there, blocks)

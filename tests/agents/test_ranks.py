@@ -75,7 +75,9 @@ def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock
     rng = np.random.default_rng(seed)
     races = lab.races(
         lambda state, action: step(
-            float(action == state) - 0.5 * seed, int(rng.integers(seed - 1, 3)), "terminated" if rng.random() < 0.1 * seed else ""
+            float(action == state) - 0.5 * seed,
+            int(rng.integers(seed - 1, 3)),
+            "terminated" if rng.random() < 0.1 * seed else "",
         )
     )
     races.rng = rng

@@ -11,7 +11,7 @@ import torch
 
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows
-from rulka.buffers.ring import BlockRing, find_transitions, shaped_returns
+from rulka.buffers.ring import find_transitions
 from rulka.device import CPU
 from tests.buffers.conftest import check_links
 
@@ -122,49 +122,3 @@ def test_demonstrations_of_any_length_keep_all_their_transitions(make_stream: Ma
         found.num_steps,
         atol=1e-2,
     )
-
-
-@pytest.mark.parametrize("past_exploring", [False, True])
-@pytest.mark.parametrize("max_steps", [1, 3, 8])
-def test_transitions_and_returns_agree_with_a_naive_loop(
-    make_stream: MakeStream, max_steps: int, past_exploring: bool
-) -> None:
-    """Of two collectors that take turns; they end with their race, or before the next decision that was not greedy."""
-    spec, gamma = BlockSpec(6, 2, 2, 2, 4), 0.9
-    ring, streams = BlockRing(spec, 10), [make_stream(spec, 5, stream) for stream in range(2)]
-    for pair in zip(*streams, strict=True):
-        for stream, block in enumerate(pair):
-            ring.insert(block, stream)
-    check_links(ring)
-    names = ("reward", "terminated", "truncated", "is_reset", "is_greedy", "action")
-    joined = [{name: np.concatenate([getattr(each, name) for each in blocks]) for name in names} for blocks in streams]
-    potential = [
-        np.concatenate([block.potential[:-1] for block in blocks] + [blocks[-1].potential[-1:]]) for blocks in streams
-    ]
-    rows = np.flatnonzero(~ring.arrays.is_reset.reshape(-1))
-    found = find_transitions(ring.arrays, rows, max_steps, past_exploring=past_exploring)
-    returns = shaped_returns(found, found.num_steps, found.is_terminal, gamma)
-    floats, next_floats = (ring.gather("floats", index) for index in (found.observation, found.next_observation))
-    for place, row in enumerate(rows):
-        number, within = divmod(int(row), spec.num_env_steps)
-        stream, step, car = number % 2, number // 2 * 6 + within // 2, within % 2
-        seen, paid, count, has_ended = joined[stream], 0.0, 0, False
-        while count < max_steps and step + count < 30:
-            at = step + count, car
-            if count and (seen["is_reset"][at] or not (past_exploring or seen["is_greedy"][at])):
-                break
-            paid += gamma**count * seen["reward"][at]
-            count += 1
-            has_ended = bool(seen["terminated"][at])
-            if has_ended or seen["truncated"][at]:
-                break
-        discount = 0.0 if has_ended else gamma**count
-        paid += discount * potential[stream][step + count, car] - potential[stream][step, car]
-        assert (found.num_steps[place], found.is_terminal[place]) == (count, has_ended)
-        assert not found.reward[place, count:].any()
-        assert returns.reward[place] == pytest.approx(paid, abs=1e-5)
-        assert returns.discount[place] == pytest.approx(discount, abs=1e-6)
-        assert found.action[place] == seen["action"][step, car]
-        assert float(floats[place, 1]) == pytest.approx(1000 * stream + step + car / 100)
-        assert float(next_floats[place, 1]) == pytest.approx(1000 * stream + step + count + car / 100)
-    assert set(found.num_steps) >= {1, min(2, max_steps)}, "the data must hold transitions of several lengths"

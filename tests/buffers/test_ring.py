@@ -259,30 +259,6 @@ def test_held_out_races_are_never_learned_from(make_stream: MakeStream):
     assert set(tested) == set(np.flatnonzero(held_out & ~is_reset(ring)))
 
 
-def slow_draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """The twin: walk along all rows until the mass is used up."""
-    total, drawn = weights.sum(), []
-    for stratum, u in enumerate(uniform):
-        mass, row = (stratum + u) / len(uniform) * total, 0
-        while mass >= weights[row]:
-            mass -= weights[row]
-            row += 1
-        drawn.append(row)
-    return np.array(drawn)
-
-
-def test_random_draws_against_the_twin(make_stream: MakeStream):
-    """Whole numbers as weights: sums are exact in any order, so both must agree on every draw."""
-    _, priorities = filled_ring(make_stream)
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        priorities.weights[:] = rng.integers(0, 5, len(priorities.weights)) * (rng.random() < 0.9)
-        priorities.weights[rng.integers(len(priorities.weights))] = 2.0
-        uniform = torch.rand(17, generator=torch.Generator().manual_seed(number), dtype=torch.float64).numpy()
-        drawn = priorities.draw(17, 0.0, torch.Generator().manual_seed(number))
-        np.testing.assert_array_equal(drawn.row, slow_draw(priorities.weights, uniform))
-
-
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
 def test_rows_of_no_weight_are_never_drawn(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch, uniform: float):
     """Not at the ends of strata either, where sums round."""

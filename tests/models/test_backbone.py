@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.actor_critic import ActorCritic
 from models.encoders import backbone
 from models.encoders.backbone import BackboneEncoder
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, BackboneConfig, ResolvedBackboneConfig
-from models.torso import InputShape
 from tests.waiting import PATIENCE_S
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8, "image_size": 64}
@@ -117,24 +115,6 @@ def test_training_is_the_same_function_as_acting() -> None:
         assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
         learning.sum().backward()
         assert any(parameter.grad is not None for parameter in encoder.parameters())
-
-
-@pytest.mark.parametrize("architecture", [VIT, DINO, RESNET])
-def test_it_acts_in_bfloat16(architecture: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    inputs = InputShape(64, 64, torch.zeros(5), torch.ones(5))
-    network = ActorCritic(inputs, resolved(architecture), 8, 16, 3).eval()
-    floats = torch.zeros(3, 5)
-    with torch.inference_mode():
-        exact = network.encode(frames())
-        with torch.autocast("cpu", torch.bfloat16):
-            cast = network.encode(frames())
-        network.store_in(torch.bfloat16)
-        rounded = network.encode(frames())
-        assert network(frames(), floats).outputs.dtype == torch.float32
-    assert rounded.dtype == torch.bfloat16
-    for other in (cast, rounded):
-        assert float((other.float() - exact).abs().max()) < 0.1 * float(exact.abs().max())
 
 
 @pytest.mark.parametrize(

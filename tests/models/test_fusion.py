@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.actor_critic import ActorCritic, ClonePolicy
+from models.actor_critic import ActorCritic
 from models.encoders.backbone import BackboneEncoder
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
@@ -28,7 +28,6 @@ from models.encoders.config import (
 )
 from models.fusion import TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
-from models.iqn import IqnNetwork, IqnSizes
 from models.torso import InputShape, Torso
 
 READ: TypeAdapter[AnyFusion] = TypeAdapter(FusionConfig)
@@ -62,17 +61,10 @@ def torso(fusion: AnyFusion, encoder: EncoderConfig = CONV, inputs: InputShape =
     return Torso(inputs, encoder, 6, fusion)
 
 
-def seen(frames: int = 1, rows: int = 4) -> tuple[Tensor, Tensor]:
+def seen(rows: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    image = torch.randint(0, 256, (rows, frames, 48, 48), generator=generator, dtype=torch.uint8)
+    image = torch.randint(0, 256, (rows, 1, 48, 48), generator=generator, dtype=torch.uint8)
     return image, 3.0 + torch.randn(rows, 5, generator=generator)
-
-
-def network(kind: str, fusion: AnyFusion, encoder: EncoderConfig = CONV) -> Torso:
-    torch.manual_seed(0)
-    if kind == "iqn":
-        return IqnNetwork(INPUTS, encoder, IqnSizes(6, 16, 4, embedding_at="hidden", fusion=fusion), 3)
-    return {"ppo": ActorCritic, "clone": ClonePolicy}[kind](INPUTS, encoder, 6, 16, 3, fusion)
 
 
 # Naive twins ----------------------------------------------------------------------------------------------------------
@@ -206,7 +198,8 @@ def test_features_are_made_of_tokens(encoder: EncoderConfig, shape: tuple[int, i
 @ENCODERS
 @torch.inference_mode()
 def test_bfloat16_stays_near_and_is_what_the_heads_get(encoder: EncoderConfig, fusion: AnyFusion) -> None:
-    body, (image, floats) = network("ppo", fusion, encoder).eval(), seen(rows=70)
+    torch.manual_seed(0)
+    body, (image, floats) = ActorCritic(INPUTS, encoder, 6, 16, 3, fusion).eval(), seen(70)
     low = copy.deepcopy(body)
     low.store_in(torch.bfloat16)
     exact, rounded = body(image, floats).outputs, low(image, floats).outputs
@@ -222,22 +215,6 @@ def test_bfloat16_stays_near_and_is_what_the_heads_get(encoder: EncoderConfig, f
         # A processor decides which number is the worst and by how much, not how far off they are together.
         assert 0.0 < float(difference.square().mean().sqrt()) < 0.05 * spread
         assert float(difference.abs().max()) < 0.3 * spread
-
-
-@FUSIONS
-def test_whole_policies_are_taken_over_by_name(fusion: AnyFusion) -> None:
-    clone, critic, iqn = (network(kind, fusion) for kind in ("clone", "ppo", "iqn"))
-    for parameter in clone.parameters():
-        nn.init.normal_(parameter, std=0.1)
-    assert critic.load_state_dict(clone.state_dict(), strict=False).missing_keys == [
-        "value_head.weight",
-        "value_head.bias",
-    ]
-    image, floats = seen()
-    assert torch.equal(critic(image, floats).outputs, clone(image, floats))
-    shared = {name: tensor for name, tensor in clone.state_dict().items() if not name.startswith(("trunk", "policy"))}
-    iqn.load_state_dict(shared, strict=False)
-    assert torch.equal(iqn.state(image, floats), clone.state(image, floats))
 
 
 def test_several_frames_have_a_token_each() -> None:
