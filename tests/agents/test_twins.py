@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,16 @@ def values_of(twin: Twin, scene: Scene) -> list[tuple[Tensor, Tensor]]:
             columns = twin.outputs(twin.network, image, floats)
         found.append(tuple(column.unflatten(0, stream.floats.shape[:2]) for column in columns))
     return found
+
+
+def of(column: Mapping[Place, float], places: list[Place]) -> Tensor:
+    return torch.tensor([column[place] for place in places], dtype=torch.float64)
+
+
+def clipped(here: Scene, places: list[Place], outputs: Tensor, advantage: Tensor) -> Tensor:
+    """The surrogate [M] with ratios clipped at 0.9 and 1.1."""
+    ratio = here.ratio(places, outputs)
+    return torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage)
 
 
 def error_of(stream: Stream, value: Tensor, step: int, car: int, gamma: float) -> float:
@@ -78,31 +88,25 @@ def test_ppo(lab, decisions: str, value_clip: float | None, max_kl: float) -> No
     returns = {place: advantage[place] + float(old[place]) for place in advantage}
     scale = math.sqrt(np.mean([each**2 for each in returns.values()]))
     mean, deviation = np.mean([*advantage.values()]), np.std([*advantage.values()], ddof=1)
+    standard = {place: (each - mean) / deviation for place, each in advantage.items()}
     parts, num_steps = steps_of(here, steps, here.places()), 0
     for places, epoch in parts:
         outputs, value = twin.outputs(twin.network, *here.seen(places))
-        with torch.no_grad():
-            first = twin.outputs(twin.first, *here.seen(places))[0]
-        terms, moved = [], []
-        for row, place in enumerate(places):
-            ratio = here.ratio(place, outputs[row])
-            standard = (advantage[place] - mean) / deviation
-            surrogate = torch.minimum(ratio * standard, ratio.clamp(0.9, 1.1) * standard)
-            error = (value[row] - returns[place]) ** 2
-            if value_clip is not None:
-                limit = value_clip * scale
-                held = old[place] + (value[row] - old[place]).clamp(-limit, limit)
-                error = torch.maximum(error, (held - returns[place]) ** 2)
-            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row].detach())))
-            terms.append(
-                -surrogate
-                + 0.7 * 0.5 * error / scale**2
-                - 0.3 * entropy(actions, outputs[row])
-                + 0.4 * divergence(actions, first[row], outputs[row])
-            )
-        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
+        begun, wanted = torch.stack([decided[place[0]][0][place[1:]] for place in places]), of(returns, places)
+        error = (value - wanted) ** 2
+        if value_clip is not None:
+            before, limit = of(old, places), value_clip * scale
+            held = before + (value - before).clamp(-limit, limit)
+            error = torch.maximum(error, (held - wanted) ** 2)
+        loss = (
+            -clipped(here, places, outputs, of(standard, places))
+            + 0.7 * 0.5 * error / scale**2
+            - 0.3 * entropy(actions, outputs)
+            + 0.4 * divergence(actions, twin.first_outputs(*here.seen(places)), outputs)
+        )
+        twin.step(loss.mean(), twin.learning(with_encoder=epoch == 2))
         num_steps += 1
-        if np.mean(moved) > max_kl:
+        if divergence(actions, begun, outputs.detach()).mean() > max_kl:
             break
     assert num_steps == len(parts) == metrics["gradient_steps"]
     assert_updated(learner, twin)
@@ -136,11 +140,10 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
     for places, _ in parts:
         after = [(number, step + 1, car) for number, step, car in places]
         outputs, value = twin.outputs(twin.network, *here.seen(places))
-        known, follows = value.detach(), twin.outputs(twin.network, *here.seen(after))[1].detach()
-        with torch.no_grad():
-            first = twin.outputs(twin.first, *here.seen(places))[0]
-        row = {place: index for index, place in enumerate(places)}
-        ratio = {place: float(here.ratio(place, outputs[row[place]].detach())) for place in places}
+        follows = dict(zip(places, twin.outputs(twin.network, *here.seen(after))[1].tolist(), strict=True))
+        known, ratio = (
+            dict(zip(places, column.tolist(), strict=True)) for column in (value, here.ratio(places, outputs))
+        )
         rho, c = (dict.fromkeys(places, 1.0) for _ in range(2))
         if kind == "vtrace":
             rho = {place: min(1.1, each) for place, each in ratio.items()}
@@ -149,34 +152,34 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
         surprise: dict[Place, float] = {}
         for place in places:
             number, step, car = place
-            stream = here.streams[number]
-            next_value = 0.0 if stream.terminated[step, car] else float(follows[row[place]])
-            surprise[place] = stream.shaped(step, car, gamma) + gamma * next_value - float(known[row[place]])
-        for number, step, car in places:
-            target[number, step, car] = float(known[row[number, step, car]])
+            next_value = 0.0 if here.at("terminated", place) else follows[place]
+            surprise[place] = here.streams[number].shaped(step, car, gamma) + gamma * next_value - known[place]
+        for place in places:
+            number, step, car = place
+            target[place] = known[place]
             traced = [(number, later, car) for later in behind(here.streams[number], step, car)]
-            for count, place in enumerate(traced):
+            for count, later in enumerate(traced):
                 carried = gamma**count * math.prod(c[earlier] for earlier in traced[:count])
-                target[number, step, car] += carried * rho[place] * surprise[place]
+                target[place] += carried * rho[later] * surprise[later]
         scale = math.sqrt(np.mean([each**2 for each in target.values()]))
-        terms = []
-        for place, index in row.items():
+        advantage: dict[Place, float] = {}
+        for place in places:
             number, step, car = place
             stream = here.streams[number]
             *_, last = behind(stream, step, car)
-            beyond = float(follows[index]) if last == step else target[number, step + 1, car]
+            beyond = follows[place] if last == step else target[number, step + 1, car]
             beyond = 0.0 if stream.terminated[step, car] else beyond
-            advantage = stream.shaped(step, car, gamma) + gamma * beyond - float(known[index])
-            advantage *= min(1.1, ratio[place]) if kind in {"vtrace", "one_step"} else 1.0
-            followed = here.log_prob(place, outputs[index])
-            followed = (followed.exp() + 0.3).log() if kind == "epsilon" else followed
-            terms.append(
-                -advantage / scale * followed
-                + 0.7 * 0.5 * ((value[index] - target[place]) / scale) ** 2
-                - 0.3 * entropy(actions, outputs[index])
-                + 0.4 * divergence(actions, first[index], outputs[index])
-            )
-        twin.step(torch.stack(terms).mean(), twin.learning())
+            advantage[place] = stream.shaped(step, car, gamma) + gamma * beyond - known[place]
+            advantage[place] *= min(1.1, ratio[place]) if kind in {"vtrace", "one_step"} else 1.0
+        followed = here.log_prob(places, outputs)
+        followed = (followed.exp() + 0.3).log() if kind == "epsilon" else followed
+        loss = (
+            -of(advantage, places) / scale * followed
+            + 0.7 * 0.5 * ((value - of(target, places)) / scale) ** 2
+            - 0.3 * entropy(actions, outputs)
+            + 0.4 * divergence(actions, twin.first_outputs(*here.seen(places)), outputs)
+        )
+        twin.step(loss.mean(), twin.learning())
     assert_updated(learner, twin)
 
 
@@ -227,19 +230,13 @@ def test_grpo(lab, decisions: str, max_kl: float) -> None:
             weight |= dict.fromkeys(race, mean_length / len(race))
     parts, num_steps = steps_of(here, recorded, [*advantage]), 0
     for places, epoch in parts:
-        outputs = twin.outputs(twin.network, *here.seen(places))[0]
-        with torch.no_grad():
-            first = twin.outputs(twin.first, *here.seen(places))[0]
-        terms, moved = [], []
-        for row, place in enumerate(places):
-            ratio = here.ratio(place, outputs[row])
-            gain = torch.minimum(ratio * advantage[place], ratio.clamp(0.9, 1.1) * advantage[place])
-            bonus = 0.3 * entropy(actions, outputs[row]) - 0.4 * divergence(actions, outputs[row], first[row])
-            terms.append(-weight[place] * (gain + bonus))
-            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row].detach())))
-        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
+        outputs, first = twin.outputs(twin.network, *here.seen(places))[0], twin.first_outputs(*here.seen(places))
+        begun = torch.stack([decided[place[0]][0][place[1:]] for place in places])
+        gain = clipped(here, places, outputs, of(advantage, places))
+        bonus = 0.3 * entropy(actions, outputs) - 0.4 * divergence(actions, outputs, first)
+        twin.step(-(of(weight, places) * (gain + bonus)).mean(), twin.learning(with_encoder=epoch == 2))
         num_steps += 1
-        if np.mean(moved) > max_kl:
+        if divergence(actions, begun, outputs.detach()).mean() > max_kl:
             break
     assert num_steps == len(parts) == metrics["gradient_steps"]
     assert len({len(race) for race in races}) > 1
@@ -291,11 +288,8 @@ def test_dpo(lab, decisions: str, pairs: dict[str, Any]) -> None:
             margin = torch.zeros((), dtype=torch.float64)
             for sign, race in ((1.0, better), (-1.0, worse)):
                 outputs = twin.outputs(twin.network, *here.seen(race))[0]
-                with torch.no_grad():
-                    reference = twin.outputs(twin.first, *here.seen(race))[0]
-                for row, place in enumerate(race):
-                    ratio = here.log_prob(place, outputs[row]) - here.log_prob(place, reference[row])
-                    margin = margin + sign * 0.3 * ratio
+                ratio = here.log_prob(race, outputs) - here.log_prob(race, twin.first_outputs(*here.seen(race)))
+                margin = margin + sign * 0.3 * ratio.sum()
             terms.append(-(1 / (1 + (-margin).exp())).log())
         assert 1 <= len(terms) <= 3
         twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=used >= 2 * metrics["num_pairs"]))

@@ -26,7 +26,6 @@ from tests.agents.twins import (
     Twin,
     assert_same,
     assert_updated,
-    choices,
     disturbed,
     part_of,
     scene,
@@ -87,22 +86,16 @@ class NaivePql(Twin):
         return (critics(state) if isinstance(self.actions, Choices) else critics(state, decision.float())).double()
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        return choices(self.actions, outputs)[0] if isinstance(self.actions, Choices) else torch.ones(1).double()
-
-    def value(self, probability: Tensor, rated: Tensor) -> Tensor:
-        """Returns the mean [] of what one critic says [A] of the decisions."""
-        return torch.stack([chance * each for chance, each in zip(probability, rated, strict=True)]).sum()
+        """Returns [B, A] of all choices, or the 1 of a decision of numbers."""
+        return outputs.softmax(dim=1) if isinstance(self.actions, Choices) else torch.ones(len(outputs), 1).double()
 
     def learn_policy(self, image: Tensor, floats: Tensor) -> None:
         """Ascends what the first critic says of the policy's decisions, and the entropy of choices."""
         outputs = self.policy(image, floats)
         state = self.network.state(image, floats).detach()
-        terms = []
-        for row, rated in enumerate(self.rate(self.critics, state, torch.tanh(outputs[:, :2]))[0]):
-            probability = self.probabilities(outputs[row])
-            terms.append(-self.value(probability, rated) + 0.3 * (probability * probability.log()).sum())
+        rated, probability = self.rate(self.critics, state, torch.tanh(outputs[:, :2]))[0], self.probabilities(outputs)
         named = {name: each for name, each in self.learning().items() if part_of(name) in {"trunk", "heads"}}
-        self.step(torch.stack(terms).mean(), named, 0.002)
+        self.step((probability * (0.3 * probability.log() - rated)).sum(dim=1).mean(), named, 0.002)
 
     def learn_critics(
         self, before: tuple[Tensor, Tensor], action: NDArray, after: tuple[Tensor, Tensor], worth: list[tuple]
@@ -114,15 +107,13 @@ class NaivePql(Twin):
         state = self.network.state(*before)
         taken = torch.from_numpy((action - np.array([0.0, 1.5])) / np.array([1.0, 1.5])) if action.ndim > 1 else state
         found = self.rate(self.critics, state if self.num_critic_updates else state.detach(), taken)
-        terms = []
-        for row, (paid, factor) in enumerate(worth):
-            probability = self.probabilities(outputs[row])
-            said = found[:, row, 0 if action.ndim > 1 else int(action[row])]
-            opinions = [float(self.value(probability, each[row])) for each in slow]
-            terms.append(0.5 * ((said - (paid + factor * min(opinions))) ** 2).sum())
+        said = found[:, torch.arange(len(action)), 0 if action.ndim > 1 else torch.from_numpy(action).long()]
+        paid, factor = torch.tensor(worth, dtype=torch.float64).T
+        opinion = (self.probabilities(outputs) * slow).sum(dim=2).amin(dim=0)
+        loss = 0.5 * ((said - (paid + factor * opinion)) ** 2).sum(dim=0).mean()
         named = {f"critics.{name}": each for name, each in self.critics.named_parameters()}
         named |= {name: each for name, each in self.learning().items() if part_of(name) in {"encoder", "float_head"}}
-        self.step(torch.stack(terms).mean(), named)
+        self.step(loss, named)
         self.num_critic_updates += 1
         with torch.no_grad():
             for kept, learning in ((self.slow_network, self.network), (self.slow_critics, self.critics)):
