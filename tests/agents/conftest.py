@@ -16,7 +16,6 @@ import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
-from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
 from rulka.agents.network_params import IqnNetworkParams, NetworkParams
@@ -320,14 +319,6 @@ def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tens
     generator = torch.Generator().manual_seed(seed)
     image = torch.randint(0, 256, (num_cars, 1, SIZE, SIZE), generator=generator, dtype=torch.uint8)
     return image, torch.randn(num_cars, NUM_FLOATS, generator=generator)
-
-
-def endings(num_steps: int, **at: list[int]) -> Endings:
-    """Returns flags [T, 1] that are set at the steps named."""
-    flags = {name: torch.zeros(num_steps, 1, dtype=torch.bool) for name in Endings._fields}
-    for name, steps in at.items():
-        flags[name][steps] = True
-    return Endings(**flags)
 
 
 @pytest.fixture

@@ -7,11 +7,19 @@ import torch
 
 from rulka.agents.advantages import Endings, estimate_advantages, solve_linear_value
 from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
-from tests.agents.conftest import endings
 
 
 def column(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None]
+
+
+def endings(num_steps: int, num_cars: int = 1, **at: list[tuple[int, int]]) -> Endings:
+    """Flags [T, N] that are set at the (decision, car) named."""
+    flags = {name: torch.zeros(num_steps, num_cars, dtype=torch.bool) for name in Endings._fields}
+    for name, places in at.items():
+        for place in places:
+            flags[name][place] = True
+    return Endings(**flags)
 
 
 def test_gae_by_hand():
@@ -23,22 +31,18 @@ def test_gae_by_hand():
     torch.testing.assert_close(result.returns, column(2.75, 5))
 
 
-def chain(states: list[list[int]], **ends: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, Endings]:
+def chain(states: list[list[int]], **ends: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor, Endings]:
     """Features, rewards and endings of cars that see states [N][T + 1] of three; state s pays s + 1.
 
-    Features are the three indicators of a state; `ends` names (decision, car) pairs.
+    Features are the three indicators of a state.
     """
     seen = torch.tensor(states).T
     feature = torch.nn.functional.one_hot(seen, 3).float()
-    flags = {name: torch.zeros(len(seen) - 1, seen.shape[1], dtype=torch.bool) for name in Endings._fields}
-    for name, places in ends.items():
-        for place in places:
-            flags[name][tuple(place)] = True
-    return feature, (seen[:-1] + 1).float(), Endings(**flags)
+    return feature, (seen[:-1] + 1).float(), endings(len(seen) - 1, len(states), **ends)
 
 
-def values(feature: torch.Tensor, reward: torch.Tensor, endings: Endings, *settings: float) -> list[float]:
-    found = solve_linear_value(feature, reward, endings, *settings)
+def values(feature: torch.Tensor, reward: torch.Tensor, ends: Endings, gae_lambda: float) -> list[float]:
+    found = solve_linear_value(feature, reward, ends, 0.5, gae_lambda, 0.0)
     return (found.weight + found.bias).tolist()  # of the indicators
 
 
@@ -49,24 +53,23 @@ def test_three_states_by_hand(gae_lambda: float) -> None:
     No block of two decisions holds a whole race: the one begins in state 0 and is cut off by its end, the other begins
     in state 1, ends its race and has a reset.
     """
-    parts = chain([[0, 1, 2], [1, 2, 0], [2, 0, 0]], terminated=[[1, 1], [0, 2]], is_reset=[[1, 2]])
-    assert values(*parts, 0.5, gae_lambda, 0.0) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
+    parts = chain([[0, 1, 2], [1, 2, 0], [2, 0, 0]], terminated=[(1, 1), (0, 2)], is_reset=[(1, 2)])
+    assert values(*parts, gae_lambda) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
 
 
 def test_ridge_shrinks_the_weights_and_leaves_the_mean() -> None:
     """One feature of mean 3 and variance 1, returns 2 f + 1: a ridge of 1 halves the weight, not the mean value 7."""
     feature = torch.tensor([2.0, 4.0]).repeat(2, 1)[..., None]
     reward = 2.0 * feature[:1, :, 0] + 1.0
-    ends = torch.ones(1, 2, dtype=torch.bool)
-    endings = Endings(ends, ~ends)
-    found = solve_linear_value(feature, reward, endings, 0.9, 0.9, 1.0)
+    ends = endings(1, 2, terminated=[(0, 0), (0, 1)])
+    found = solve_linear_value(feature, reward, ends, 0.9, 0.9, 1.0)
     assert float(found.weight[0]) == pytest.approx(1.0)
     assert float(3.0 * found.weight[0] + found.bias) == pytest.approx(7.0)
 
 
 def test_more_cars_than_are_taken_at_once() -> None:
-    feature, reward, endings = chain([[0, 1, 2], [1, 2, 0]] * 40, terminated=[[1, 2 * car + 1] for car in range(40)])
-    assert values(feature, reward, endings, 0.5, 0.9, 0.0) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
+    parts = chain([[0, 1, 2], [1, 2, 0]] * 40, terminated=[(1, 2 * car + 1) for car in range(40)])
+    assert values(*parts, 0.9) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,9 @@ def test_more_cars_than_are_taken_at_once() -> None:
         # A later surprise goes back past a decision by c alone: v_0 = 3 * 1 + 0.5 * 2 * 1, not 0.5 * 3.
         ([1, 1], [0, 0, 0], [3, 1], [2, 1], {}, [4, 1], [4.5, 1]),
         # The second decision ends the race, whatever the next value: v_1 = 2 + 2 * (3 - 2).
-        ([1, 3], [1, 2, 400], [0.5, 2], [0.5, 1], {"terminated": [1]}, [2, 4], [1, 2]),
+        ([1, 3], [1, 2, 400], [0.5, 2], [0.5, 1], {"terminated": [(1, 0)]}, [2, 4], [1, 2]),
         # The first is cut: its last observation, which the reset row saw, is worth 2, and nothing more comes.
-        ([1, 99, 3], [1, 2, 5, 4], [0.5, 1, 1], [0.5, 1, 1], {"is_reset": [1]}, [1.5, 2, 5], [0.5, 0, 0]),
+        ([1, 99, 3], [1, 2, 5, 4], [0.5, 1, 1], [0.5, 1, 1], {"is_reset": [(1, 0)]}, [1.5, 2, 5], [0.5, 0, 0]),
     ],
     ids=["two decisions", "c carries", "termination", "time limit"],
 )

@@ -152,15 +152,6 @@ def test_a_mini_race_shorter_than_what_is_drawn_twice_as_often():
 )
 def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
     nothing, at = np.zeros(1, np.float32), np.zeros(1, np.int64)
-    transition = Transitions(
-        reward=np.ones((1, 3), np.float32),
-        num_steps=np.array([3]),
-        is_terminal=np.array([is_terminal]),
-        observation=at,
-        next_observation=at,
-        potential=nothing,
-        next_potential=nothing,
-        action=at,
-    )
-    race = mini_race_returns(transition, np.array([clock]), 0.5, 140)
+    three = Transitions(np.ones((1, 3), np.float32), at + 3, np.array([is_terminal]), at, at, nothing, nothing, at)
+    race = mini_race_returns(three, np.array([clock]), 0.5, 140)
     assert (race.reward.tolist(), race.discount.tolist()) == ([reward], [discount])

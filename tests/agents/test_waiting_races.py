@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from rulka.agents.spec import AgentError
 from rulka.agents.waiting import WaitingRaces, num_decisions_of
@@ -93,24 +92,6 @@ def test_races_run_across_blocks_and_end_by_themselves() -> None:
     waiting.drop()
     assert (waiting.groups(), waiting.num_decisions) == ([], 0)
     assert len(waiting.experience().pieces) == 2, "the other cars are in the race that they began with"
-
-
-def test_discounted_returns_count_from_the_start_of_each_race() -> None:
-    waiting = gather(Cars(lambda _car, _race: 2), 1)
-    # Two decisions of race 0, paid 0 and 1 and a quarter of the car's number each; of race 1 100 more each.
-    first = [[0.5 * 1.0, 0.25 + 0.5 * 1.25], [0.5 + 0.5 * 1.5, 0.75 + 0.5 * 1.75]]
-    expected = [*first, *([total + 150.0 for total in group] for group in first)]
-    torch.testing.assert_close(waiting.returns(0.5, 0.0), torch.tensor(expected))
-
-
-def test_what_follows_a_cut_is_worth_what_is_said() -> None:
-    """Two decisions and a cut: gamma squared times -4, for those races alone that a limit ended."""
-    cars, others = (Cars(lambda _car, _race: 2) for _ in range(2))
-    waiting = WaitingRaces(SIZE)
-    waiting.insert(cars.block("truncated"), 0, 0)
-    waiting.insert(others.block(), 1, 0)
-    worth = waiting.returns(0.5, -4.0) - waiting.returns(0.5, 0.0)
-    torch.testing.assert_close(worth, torch.tensor([-1.0, 0.0]).repeat_interleave(4)[:, None].expand(8, SIZE))
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])

@@ -85,15 +85,6 @@ def test_features_are_those_of_the_tokens(
     torch.testing.assert_close(encoder(normalise_image(image, torch.float32)), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_features_of_a_map_are_its_mean() -> None:
-    encoder, image = build(resolved(RESNET)), frames()
-    maps = tokens_of(encoder, image.float() / 255, [0.5] * 3, [0.5] * 3)
-    assert maps.shape == (3, 16, 8, 8)
-    assert encoder.num_features == 16
-    features = encoder(normalise_image(image, torch.float32))
-    torch.testing.assert_close(features, maps.mean(dim=(2, 3)), rtol=1e-4, atol=1e-5)
-
-
 def test_images_of_any_shape_become_squares_and_position_codes_follow() -> None:
     """Codes are of 8 x 8 patches, images of 6 x 6."""
     encoder, image = build(resolved(VIT, "cls", pixels=48)), frames(120, 160)

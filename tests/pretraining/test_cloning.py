@@ -26,7 +26,6 @@ from rulka.pretraining.cloning import (
     Lesson,
     Measured,
     action_before,
-    by_offset,
     confusion_matrix,
     disconnect,
     disturb,
@@ -182,18 +181,6 @@ def test_races_that_chose_nothing_are_measured_on_where_there_are_some(tmp_path:
         measured = measured_races(splits, maps)
         assert measured.frames.split == expected
         assert measured.races == races_of(splits[expected], maps)
-
-
-def test_how_well_actions_ahead_are_known_by_hand(write_frames: Write) -> None:
-    """Heads that always say 1: two decisions ahead the last two frames of each race are left out."""
-    folder, _ = write_frames(num_races=2, num_frames=6, validation_fraction=0.0)
-    train = FrameDataset(folder, "train")
-    logits = torch.zeros(len(train), 12)
-    logits[:, 1] = 9.0
-    (row,) = by_offset({2: logits}, train, frames_of(train.races), action_table(5))
-    later = np.concatenate([train.action[frames_of([race])][2:] for race in train.races])
-    assert (row["offset"], row["num_frames"]) == (2, len(later))
-    assert row["accuracy"] == pytest.approx(np.mean(later == 1))
 
 
 def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:

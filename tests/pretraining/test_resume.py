@@ -19,7 +19,7 @@ from rulka.pretraining.fit import History, Lessons, fit, resumable
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.params import FitParams, VicregParams
 from rulka.progress import Progress
-from rulka.runtime.checkpoint import CheckpointError, Checkpoints
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.stop import StopRequestedError
 from tests.conftest import Killed, sees
@@ -141,22 +141,6 @@ def test_a_signal_saves_first(tmp_path: Path) -> None:
         resumed = run(Checkpoints(folder), chosen=rare)
         assert len(resumed.steps) == 3 * NUM_BATCHES - 6
         assert_same(resumed, whole)
-
-
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(Killed):
-        run(Checkpoints(tmp_path), 7, kill)
-    newest = Checkpoints(tmp_path).files()[0]
-    newest.write_bytes(newest.read_bytes()[:-100])
-    resumed = run(Checkpoints(tmp_path))
-    assert f"{newest.name} is damaged" in caplog.text
-    assert len(resumed.steps) == 3 * NUM_BATCHES - 5
-    assert_same(resumed, run(None))
-    for file in Checkpoints(tmp_path).files():
-        file.write_bytes(b"{}\n")
-    with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged") as caught:
-        run(Checkpoints(tmp_path))
-    assert "Remove that folder" in caught.value.hint
 
 
 # Whose checkpoints ----------------------------------------------------------------------------------------------------
