@@ -85,17 +85,6 @@ def test_pairs_are_given_where_they_are_asked_for(lab, step):
         learner_and_actor(lab.spec("dpo"))[0].insert_pairs(given(*UNEQUAL))
 
 
-def test_races_that_are_all_alike_teach_nothing(lab, step):
-    """Whatever is done is paid 5: no advantage, and without a reward for entropy no gradient."""
-    races = lab.races(lambda _state, _action: step(5.0, 0, "terminated"))
-    learner, actor = learner_and_actor(lab.spec("grpo", entropy_weight=lab.constant(0.0)))
-    before = weights(learner)
-    metrics = update(learner, actor, races)
-    assert metrics["flat_groups"] == 1.0
-    assert metrics["grad_norm"] == 0.0
-    assert changed(before, weights(learner)) == set()
-
-
 def test_nobody_waits_for_races_longer_than_any_update(lab, step):
     """Races of 40 decisions, blocks of 16, updates from 192 decisions on; `train` fails if neither side may go on."""
     races = lab.races(lambda state, _action: step(0.0, state + 1, "terminated" if state == 39 else ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
@@ -19,7 +21,6 @@ from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch
 from rulka.runtime.ranks import RanksApartError, meet
-from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
 
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
@@ -86,14 +87,79 @@ def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock
     return [races.drive(actor) for _ in range(4)]
 
 
+# In the processes of the ranks ---------------------------------------------------------------------------------------
+
+
+def learn(rank: int, folder: Path, spec: AgentSpec, blocks: Sequence[ExperienceBlock], num_updates: int) -> None:
+    """Learns from the blocks of a rank by its share of the settings; leaves its state, and what IQN has drawn."""
+    torch.set_num_threads(1)
+    with meet(folder / "meeting", rank, 2, limit_s=PATIENCE_S) as ranks:
+        learner: Any = make_learner(spec, seed=0)
+        drawn = record_draws(learner) if spec.algorithm == "iqn" else {}
+        learner.join(ranks)
+        feed(learner, [blocks], num_updates, num_ranks=2)
+    torch.save((learner.state_dict(), drawn), folder / f"{rank}.pt")
+
+
+def feed(learner: Any, sources: Sequence[Sequence[ExperienceBlock]], num_updates: int, num_ranks: int) -> None:
+    """Lets a learner make updates; it is given the next block of every source whenever it may have more."""
+    number = 0
+    while learner.version < num_updates:
+        if learner.num_env_steps < learner.num_allowed_env_steps():
+            for source, blocks in enumerate(sources):
+                learner.insert(blocks[number % len(blocks)], source, learner.version)
+            number += 1
+        learner.set_budget_share(0.0, (num_ranks - 1) * learner.num_env_steps)
+        learner.update()
+
+
+def record_draws(learner: Any) -> dict[str, list[Any]]:
+    """Notes batches and fractions as they are drawn."""
+    drawn: dict[str, list[Any]] = defaultdict(list)
+
+    def noting(name: str) -> None:
+        draw = getattr(learner, name)
+
+        def drawing() -> Any:
+            found = draw()
+            drawn[name].append(found.clone() if torch.is_tensor(found) else [column.clone() for column in found.batch])
+            return found
+
+        setattr(learner, name, drawing)
+
+    noting("draw")
+    noting("_draw_fractions")
+    return drawn
+
+
+def lose(rank: int, folder: Path) -> None:
+    """Meets the other rank; the second one ends without a word, and the first leaves what it is told then."""
+    try:
+        with meet(folder / "meeting", rank, 2, limit_s=PATIENCE_S) as ranks:
+            ranks.total(torch.ones(3))
+            if rank == 1:
+                os._exit(7)
+            ranks.total(torch.ones(3))
+    except RanksApartError as error:
+        (folder / "told").write_text(str(error), encoding="utf-8")
+
+
+def add_one(rank: int, meeting: Path) -> None:
+    """Meets the other rank and adds 1 to the sum of both."""
+    with meet(meeting, rank, 2, limit_s=PATIENCE_S) as ranks:
+        ranks.total(torch.ones(()))
+
+
+# In this one --------------------------------------------------------------------------------------------------------
+
+
 def in_processes(
     share: AgentSpec, blocks: Sequence[Sequence[ExperienceBlock]], folder: Path, num_updates: int
 ) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
     """Returns the state of either rank's learner, and what IQN has drawn."""
     context = get_context("spawn")
     processes = [
-        context.Process(target=rank_main.learn, args=(rank, folder, share, blocks[rank], num_updates))
-        for rank in range(2)
+        context.Process(target=learn, args=(rank, folder, share, blocks[rank], num_updates)) for rank in range(2)
     ]
     for process in processes:
         process.start()
@@ -122,7 +188,7 @@ def test_two_learners_equal_one_with_the_union_of_their_batches(
     union: Any = make_learner(spec, seed=0)
     if algorithm == "iqn":
         draw_as(union, one, other)
-    rank_main.feed(union, blocks, num_updates, num_ranks=1)
+    feed(union, blocks, num_updates, num_ranks=1)
     for name, mine in first["network"].items():
         assert torch.equal(mine, second["network"][name]), f"{name} of both ranks"
     expected, begun = vector(union.network), vector(make_learner(spec, seed=0).network)
@@ -195,7 +261,7 @@ def test_shares_add_up(lab) -> None:
 def test_a_rank_that_ends_is_noticed_by_the_other(tmp_path: Path) -> None:
     """At once, not when the limit is over: the connection breaks."""
     context = get_context("spawn")
-    processes = [context.Process(target=rank_main.lose, args=(rank, tmp_path)) for rank in range(2)]
+    processes = [context.Process(target=lose, args=(rank, tmp_path)) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
@@ -215,7 +281,7 @@ def test_after_a_meeting_in_vain_a_process_can_meet_new_ones(tmp_path: Path) -> 
             meet(tmp_path / f"vain-{number}", 0, 2, limit_s=0.5),
         ):
             pytest.fail("nobody else is there")
-    other = get_context("spawn").Process(target=rank_main.add_one, args=(1, tmp_path / "meeting"))
+    other = get_context("spawn").Process(target=add_one, args=(1, tmp_path / "meeting"))
     other.start()
     with meet(tmp_path / "meeting", 0, 2, limit_s=PATIENCE_S) as ranks:
         assert float(ranks.total(torch.ones(()))) == 2.0
