@@ -267,15 +267,6 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     return Trained(learner, actor, metrics)
 
 
-class Lab(NamedTuple):
-    """What the tests of this folder need."""
-
-    spec: Callable[..., AgentSpec]
-    races: type[Races]
-    train: Callable[[AgentSpec, Races, int], Trained]
-    constant: Callable[[float], Schedule]
-
-
 def learner_and_actor(spec: AgentSpec) -> tuple[Any, Any]:
     """Returns a learner and an actor with its weights."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
@@ -322,17 +313,10 @@ def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.fixture
-def lab() -> Lab:
-    return Lab(small_spec, Races, train, constant)
-
-
-@pytest.fixture
-def step() -> type[Step]:
-    return Step
-
-
-@pytest.fixture
-def races(lab: Lab, step: type[Step]) -> Races:
+def races() -> Races:
     """Races of three decisions, each paid by the number of its action; images and potentials are noise."""
-    probe = lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else "")  # noqa: E731
-    return lab.races(probe, noise=np.random.default_rng(1))
+
+    def probe(state: float, action: int) -> Step:
+        return Step(float(action), state + 1, "terminated" if state == 2 else "")
+
+    return Races(probe, noise=np.random.default_rng(1))

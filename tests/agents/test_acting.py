@@ -10,7 +10,7 @@ import torch
 
 from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from tests.agents.conftest import views
+from tests.agents.conftest import small_spec, views
 
 
 def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -29,9 +29,9 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     ("algorithm", "extras"),
     [*((name, {}) for name in ALGORITHMS), ("iqn", {"layer_norm": True})],
 )
-def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, algorithm, extras, precision):
+def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(algorithm, extras, precision):
     """By torch, through a copy in bfloat16, by a prepared snapshot: none may lag."""
-    spec = replace(lab.spec(algorithm, extras), precision=precision)
+    spec = replace(small_spec(algorithm, extras), precision=precision)
     actor, fresh = make_actor(spec, seed=0), make_actor(spec, seed=0)
     image, floats = views(7 if precision == "auto" else 20)  # few: it acts prepared
     before = actor.action_values(image, floats).value
@@ -48,9 +48,9 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, alg
 
 @pytest.mark.parametrize("is_fast", [True, False])
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn", "pql"])
-def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, lab, algorithm, is_fast):
+def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, algorithm, is_fast):
     monkeypatch.setattr(precision, "has_instructions", lambda _name: is_fast)
-    actors = [make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("auto", "float32", "bfloat16")]
+    actors = [make_actor(replace(small_spec(algorithm), precision=p), seed=0) for p in ("auto", "float32", "bfloat16")]
     image, floats = views(16)
     many, exact, rough = (actor.action_values(image, floats).value for actor in actors)
     assert np.array_equal(many, rough) == is_fast

@@ -29,7 +29,6 @@ def test_no_gradient_flows_into_the_target():
     target = torch.ones(1, 2, requires_grad=True)
     quantile_huber_loss(quantile, torch.full((1, 2), 0.5), target, 1.0).sum().backward()
     assert target.grad is None
-    assert quantile.grad is not None
     assert bool((quantile.grad < 0).all())
 
 
@@ -174,5 +173,4 @@ def test_decisions_stay_within_their_intervals_and_have_finite_densities():
     log_prob = distribution.log_prob(outputs, action)
     (log_prob.sum() + distribution.entropy(outputs).sum()).backward()
     assert bool(log_prob.isfinite().all())
-    assert outputs.grad is not None
     assert bool(outputs.grad.isfinite().all())

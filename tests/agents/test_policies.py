@@ -10,22 +10,22 @@ import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.spec import AgentError
-from tests.agents.conftest import changed, learner_and_actor, weights
+from tests.agents.conftest import Races, Step, changed, learner_and_actor, small_spec, train, weights
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 @pytest.mark.parametrize("block_steps", [3, 50])
-def test_blocks_that_do_not_fit_evenly_never_stall(lab, step, algorithm, block_steps):
+def test_blocks_that_do_not_fit_evenly_never_stall(algorithm, block_steps):
     """Blocks of 48 and 800 decisions for updates of 256; `train` fails if neither side may go on."""
-    races = lab.races(lambda _state, _action: step(0.0, 0), num_steps=block_steps)
+    races = Races(lambda _state, _action: Step(0.0, 0), num_steps=block_steps)
     changes = {"epochs": 1} if algorithm == "ppo" else {"forced_lag": 2}
-    assert lab.train(lab.spec(algorithm, **changes), races, 4).learner.version == 4
+    assert train(small_spec(algorithm, **changes), races, 4).learner.version == 4
 
 
-def test_what_they_have_no_use_for_is_refused(lab):
+def test_what_they_have_no_use_for_is_refused():
     for algorithm in ("ppo", "impala", "grpo", "dpo", "pql"):
         with pytest.raises(AgentError, match="demonstrations"):
-            make_learner(lab.spec(algorithm)).insert_demonstrations([])
+            make_learner(small_spec(algorithm)).insert_demonstrations([])
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_what_they_have_no_use_for_is_refused(lab):
         ("grpo", {"group_size": 1}, "2"),
     ],
 )
-def test_impossible_settings_are_refused(lab, algorithm, changes, message):
+def test_impossible_settings_are_refused(algorithm, changes, message):
     with pytest.raises(ValueError, match=message):
-        lab.spec(algorithm, **changes)
+        small_spec(algorithm, **changes)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
-def test_solving_for_the_value_moves_nothing_else(lab, races, algorithm):
+def test_solving_for_the_value_moves_nothing_else(races, algorithm):
     """Spectral norms neither, so that collectors go on with the policy as it was, to the bit; gradient steps do."""
     encoder = {"kind": "impala", "width": 1, "adaptive_pool": 1, "spectral_norm": True}
-    learner, actor = learner_and_actor(lab.spec(algorithm, {"encoder": encoder}, value_warmup_steps=256))
+    learner, actor = learner_and_actor(small_spec(algorithm, {"encoder": encoder}, value_warmup_steps=256))
     learner.insert(races.drive(actor), 0, 0)
     with torch.no_grad():  # weights far from those that the singular vectors were found for
         for parameter in learner.network.encoder.parameters():
@@ -59,9 +59,9 @@ def test_solving_for_the_value_moves_nothing_else(lab, races, algorithm):
     assert any(not torch.equal(before[name], after[name]) for name in before if name.endswith(".left"))
 
 
-def test_limiter_counts_decisions_with_resets(lab, races):
+def test_limiter_counts_decisions_with_resets(races):
     """256 decisions an update, one update ahead: 512 at first; blocks hold 256 and use themselves up."""
-    learner, actor = learner_and_actor(lab.spec("ppo", max_versions_behind=1))
+    learner, actor = learner_and_actor(small_spec("ppo", max_versions_behind=1))
     assert learner.num_allowed_env_steps() == 512
     assert learner.update() is None
     for _ in range(2):
@@ -73,10 +73,10 @@ def test_limiter_counts_decisions_with_resets(lab, races):
     assert learner.update() is None, "experience is used once"
 
 
-def test_inserted_blocks_are_copied(lab, races):
+def test_inserted_blocks_are_copied(races):
     results = []
     for spoil in (False, True):
-        learner, actor = learner_and_actor(lab.spec("ppo"))
+        learner, actor = learner_and_actor(small_spec("ppo"))
         block = copy.deepcopy(races).drive(actor)
         learner.insert(block, 0, 0)
         if spoil:
@@ -87,8 +87,8 @@ def test_inserted_blocks_are_copied(lab, races):
     assert changed(*results) == set()
 
 
-def test_exploring_follows_the_policy_and_its_seed(lab):
-    spec = lab.spec("ppo")
+def test_exploring_follows_the_policy_and_its_seed():
+    spec = small_spec("ppo")
     image, floats = torch.zeros(4000, 1, 34, 34, dtype=torch.uint8), torch.zeros(4000, 4)
     actors = [make_actor(spec, seed) for seed in (1, 1, 2)]
     with torch.no_grad():
@@ -106,9 +106,9 @@ def test_exploring_follows_the_policy_and_its_seed(lab):
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_forced_lag_is_exact_after_as_many_updates(lab, races, lag):
+def test_forced_lag_is_exact_after_as_many_updates(races, lag):
     """Blocks of 256 decisions, one for each update: version v learns from what version v - lag did."""
-    learner, actor = learner_and_actor(lab.spec("impala", forced_lag=lag))
+    learner, actor = learner_and_actor(small_spec("impala", forced_lag=lag))
     behind = []
     while learner.version < lag + 4:
         assert learner.num_env_steps < learner.num_allowed_env_steps(), "it asks for no more than it learns from"

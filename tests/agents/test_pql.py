@@ -14,16 +14,19 @@ from rulka.agents.pql import PqlLearner, critic_loss, critic_targets
 from rulka.agents.pql_actor import NumberActions, PqlActor
 from rulka.agents.spec import AgentError
 from rulka.buffers.replay import FEATURES
+from tests.agents.conftest import constant, small_spec
 
 NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))
 
 
 @pytest.mark.parametrize("ratios", [(32, 2, 0), (7, 3, 10), (1, 1, 0), (500, 5, 2)])
-def test_whoever_goes_on_as_it_may_holds_the_ratios(lab, ratios: tuple[int, int, int]) -> None:
+def test_whoever_goes_on_as_it_may_holds_the_ratios(ratios: tuple[int, int, int]) -> None:
     """Three who take turns by chance, one a third as often as another, and look at nothing but permissions."""
     per_critic, per_policy, warmup = ratios
     changes = {"critic_updates_per_policy_update": per_policy, "critic_warmup_updates": warmup, "max_steps_ahead": 40}
-    spec = lab.spec("pql", steps_per_critic_update=per_critic, critic_updates_per_version=1, start_steps=64, **changes)
+    spec = small_spec(
+        "pql", steps_per_critic_update=per_critic, critic_updates_per_version=1, start_steps=64, **changes
+    )
     learner, rng = PqlLearner(spec), random.Random(0)
     learner.num_env_steps = 64
     for _ in range(20_000):
@@ -42,8 +45,8 @@ def test_whoever_goes_on_as_it_may_holds_the_ratios(lab, ratios: tuple[int, int,
     assert critic > 5
 
 
-def test_learning_waits_for_the_first_decisions_and_collectors_for_learning(lab, races) -> None:
-    spec = lab.spec("pql", start_steps=300, max_steps_ahead=100, steps_per_critic_update=16)
+def test_learning_waits_for_the_first_decisions_and_collectors_for_learning(races) -> None:
+    spec = small_spec("pql", start_steps=300, max_steps_ahead=100, steps_per_critic_update=16)
     learner, actor = PqlLearner(spec), PqlActor(spec, 1)
     assert learner.num_allowed_env_steps() == 300 + 16 * 16 + 100
     while learner.num_env_steps < learner.num_allowed_env_steps():
@@ -73,9 +76,9 @@ def test_numbers_stay_within_their_intervals() -> None:
 
 
 @pytest.mark.parametrize("actions", [NUMBERS, Choices(3)], ids=["numbers", "choices"])
-def test_noise_is_spread_over_the_cars(lab, actions) -> None:
+def test_noise_is_spread_over_the_cars(actions) -> None:
     """From the least of the first car to the most of the last one, in equal steps, as the paper says."""
-    spec = replace(lab.spec("pql", noise_least=lab.constant(0.05), noise_most=lab.constant(0.25)), actions=actions)
+    spec = replace(small_spec("pql", noise_least=constant(0.05), noise_most=constant(0.25)), actions=actions)
     actor = PqlActor(spec, 3)
     noise = torch.tensor([0.05, 0.1, 0.15, 0.2, 0.25])
     torch.testing.assert_close(actor.noise(5), noise)
@@ -95,12 +98,12 @@ def test_noise_is_spread_over_the_cars(lab, actions) -> None:
     torch.testing.assert_close(found, noise, rtol=0.12, atol=0.0)
 
 
-def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(lab, races) -> None:
+def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(races) -> None:
     """The same weights as with images, as far as sums in another order are the same."""
-    frozen = lab.spec("pql").settings.rate_of.model_dump() | {"encoder": lab.constant(0.0)}
+    frozen = small_spec("pql").settings.rate_of.model_dump() | {"encoder": constant(0.0)}
     thaws = frozen | {"encoder": {"interpolation": "staircase", "points": [[0, 0.0], [700, 1.0]]}}
-    learners = [PqlLearner(lab.spec("pql", rate_of=rates)) for rates in (frozen, thaws)]
-    actor, rng = PqlActor(lab.spec("pql"), 1), np.random.default_rng(0)
+    learners = [PqlLearner(small_spec("pql", rate_of=rates)) for rates in (frozen, thaws)]
+    actor, rng = PqlActor(small_spec("pql"), 1), np.random.default_rng(0)
     for _ in range(2):
         block = races.drive(actor)
         block.image[...] = rng.integers(0, 256, block.image.shape)

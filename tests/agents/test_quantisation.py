@@ -14,6 +14,7 @@ from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_act
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU
+from tests.agents.conftest import small_spec
 
 NUM_FLOATS = 4
 FIRST_HIDDEN = "trunk.0.input_scale"
@@ -37,11 +38,11 @@ def block_of(num_cars: int, seed: int = 0) -> ExperienceBlock:
 
 @pytest.mark.parametrize(("algorithm", "least"), [("ppo", 0.97), ("iqn", 0.9)])
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
-def test_actors_take_what_is_published_and_mostly_act_alike(lab, algorithm: str, precision, least: float) -> None:
+def test_actors_take_what_is_published_and_mostly_act_alike(algorithm: str, precision, least: float) -> None:
     """Of networks that have learned nothing: differences between actions are as small as they get."""
     if precision == "int8":
         need_int8()
-    spec = lab.spec(algorithm, {"embedding_at": "hidden"} if algorithm == "iqn" else {})
+    spec = small_spec(algorithm, {"embedding_at": "hidden"} if algorithm == "iqn" else {})
     exact = make_actor(replace(spec, precision="float32"), seed=0)
     actor = make_actor(replace(spec, precision="float32", acting_precision=precision), seed=0)
     quantiser = Quantiser(exact.network, precision)
@@ -59,24 +60,24 @@ def test_actors_take_what_is_published_and_mostly_act_alike(lab, algorithm: str,
         np.testing.assert_allclose(np.exp(drawn.log_prob), values[1][np.arange(200), drawn.action], rtol=1e-5)
 
 
-def test_float32_is_handed_on_untouched(lab) -> None:
-    network = make_actor(lab.spec("ppo"), seed=0).network
+def test_float32_is_handed_on_untouched() -> None:
+    network = make_actor(small_spec("ppo"), seed=0).network
     tensors = network.state_dict()
     for precision in (None, "float32"):
         published = Quantiser(network, precision).quantise(3, tensors)
         assert all(published[name] is tensor for name, tensor in tensors.items())
 
 
-def test_a_version_in_half_the_bits_keeps_output_layers_exact(lab) -> None:
-    network = make_actor(lab.spec("ppo"), seed=0).network
+def test_a_version_in_half_the_bits_keeps_output_layers_exact() -> None:
+    network = make_actor(small_spec("ppo"), seed=0).network
     published = Quantiser(network, "bfloat16").quantise(0, network.state_dict())
     exact = {name for name, tensor in published.items() if tensor.dtype == torch.float32}
     heads = {f"{head}.{kind}" for head in ("policy_head", "value_head") for kind in ("weight", "bias")}
     assert exact == heads | {"float_mean", "float_std"}
 
 
-def test_scales_follow_recent_frames_and_stay_for_a_version(lab) -> None:
-    network = make_actor(lab.spec("ppo"), seed=0).network
+def test_scales_follow_recent_frames_and_stay_for_a_version() -> None:
+    network = make_actor(small_spec("ppo"), seed=0).network
     tensors = network.state_dict()
     quantiser = Quantiser(network, "int8")
     assert quantiser.needs_frames
@@ -118,7 +119,7 @@ def test_what_a_machine_cannot_do_is_refused(monkeypatch, precision, able, devic
         assert "bfloat16" in error.value.hint, "what it can"
 
 
-def test_networks_of_another_kind_are_refused(lab) -> None:
+def test_networks_of_another_kind_are_refused() -> None:
     with pytest.raises(AgentError, match="cannot act in int8") as error:
-        make_actor(replace(lab.spec("iqn", {"layer_norm": True}), acting_precision="int8"), seed=0)
+        make_actor(replace(small_spec("iqn", {"layer_norm": True}), acting_precision="int8"), seed=0)
     assert "bfloat16" in error.value.hint

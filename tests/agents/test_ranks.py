@@ -21,6 +21,7 @@ from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch
 from rulka.runtime.ranks import RanksApartError, meet
+from tests.agents.conftest import Races, Step, small_spec
 from tests.waiting import PATIENCE_S
 
 FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
@@ -71,11 +72,11 @@ class TwoRanks:
         return max(number, float(next(self._others)))
 
 
-def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock]:
+def blocks_of(spec: Any, seed: int) -> list[ExperienceBlock]:
     """Four blocks of races whose lengths are chance: the numbers of resets differ between blocks, and ranks."""
     rng = np.random.default_rng(seed)
-    races = lab.races(
-        lambda state, action: step(
+    races = Races(
+        lambda state, action: Step(
             float(action == state) - 0.5 * seed,
             int(rng.integers(seed - 1, 3)),
             "terminated" if rng.random() < 0.1 * seed else "",
@@ -174,15 +175,15 @@ def in_processes(
     [("ppo", 3), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in sorted(CHANGES))],
 )
 def test_two_learners_equal_one_with_the_union_of_their_batches(
-    lab, step, tmp_path: Path, algorithm: str, num_updates: int
+    tmp_path: Path, algorithm: str, num_updates: int
 ) -> None:
     """In float32 all weights are the same in the end, relative 1e-5; those of the ranks, to the last bit.
 
     In a hundred updates a ReLU's input comes within rounding of zero now and then, and counts in one alone: 1e-4.
     """
-    spec = lab.spec(algorithm, **CHANGES[algorithm])
+    spec = small_spec(algorithm, **CHANGES[algorithm])
     share = replace(spec, settings=spec.settings.share_of_learner(2))
-    blocks = [blocks_of(lab, step, spec, seed) for seed in (1, 2)]
+    blocks = [blocks_of(spec, seed) for seed in (1, 2)]
     assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
     (first, one), (second, other) = in_processes(share, blocks, tmp_path, num_updates)
     union: Any = make_learner(spec, seed=0)
@@ -248,10 +249,10 @@ def test_alone_nothing_is_changed() -> None:
     assert standardised(values[:1], ALONE).tolist() == [0.0], "the only decision among resets"
 
 
-def test_shares_add_up(lab) -> None:
+def test_shares_add_up() -> None:
     """Counts over the experience of all are split; rates, epochs and numbers of updates are not."""
     for algorithm, changes in CHANGES.items():
-        whole = lab.spec(algorithm, **changes).settings
+        whole = small_spec(algorithm, **changes).settings
         share = whole.share_of_learner(2)
         for name, value in whole.model_dump().items():
             expected = value / 2 if name in whole.SPLIT else value

@@ -70,10 +70,10 @@ def behind(stream: Stream, step: int, car: int) -> Iterator[int]:
     ("decisions", "value_clip", "max_kl"),
     [("choices", 0.05, 10.0), ("choices", None, 0.01), ("chunks", 0.05, 10.0), ("numbers", 0.05, 10.0)],
 )
-def test_ppo(lab, decisions: str, value_clip: float | None, max_kl: float) -> None:
+def test_ppo(decisions: str, value_clip: float | None, max_kl: float) -> None:
     """Equations 7, 9 and 11; Schulman et al. 2015, arXiv:1506.02438, equation 16."""
     own = {"gae_lambda": 0.8, "clip": 0.1, "value_weight": 0.7, "epochs": 3, "encoder_epochs": 1}
-    here = scene(lab, "ppo", decisions, value_clip=value_clip, max_kl=max_kl, **own)
+    here = scene("ppo", decisions, value_clip=value_clip, max_kl=max_kl, **own)
     learner, gamma, actions = here.learner, 0.9, here.actions
     twin, steps = Twin(learner, 0.3, 0.001), record(learner)
     decided = values_of(twin, here)
@@ -128,9 +128,9 @@ VTRACE = {"kind": "vtrace", "rho_bar": 1.1, "c_bar": 0.9}
         ("choices", {"kind": "none"}),
     ],
 )
-def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
+def test_impala(decisions: str, correction: dict[str, Any]) -> None:
     """Section 4: equation 1, and the three terms of 4.2; the corrections of section 5.2.2."""
-    here = scene(lab, "impala", decisions, correction=correction, value_weight=0.7)
+    here = scene("impala", decisions, correction=correction, value_weight=0.7)
     learner, actions, gamma, kind = here.learner, here.actions, 0.9, correction["kind"]
     twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
     metrics = learner.update()
@@ -210,10 +210,10 @@ def worth(here: Scene, race: list[Place], gamma: float, cut_worth: float) -> flo
 @pytest.mark.parametrize(
     ("decisions", "max_kl"), [("choices", 10.0), ("choices", 0.01), ("chunks", 10.0), ("numbers", 10.0)]
 )
-def test_grpo(lab, decisions: str, max_kl: float) -> None:
+def test_grpo(decisions: str, max_kl: float) -> None:
     """Equation 3 with the outcome's advantages, section 4.1.2; the divergence from the reference is exact."""
     own = {"clip": 0.1, "cut_worth": -0.7, "epochs": 3, "encoder_epochs": 1, "max_kl": max_kl}
-    here = scene(lab, "grpo", decisions, 4, group_size=4, steps_per_update=24, batch_size=24, **own)
+    here = scene("grpo", decisions, 4, group_size=4, steps_per_update=24, batch_size=24, **own)
     learner, actions = here.learner, here.actions
     twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
     decided = values_of(twin, here)
@@ -253,10 +253,10 @@ GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
     ("decisions", "pairs"),
     [("choices", ONLINE), ("chunks", ONLINE), ("numbers", ONLINE), ("choices", GIVEN), ("chunks", GIVEN)],
 )
-def test_dpo(lab, decisions: str, pairs: dict[str, Any]) -> None:
+def test_dpo(decisions: str, pairs: dict[str, Any]) -> None:
     """Equation 7, with log-probabilities of whole races; the reference is the policy that learning began with."""
     own = {"pairs": pairs, "beta": 0.3, "pairs_per_step": 2, "epochs": 3, "encoder_epochs": 1}
-    here = scene(lab, "dpo", decisions, pairs.get("group_size", 1), steps_per_update=16, batch_size=3, **own)
+    here = scene("dpo", decisions, pairs.get("group_size", 1), steps_per_update=16, batch_size=3, **own)
     learner = here.learner
     groups = [group for group in races_of(here).values() if len(group) == 2]
     wanted = []

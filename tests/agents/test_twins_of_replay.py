@@ -122,11 +122,11 @@ class NaivePql(Twin):
 
 
 @pytest.mark.parametrize("decisions", ["choices", "numbers"])
-def test_pql(lab, decisions: str) -> None:
+def test_pql(decisions: str) -> None:
     """Section 3: three updates of two critics, the first of which leaves all else alone, and two of the policy."""
     own = {"critic_updates_per_version": 3, "critic_updates_per_policy_update": 1, "critic_warmup_updates": 1}
     own |= {"start_steps": 64, "n_steps": 3, "target_tau": 0.3, "policy_learning_rate": 0.002}
-    here, gamma = scene(lab, "pql", decisions, **own), 0.9
+    here, gamma = scene("pql", decisions, **own), 0.9
     learner, streams = here.learner, here.streams
     learner._slow_critics.load_state_dict(disturbed(learner.critics, 1.0).state_dict())
     twin, drawn = NaivePql(learner), drawn_by_state(learner)
@@ -171,14 +171,14 @@ MARGIN = {"demonstration_margin": {"margin": 0.2, "weight": 0.3}}
         ("chunks", "hidden", {"use_double_dqn": False, "munchausen": MUNCHAUSEN}),
     ],
 )
-def test_iqn(lab, decisions: str, embedding_at: str, changes: dict[str, Any]) -> None:
+def test_iqn(decisions: str, embedding_at: str, changes: dict[str, Any]) -> None:
     """Three gradient steps from mini-races, by priority (Schaul et al. 2015, section 3), a quarter demonstrated."""
     own = {"n_steps": 3, "mini_race_ms": 50.0 * HORIZON, "kappa": 0.05, "target_tau": 0.3}
     own |= {"prioritised": {"alpha": 0.6, "beta": 0.5, "epsilon": 0.002, "min_actions_left": 8}}
     own |= {"demonstration_share": 0.25, "gradient_steps_per_update": 3, "start_steps": 64, "batch_size": 32}
     own |= {"weight_decay": 0.1, "max_grad_norm": 3.0, "max_grad_value": 0.05}
     own |= {"num_quantiles": NUM_QUANTILES}
-    here = scene(lab, "iqn", decisions, extras={"embedding_at": embedding_at}, **own, **changes)
+    here = scene("iqn", decisions, extras={"embedding_at": embedding_at}, **own, **changes)
     learner, gamma = here.learner, 0.9
     shown = random_races(learner._spec, 2, num_cars=CARS, num_steps=T).drive(make_actor(learner._spec, seed=2))
     learner.insert_demonstrations([shown])

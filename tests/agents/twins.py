@@ -31,7 +31,7 @@ from rulka.actions import ActionSpace, Choices, Intervals
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.buffers.experience import ExperienceBlock
 from rulka.params import Params
-from tests.agents.conftest import random_races
+from tests.agents.conftest import random_races, small_spec
 
 T, CARS = 8, 4
 """Decisions of a block, and cars of a collector."""
@@ -124,7 +124,6 @@ class Scene(NamedTuple):
 
 
 def scene(
-    lab: Any,
     algorithm: str,
     decisions: str,
     races_per_start: int = 1,
@@ -135,7 +134,7 @@ def scene(
     places = {"actions_per_decision": 2 if decisions == "chunks" else 1}
     keys = Params.model_fields[algorithm].annotation.model_fields
     common = {name: value for name, value in COMMON.items() if name in keys}
-    spec = lab.spec(algorithm, places | (extras or {}), **common | changes)
+    spec = small_spec(algorithm, places | (extras or {}), **common | changes)
     spec = replace(spec, actions=DECISIONS[decisions])
     learner = make_learner(spec, seed=0)
     begun = disturbed(learner.network, 10.0 if decisions == "numbers" else 30.0)

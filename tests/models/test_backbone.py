@@ -41,16 +41,12 @@ def resolved(
     values = {"pixels": pixels, "mean": [0.5] * num_channels, "std": [0.5] * num_channels} | image
     source = {"kind": "architecture", "config": architecture}
     asked = {"kind": "backbone", "source": source, "pixels": None, "token": token}
-    config = ENCODER_CONFIG.validate_python(asked | {"architecture": architecture, "image": values})
-    assert isinstance(config, ResolvedBackboneConfig)
-    return config
+    return ENCODER_CONFIG.validate_python(asked | {"architecture": architecture, "image": values})
 
 
 def build(config: ResolvedBackboneConfig) -> BackboneEncoder:
     torch.manual_seed(0)
-    encoder = build_encoder(config, 64, 64)
-    assert isinstance(encoder, BackboneEncoder)
-    return encoder
+    return build_encoder(config, 64, 64)
 
 
 def frames(height: int = 64, width: int = 64) -> Tensor:

@@ -26,7 +26,6 @@ from models.encoders.config import (
     PatchConfig,
     ResolvedBackboneConfig,
 )
-from models.fusion import TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
 from models.torso import InputShape, Torso
 
@@ -221,5 +220,4 @@ def test_several_frames_have_a_token_each() -> None:
     several = INPUTS._replace(frames=2, frames_as="features")
     for inputs, count in ((INPUTS._replace(frames=2), 1), (several, 2)):
         fusion = torso(READ.validate_python(KINDS["one image token, each float"]), inputs=inputs).fusion
-        assert isinstance(fusion, TokenSequence)
         assert fusion.position.shape == (count, 8)

@@ -152,7 +152,6 @@ def test_divergence_keeps_the_best_weights_before_it(
     capsys: pytest.CaptureFixture[str], at_step: int, reason: str, spoil: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     history, network = run(spoil=lambda step, _, loss: spoil(loss) if step == at_step else loss)
-    assert history.stopped is not None
     assert history.stopped.startswith(reason)
     assert history.stopped.endswith("in epoch 3 of 4")
     assert len(history.epochs) == 2

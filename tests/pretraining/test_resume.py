@@ -19,7 +19,7 @@ from rulka.pretraining.fit import History, Lessons, fit, resumable
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.params import FitParams, VicregParams
 from rulka.progress import Progress
-from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.stop import StopRequestedError
 from tests.conftest import Killed, sees
@@ -141,6 +141,13 @@ def test_a_signal_saves_first(tmp_path: Path) -> None:
         resumed = run(Checkpoints(folder), chosen=rare)
         assert len(resumed.steps) == 3 * NUM_BATCHES - 6
         assert_same(resumed, whole)
+
+
+def test_damaged_checkpoints_end_it_with_what_to_do(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(1, {}).write_bytes(b"{}\n")
+    with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged") as caught:
+        run(Checkpoints(tmp_path))
+    assert "Remove that folder" in caught.value.hint
 
 
 # Whose checkpoints ----------------------------------------------------------------------------------------------------
