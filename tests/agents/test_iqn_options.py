@@ -41,6 +41,13 @@ def test_a_noisy_learner_draws_new_noise_for_each_step(races):
     assert not any("noise" in name for name in learner.network.state_dict())
 
 
+def test_the_average_acts_within_the_limits_of_now(races):
+    floor = {"interpolation": "linear", "points": [[0, 1.0], [1024, 0.0]]}
+    learner = filled(small_spec("iqn", {"guided": True}, racer_tau=0.25, guide_floor=floor), races)
+    learner.update()
+    assert 0.0 < float(learner.racer.guide.floor) == float(learner.network.guide.floor) < 1.0
+
+
 def test_target_waits_for_its_period(races):
     """A hard update in every third gradient step: the target is the online network then, and stands still between."""
     learner = filled(small_spec("iqn", target_tau=1.0, target_every=3, gradient_steps_per_update=1), races)
