@@ -137,6 +137,7 @@ def test_impala(decisions: str, correction: dict[str, Any]) -> None:
     assert metrics["versions_behind"] == 0.5
     parts = steps_of(here, recorded, here.places())
     assert [epoch for _, epoch in parts] == [0] * 3
+    assert sum(len(places) for places, _ in parts) == len(here.places()), "once through all"
     for places, _ in parts:
         after = [(number, step + 1, car) for number, step, car in places]
         outputs, value = twin.outputs(twin.network, *here.seen(places))
