@@ -170,14 +170,12 @@ class IqnNetwork(Torso):
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
-        return self._advantages(self.acting_factors(tau), self.state(image, floats, is_encoded=is_encoded))
+        return self.advantages_by(self.acting_factors(tau), image, floats, is_encoded=is_encoded)
 
-    def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
-        """The same of images by `acting_factors`, which change with the weights alone."""
-        return self._advantages(factors, self.state(image, floats))
-
-    def _advantages(self, factors: Tensor, state: Tensor) -> Tensor:
+    def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor, *, is_encoded: bool = False) -> Tensor:
+        """The same by `acting_factors`, which change with the weights alone."""
         # The output layer is linear: the mean over fractions may be taken before it.
+        state = self.state(image, floats, is_encoded=is_encoded)
         return output(self.output_layers()[0], self._advantage_units(factors, state))
 
     def acting_factors(self, tau: Tensor) -> Tensor:

@@ -22,7 +22,22 @@ NUM_CHANNELS = 32
 _CONVOLUTIONS = ((16, 4, 2), (32, 4, 2), (64, 3, 2), (NUM_CHANNELS, 3, 1))  # output channels, kernel, stride
 
 
-class ConvEncoder(Encoder):
+class _MapEncoder(Encoder):
+    """Layers that end in a feature map, which may be pooled to a fixed size."""
+
+    def _put_together(self, layers: list[nn.Module], num_channels: int, size: tuple[int, int], pool: int) -> None:
+        if pool:
+            layers, size = [*layers, nn.AdaptiveMaxPool2d(pool)], (pool, pool)
+        self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.token_shape = (size[0] * size[1], num_channels)
+        self.num_features = num_channels * self.token_shape[0]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
+        return self.layers(image)
+
+
+class ConvEncoder(_MapEncoder):
     """Four convolutions, as Linesight has them: 45,456 parameters at any size from 34 x 34 up, for one channel."""
 
     def __init__(self, config: ConvConfig, height: int, width: int, channels: int = 1) -> None:
@@ -32,13 +47,7 @@ class ConvEncoder(Encoder):
         for num_outputs, kernel, stride in _CONVOLUTIONS:
             layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)]
             num_inputs = num_outputs
-        rows, columns = feature_size(height), feature_size(width)
-        if config.adaptive_pool:
-            layers.append(nn.AdaptiveMaxPool2d(config.adaptive_pool))
-            rows = columns = config.adaptive_pool
-        self.layers = nn.Sequential(*layers, nn.Flatten())
-        self.num_features = NUM_CHANNELS * rows * columns
-        self.token_shape = (rows * columns, NUM_CHANNELS)
+        self._put_together(layers, NUM_CHANNELS, (feature_size(height), feature_size(width)), config.adaptive_pool)
         initialise_all(self, LEAKY_GAIN)
 
     def convolutions(self) -> list[nn.Conv2d]:
@@ -135,10 +144,6 @@ class SpectralConv2d(nn.Conv2d):
                 self.right.copy_(functional.normalize(weight.T @ self.left, dim=0, eps=_EPSILON))
                 self.left.copy_(functional.normalize(weight @ self.right, dim=0, eps=_EPSILON))
 
-    def settle(self) -> None:
-        """Finds the singular vectors of weights that were just initialised."""
-        self.iterate(_FIRST_ITERATIONS)
-
 
 class ResidualBlock(nn.Module):
     """x + conv(relu(conv(relu(x)))) on [B, C, H, W]."""
@@ -156,7 +161,7 @@ class ResidualBlock(nn.Module):
         return features + self.layers(features)
 
 
-class ImpalaEncoder(Encoder):
+class ImpalaEncoder(_MapEncoder):
     """The residual encoder: three stages, each halving height and width (rounded up).
 
     A stage is a 3 x 3 convolution, a 3 x 3 max-pooling with stride 2 and two residual blocks.
@@ -175,17 +180,8 @@ class ImpalaEncoder(Encoder):
             num_inputs = num_outputs
             height, width = -(-height // 2), -(-width // 2)
         layers.append(nn.ReLU(inplace=True))
-        if config.adaptive_pool:
-            layers.append(nn.AdaptiveMaxPool2d(config.adaptive_pool))
-            height = width = config.adaptive_pool
-        self.layers = nn.Sequential(*layers, nn.Flatten())
-        self.num_features = num_inputs * height * width
-        self.token_shape = (height * width, num_inputs)
+        self._put_together(layers, num_inputs, (height, width), config.adaptive_pool)
         initialise_all(self, RELU_GAIN)
         for layer in self.modules():
             if isinstance(layer, SpectralConv2d):
-                layer.settle()
-
-    def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
-        return self.layers(image)
+                layer.iterate(_FIRST_ITERATIONS)  # finds the singular vectors

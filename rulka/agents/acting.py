@@ -19,7 +19,7 @@ from models.prepared import PreparedNetwork, Scales, can_prepare, dequantise
 from models.torso import ActingHead, Torso
 from rulka.actions import Choices
 from rulka.agents.distributions import distribution_of
-from rulka.agents.networks import BuildNetwork, build_actor_critic, by_place
+from rulka.agents.networks import BuildNetwork, Cloned, build_actor_critic, by_place
 from rulka.agents.precision import ActingPrecision, Precision, chosen_precision
 from rulka.agents.quantisation import check_int8
 from rulka.agents.spec import ActionValues, AgentSpec, Choose, Decision
@@ -167,19 +167,19 @@ class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
         return self.network.acting_head()
 
 
-def policy_outputs(network: ActorCritic | ClonePolicy, image: Tensor, floats: Tensor) -> Tensor:
+def policy_outputs(network: ActorCritic | Cloned, image: Tensor, floats: Tensor) -> Tensor:
     """Returns the outputs [N, P] of a policy, with a value or without, for raw images and raw floats."""
-    decided = network(image, floats)
+    decided = network.decide(network.encode(image), floats)
     return decided.outputs if isinstance(decided, PolicyAndValue) else decided
 
 
-def choose_by_policy(network: ActorCritic | ClonePolicy, artifact: Artifact, _device: torch.device) -> Choose:
+def choose_by_policy(network: ActorCritic | Cloned, artifact: Artifact, _device: torch.device) -> Choose:
     """Returns a policy's greedy decisions."""
     distribution = distribution_of(artifact.actions.space)
     return lambda image, floats: distribution.greedy(policy_outputs(network, image, floats))
 
 
-def draw_by_policy(network: ActorCritic | ClonePolicy, artifact: Artifact, generator: torch.Generator) -> Choose:
+def draw_by_policy(network: ActorCritic | Cloned, artifact: Artifact, generator: torch.Generator) -> Choose:
     """Returns decisions drawn from a policy."""
     distribution = distribution_of(artifact.actions.space)
     return lambda image, floats: distribution.sample(policy_outputs(network, image, floats), generator)

@@ -5,20 +5,21 @@ Dimensions: N cars, L frames seen at once, H x W pixels, F floats, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from models.actor_critic import AHEAD_HEADS
 from rulka.actions import ActionTable
+from rulka.agents.acting import choose_by_policy, draw_by_policy
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
-from rulka.agents.distributions import distribution_of
 from rulka.agents.network_params import NetworkParams
 from rulka.agents.spec import Choose
 from rulka.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
@@ -117,30 +118,15 @@ _Choice = tuple[nn.Module, Choose, Callable[[torch.Generator], Choose] | None]
 
 def _choice(artifact: Artifact, device: torch.device) -> _Choice:
     """Builds the network of an artifact on a device and returns it with what decides by it, greedily and by chance."""
-    observation, space, encoder = artifact.observation.params(), artifact.actions.space, artifact.encoder
-    sizes = NetworkParams.model_validate(artifact.config["network"])
+    sizes, tensors = NetworkParams.model_validate(artifact.config["network"]), artifact.tensors
     if artifact.kind == "policy":
-        build = CLONED_SHAPES[artifact.config["shape"]]
-        policy = build(observation, encoder, sizes, artifact.normalisation, space.num_outputs)
-        driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(AHEAD_HEADS)}
-        _with_weights(policy, driving, device)
-        distribution = distribution_of(space)
-
-        def outputs(image: Tensor, floats: Tensor) -> Tensor:
-            return policy.decide(policy.encode(image), floats)
-
-        return (
-            policy,
-            lambda *seen: distribution.greedy(outputs(*seen)),
-            lambda generator: lambda *seen: distribution.sample(outputs(*seen), generator),
-        )
-    entry = ALGORITHMS[artifact.config["algorithm"]]
-    network = entry.build_network(observation, encoder, sizes, artifact.normalisation, space.num_outputs)
-    _with_weights(network, artifact.tensors, device)
-    draw = None if entry.make_draw is None else partial(entry.make_draw, network, artifact)
-    return network, entry.greedy_choice(network, artifact, device), draw
-
-
-def _with_weights(network: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> nn.Module:
+        build, choose, draw = CLONED_SHAPES[artifact.config["shape"]], choose_by_policy, draw_by_policy
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(AHEAD_HEADS)}
+    else:
+        entry = ALGORITHMS[artifact.config["algorithm"]]
+        build, choose, draw = entry.build_network, entry.greedy_choice, entry.make_draw
+    seen = artifact.observation.params(), artifact.encoder
+    network: Any = build(*seen, sizes, artifact.normalisation, artifact.actions.space.num_outputs)
     network.load_state_dict(tensors)
-    return network.eval().to(device)
+    network.eval().to(device)
+    return network, choose(network, artifact, device), None if draw is None else partial(draw, network, artifact)

@@ -235,9 +235,12 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         return self._in_parts(lambda part, _: self.network.encode(part), image, floats)
 
     def _in_parts(self, compute: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> Tensor:
-        """Applies `compute` to images [..., L, H, W] and floats [..., F], some rows at a time and without gradients."""
+        """Applies `compute` to images [..., L, H, W], or features [..., E], and floats [..., F], without gradients.
+
+        It sees `batch_size` rows at a time.
+        """
         size, lead = self._params.batch_size, floats.shape[:-1]
-        rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
+        rows = zip(*(column.flatten(0, len(lead) - 1).split(size) for column in (image, floats)), strict=True)
         # In evaluation mode, as collectors act: in training mode spectral norms move on with every part.
         self.network.eval()
         with torch.no_grad(), autocast(self.precision, self._device):

@@ -30,7 +30,7 @@ from rulka.agents.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
 from rulka.agents.params import PqlParams
-from rulka.agents.pql_actor import Decisions, Rated, decisions_of
+from rulka.agents.pql_actor import Decisions, decisions_of
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
@@ -231,12 +231,9 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     @torch.no_grad()
     def values(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns the first critic's value [B] of the policy at images [B, L, H, W] and floats [B, F]."""
-        rated = self._rate(image, floats)
-        return (rated.probability * rated.values[0]).sum(dim=1)
-
-    def _rate(self, image: Tensor, floats: Tensor) -> Rated:
         state = self.network.state(image, floats)
-        return self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
+        rated = self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
+        return (rated.probability * rated.values[0]).sum(dim=1)
 
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients and weights, by tags; changes nothing."""
@@ -280,7 +277,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             "is_encoder_as_given": self._is_encoder_as_given,
         }
         seed = self._seed + self.policy.num_updates
-        return partial(PolicyElsewhere, self._spec, seed, self._device, _copied_to_host(state))
+        return partial(PolicyElsewhere, self._spec, seed, self._device, copy.deepcopy(state_on_host(state)))
 
     def own_tensors(self) -> dict[str, Tensor]:
         """Returns torso and critics."""
@@ -444,11 +441,6 @@ def _learning(groups: list[dict[str, Any]], parts: tuple[str, ...]) -> list[nn.P
     """Returns the weights of some parts that are not frozen."""
     weights = (weight for group in groups if group["part"] in parts for weight in group["params"])
     return [weight for weight in weights if weight.requires_grad]
-
-
-def _copied_to_host(state: Any) -> Any:
-    """Returns copies of all tensors in nested dictionaries and lists, in main memory."""
-    return copy.deepcopy(state_on_host(state))
 
 
 def critic_targets(rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:

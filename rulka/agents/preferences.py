@@ -286,12 +286,8 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
 
     def _log_ratios(self, part: Pairs, decide: Callable[[Tensor, Tensor], PolicyAndValue]) -> Tensor:
         """Returns how much likelier each stretch [S] is now than under the reference, as logarithms."""
-        size = self._params.batch_size
-        seen = zip(part.image.split(size), part.floats.split(size), strict=True)
-        self.network.eval()  # as the reference was computed, so that the first ratios are 1 to the bit
-        with torch.no_grad(), autocast(self.precision, self._device):
-            outputs = torch.cat([decide(image, floats).outputs for image, floats in seen])
-        self.network.train()
+        # As the reference was computed, so that the first ratios are 1 to the bit.
+        outputs = self._in_parts(lambda image, floats: decide(image, floats).outputs, part.image, part.floats)
         difference = self._distribution.log_prob(outputs, part.action) - part.reference
         return torch.zeros(len(part.num_decisions), device=self._device).index_add(0, part.stretch, difference)
 

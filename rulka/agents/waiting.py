@@ -69,11 +69,6 @@ def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
     return upload_copy(Segment(*(torch.from_numpy(array) for array in arrays)), device)
 
 
-def join_segments(segments: Sequence[Segment]) -> Segment:
-    """Returns segments of equally many decisions as one, with all their cars side by side."""
-    return Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
-
-
 class WaitingBlocks:
     """Blocks that wait to be learned from, each once, oldest first.
 
@@ -109,7 +104,8 @@ class WaitingBlocks:
             taken.append(self._blocks.pop(next(iter(self._blocks))))
             self.num_decisions -= taken[-1][0].is_reset.numel()
         segments, versions = zip(*taken, strict=True)
-        return join_segments(segments), float(np.mean(versions))
+        side_by_side = Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
+        return side_by_side, float(np.mean(versions))
 
     def experience(self) -> Experience:
         """Returns all of it for a checkpoint; see `rulka.agents.learner.Learner`."""

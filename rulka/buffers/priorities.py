@@ -39,7 +39,7 @@ class DrawnRows(NamedTuple):
 
 
 class Priorities:
-    """How likely each row of a ring is drawn.
+    """How likely each row of a ring is drawn, which holds nothing yet.
 
     Attributes:
         alpha: exponent of the priorities; 0 draws all alike.
@@ -55,15 +55,15 @@ class Priorities:
         self.weights = np.zeros(ring.num_slots * ring.rows_per_slot)
         self.measured = np.zeros_like(self.weights)
         self.largest = FIRST_PRIORITY
-        for slot in range(ring.num_blocks):
-            self.enter(slot)
 
     def enter(self, slot: int) -> None:
         """Gives all transitions of a slot that was written to the largest priority; others get 0."""
         written = slice(slot * self._ring.rows_per_slot, (slot + 1) * self._ring.rows_per_slot)
         self.measured[written] = 0.0  # of what was there before
         self.largest = float(self.measured.max()) or self.largest
-        self.weights[written] = self._ring.is_trainable(slot) * self.largest**self.alpha
+        arrays = self._ring.arrays
+        is_transition = ~(arrays.is_reset[slot] | arrays.is_held_out[slot]).reshape(-1)
+        self.weights[written] = is_transition * self.largest**self.alpha
 
     def draw(self, num_rows: int, beta: float, generator: torch.Generator) -> DrawnRows:
         """Draws rows from strata of equal probability.

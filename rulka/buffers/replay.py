@@ -188,11 +188,6 @@ class PrioritisedRows(RandomSampler):
         self.largest_importance = drawn.largest
         return torch.from_numpy(drawn.row), {"_weight": torch.from_numpy(drawn.weight)}
 
-    def update_priority(self, index: int | Tensor, priority: float | Tensor, *, storage: Storage | None = None) -> None:
-        """Sets priorities from errors [B] of either sign, of rows [B] that were sampled."""
-        del storage
-        self.priorities.update(torch.as_tensor(index).numpy(), torch.as_tensor(priority, dtype=torch.float32).numpy())
-
 
 # The replay of a learner ----------------------------------------------------------------------------------------------
 
@@ -345,7 +340,7 @@ class Replay:
     def update_priorities(self, rows: Tensor, errors: Tensor) -> None:
         """Sets priorities from the errors [B] of rows [B] that were drawn; without priorities it does nothing."""
         if self.sampler is not None:
-            self._own.update_priority(rows, errors)
+            self.sampler.priorities.update(rows.numpy(), errors.numpy())
 
     def numbers(self) -> range:
         """Returns the numbers of the stored blocks, in order of insertion."""

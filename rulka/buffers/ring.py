@@ -136,10 +136,6 @@ class BlockRing:
         """Decisions in the ring, resets included; stored rows are 0 to `num_rows` - 1."""
         return self.num_blocks * self.rows_per_slot
 
-    def is_trainable(self, slot: int) -> NDArray[np.bool_]:
-        """Returns [T N] which rows of a slot are transitions of races that are not held out."""
-        return ~(self.arrays.is_reset[slot] | self.arrays.is_held_out[slot]).reshape(-1)
-
     def insert(self, block: ExperienceBlock, stream: int, is_held_out: NDArray[np.bool_] | None = None) -> int:
         """Copies a block in, over the oldest one when the ring is full.
 
@@ -198,7 +194,7 @@ class BlockRing:
     def ring_state(self) -> dict[str, Any]:
         """Returns the position and the links of the ring: all but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
-        kept = {name: _name_of(self.seen[name].dtype) for name in self._kept_alone()}
+        kept = {name: str(self.seen[name].dtype).removeprefix("torch.") for name in self._kept_alone()}
         state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
         return state | {"next_slot": links, "kept": kept}
 
@@ -315,10 +311,6 @@ def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
 
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return next(name for name, each in _DTYPES.items() if each == dtype)
 
 
 def _bits(tensor: Tensor) -> NDArray:

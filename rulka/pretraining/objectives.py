@@ -102,7 +102,10 @@ class VaeObjective(Objective):
         target = _normal(image)
         latent = self.head(self.encoder(target))
         rebuilt = self.decoder(sample(latent, generator))
-        return vae_loss(target, rebuilt, latent.mean.float(), latent.log_variance.float(), self.params.kl_weight)
+        mean, log_variance = latent.mean.float(), latent.log_variance.float()
+        # The KL divergence from N(mean, variance) to N(0, 1), summed over Z.
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1).mean()
+        return reconstruction_loss(target, rebuilt) + self.params.kl_weight * divergence
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the images rebuilt from the means of their codes."""
@@ -137,16 +140,6 @@ def reconstruction_loss(image: Tensor, reconstruction: Tensor) -> Tensor:
     Divide by 4 to compare with errors of images in [0, 1].
     """
     return (reconstruction.float() - image.float()).square().mean()
-
-
-def kl_from_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL divergence [] from N(mean, variance) to N(0, 1): summed over Z, averaged over B; both arguments [B, Z]."""
-    return 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1).mean()
-
-
-def vae_loss(image: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor, kl_weight: float) -> Tensor:
-    """Negative evidence bound [] up to constants: reconstruction loss plus `kl_weight` times the divergence."""
-    return reconstruction_loss(image, reconstruction) + kl_weight * kl_from_standard_normal(mean, log_variance)
 
 
 # Comparing views of frames --------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
-from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
 from rulka.agents.network_params import IqnNetworkParams, NetworkParams
@@ -268,15 +267,6 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     return Trained(learner, actor, metrics)
 
 
-class Lab(NamedTuple):
-    """What the tests of this folder need."""
-
-    spec: Callable[..., AgentSpec]
-    races: type[Races]
-    train: Callable[[AgentSpec, Races, int], Trained]
-    constant: Callable[[float], Schedule]
-
-
 def learner_and_actor(spec: AgentSpec) -> tuple[Any, Any]:
     """Returns a learner and an actor with its weights."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
@@ -322,37 +312,11 @@ def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tens
     return image, torch.randn(num_cars, NUM_FLOATS, generator=generator)
 
 
-def random_ends(num_steps: int, num_cars: int, seed: int = 3) -> Endings:
-    """Returns races that end or are cut by chance, with a reset behind every end."""
-    kind = torch.rand(num_steps, num_cars, generator=torch.Generator().manual_seed(seed))
-    terminated, truncated, is_reset = kind < 0.1, (kind >= 0.1) & (kind < 0.2), torch.zeros_like(kind, dtype=torch.bool)
-    for step in range(1, num_steps):
-        is_reset[step] = (terminated | truncated)[step - 1]
-        terminated[step] &= ~is_reset[step]
-        truncated[step] &= ~is_reset[step]
-    return Endings(terminated, is_reset)
-
-
-def endings(num_steps: int, **at: list[int]) -> Endings:
-    """Returns flags [T, 1] that are set at the steps named."""
-    flags = {name: torch.zeros(num_steps, 1, dtype=torch.bool) for name in Endings._fields}
-    for name, steps in at.items():
-        flags[name][steps] = True
-    return Endings(**flags)
-
-
 @pytest.fixture
-def lab() -> Lab:
-    return Lab(small_spec, Races, train, constant)
-
-
-@pytest.fixture
-def step() -> type[Step]:
-    return Step
-
-
-@pytest.fixture
-def races(lab: Lab, step: type[Step]) -> Races:
+def races() -> Races:
     """Races of three decisions, each paid by the number of its action; images and potentials are noise."""
-    probe = lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else "")  # noqa: E731
-    return lab.races(probe, noise=np.random.default_rng(1))
+
+    def probe(state: float, action: int) -> Step:
+        return Step(float(action), state + 1, "terminated" if state == 2 else "")
+
+    return Races(probe, noise=np.random.default_rng(1))

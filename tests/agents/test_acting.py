@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.iqn import fixed_fractions
 from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.device import CPU
-from tests.agents.conftest import views
+from tests.agents.conftest import small_spec, views
 
 
 def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -31,16 +29,18 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     ("algorithm", "extras"),
     [*((name, {}) for name in ALGORITHMS), ("iqn", {"layer_norm": True})],
 )
-def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, algorithm, extras, precision):
+def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(algorithm, extras, precision):
     """By torch, through a copy in bfloat16, by a prepared snapshot: none may lag."""
-    spec = replace(lab.spec(algorithm, extras), precision=precision)
+    spec = replace(small_spec(algorithm, extras), precision=precision)
     actor, fresh = make_actor(spec, seed=0), make_actor(spec, seed=0)
     image, floats = views(7 if precision == "auto" else 20)  # few: it acts prepared
     before = actor.action_values(image, floats).value
     tensors = with_other_encoder(actor.network)
     actor.load_network(tensors)
     fresh.load_network(tensors)
-    after = actor.action_values(image, floats).value
+    action_values = actor.action_values(image, floats)
+    after = action_values.value
+    assert (action_values.name, after.dtype) == ("q_value" if algorithm == "iqn" else "probability", np.float32)
     np.testing.assert_array_equal(after, fresh.action_values(image, floats).value)
     assert np.abs(after - before).max() > 1e-4
     np.testing.assert_array_equal(after.argmax(axis=1), actor.act(image, floats, explore=False).action)
@@ -48,56 +48,11 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, alg
 
 @pytest.mark.parametrize("is_fast", [True, False])
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn", "pql"])
-def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, lab, algorithm, is_fast):
+def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, algorithm, is_fast):
     monkeypatch.setattr(precision, "has_instructions", lambda _name: is_fast)
-    actors = [make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("auto", "float32", "bfloat16")]
+    actors = [make_actor(replace(small_spec(algorithm), precision=p), seed=0) for p in ("auto", "float32", "bfloat16")]
     image, floats = views(16)
     many, exact, rough = (actor.action_values(image, floats).value for actor in actors)
     assert np.array_equal(many, rough) == is_fast
     np.testing.assert_allclose(many, exact, atol=0.05 if is_fast else 1e-5)
     np.testing.assert_allclose(actors[0].action_values(image[:2], floats[:2]).value, exact[:2], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("asked", "is_fast", "expected"),
-    [
-        ("auto", True, "bfloat16"),
-        ("auto", False, "float32"),
-        ("float32", True, "float32"),
-        ("bfloat16", False, "bfloat16"),
-    ],
-)
-def test_precision_is_what_was_asked_for_or_what_the_processor_is(monkeypatch, asked, is_fast, expected):
-    monkeypatch.setattr(precision, "has_instructions", lambda _name: is_fast)
-    assert precision.chosen_precision(asked, CPU) == expected
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("algorithm", "name"),
-    [(algorithm, "q_value" if algorithm == "iqn" else "probability") for algorithm in ALGORITHMS],
-)
-def test_action_values_agree_with_decisions(lab, precision, algorithm, name):
-    """The largest number is always that of the greedy action, also where two differ by next to nothing."""
-    actor = make_actor(replace(lab.spec(algorithm), precision=precision), seed=0)
-    image, floats = views(400)
-    action_values = actor.action_values(image, floats)
-    assert (action_values.name, action_values.value.shape, action_values.value.dtype) == (name, (400, 3), np.float32)
-    np.testing.assert_array_equal(action_values.value.argmax(axis=1), actor.act(image, floats, explore=False).action)
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
-def test_ratings_are_the_networks(lab, algorithm):
-    """IQN's are its mean values; a policy's are its probabilities, to the bit, and what `act` says of its samples."""
-    spec = lab.spec(algorithm)
-    actor, (image, floats) = make_actor(spec, seed=0), views(20)
-    found, decision = actor.action_values(image, floats).value, actor.act(image, floats, explore=True)
-    with torch.inference_mode():
-        if algorithm == "ppo":
-            np.testing.assert_array_equal(found, actor.network(image, floats).outputs.softmax(dim=1).numpy())
-            taken = found[np.arange(20), decision.action]
-            np.testing.assert_allclose(np.log(taken), decision.log_prob, atol=1e-5)
-            return
-        tau = fixed_fractions(spec.settings.num_quantiles_acting).expand(20, -1)
-        expected = actor.network(image, floats, tau).value.mean(dim=1).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)

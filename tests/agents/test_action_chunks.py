@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.iqn import IqnNetwork, fixed_fractions
+from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn import chunk_values
-from tests.agents.conftest import views
+from tests.agents.conftest import constant, small_spec, views
 
 K, A, ALL = 2, 3, list(product(range(3), repeat=2))
 
 
-def spec(lab, **changes):
-    return lab.spec("iqn", {"actions_per_decision": K}, **changes)
+def spec(**changes):
+    return small_spec("iqn", {"actions_per_decision": K}, **changes)
 
 
 def naive(value: torch.Tensor) -> torch.Tensor:
@@ -27,43 +26,31 @@ def naive(value: torch.Tensor) -> torch.Tensor:
     return torch.stack([state + sum(centred[i][:, :, chunk[i]] for i in range(K)) for chunk in ALL], dim=2)
 
 
-def test_values_are_those_of_all_chunks() -> None:
-    value = torch.randn(4, 8, K * A)
-    everything, values = naive(value), chunk_values(value, K)
-    for number, chunk in enumerate(ALL):
-        torch.testing.assert_close(values.of(torch.tensor([chunk] * 4)), everything[:, :, number])
-    torch.testing.assert_close(values.best(), everything.amax(dim=2))
-
-
-def test_the_greedy_block_is_the_best_of_all(lab) -> None:
-    actor = make_actor(spec(lab), seed=0)
+def test_the_greedy_block_is_the_best_of_all() -> None:
+    actor = make_actor(spec(), seed=0)
     image, floats = views(50)
     decision, action_values = actor.act(image, floats, explore=False), actor.action_values(image, floats)
     assert decision.action.shape == (50, K)
     assert decision.is_greedy.shape == (50,)
     assert decision.is_greedy.all()
     network = actor.network
-    assert isinstance(network, IqnNetwork)
     with torch.inference_mode():
         value = network(image, floats, fixed_fractions(8).expand(50, -1)).value.mean(dim=1, keepdim=True)
     everything = naive(value)[:, 0].numpy()
     np.testing.assert_array_equal(decision.action, np.array(ALL)[everything.argmax(axis=1)])
     assert action_values.value.shape == (50, K, A)
     np.testing.assert_array_equal(action_values.value.argmax(axis=2), decision.action)
-    for row in range(50):
-        for place in range(K):
-            for action in range(A):
-                chunk = decision.action[row].copy()
-                chunk[place] = action
-                expected = everything[row, ALL.index(tuple(chunk.tolist()))]
-                assert action_values.value[row, place, action] == pytest.approx(expected, abs=1e-4)
+    rows, (first, second) = np.arange(50), decision.action.T
+    by_place = everything.reshape(50, A, A)
+    expected = np.stack([by_place[rows, :, second], by_place[rows, first]], axis=1)
+    np.testing.assert_allclose(action_values.value, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("boltzmann", [0.0, 0.4])
-def test_every_action_of_a_chunk_explores_by_itself(lab, boltzmann: float) -> None:
+def test_every_action_of_a_chunk_explores_by_itself(boltzmann: float) -> None:
     """With epsilon e an action stays greedy with 1 - e + e / 3."""
-    changes = {"boltzmann_epsilon": lab.constant(boltzmann), "boltzmann_noise": 1e-9}
-    actor = make_actor(spec(lab, epsilon=lab.constant(0.3), **changes), seed=0)
+    changes = {"boltzmann_epsilon": constant(boltzmann), "boltzmann_noise": 1e-9}
+    actor = make_actor(spec(epsilon=constant(0.3), **changes), seed=0)
     image, floats = views(4000)
     greedy = actor.act(image, floats, explore=False).action
     decision = actor.act(image, floats, explore=True)

@@ -13,45 +13,19 @@ import safetensors
 import safetensors.torch
 import torch
 
-from models.encoders.config import ENCODER_CONFIG
 from rulka import artifacts
-from rulka.actions import action_table
-from rulka.agents.algorithms import ALGORITHMS
+from rulka.actions import FORWARD
 from rulka.agents.hugging_face import export_agent, import_agent
-from rulka.agents.network_params import NetworkParams
-from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact, sight_contract
-from rulka.observation import reference_normalisation
-from rulka.params import reference_params
-from tests.conftest import sees
-
-CONV = {"kind": "conv", "adaptive_pool": 0}
-VIT: dict[str, Any] = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 16}
-VIT |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-BACKBONE: dict[str, Any] = {"kind": "backbone", "source": {"kind": "architecture", "config": VIT}}
-BACKBONE |= {"pixels": 40, "token": "cls", "architecture": VIT}
-BACKBONE |= {"image": {"pixels": 40, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}}
-NETWORK = reference_params().network.model_dump(mode="json") | {"float_hidden": 8, "dense_hidden": 16}
-
-
-def write_agent(folder: Path, encoder: dict[str, Any]) -> Path:
-    """An agent of PPO with random weights."""
-    torch.manual_seed(0)
-    observation, normalisation, table = sees(64, 64), reference_normalisation(), action_table(5)
-    sizes = (ENCODER_CONFIG.validate_python(encoder), NetworkParams.model_validate(NETWORK), normalisation, 12)
-    network = ALGORITHMS["ppo"].build_network(observation, *sizes)
-    config = {"algorithm": "ppo", "num_actions": 12, "encoder": encoder, "network": NETWORK}
-    contract = sight_contract(observation)
-    artifact = Artifact("agent", network.state_dict(), config, contract, table, normalisation, {"commit": "abc"})
-    save_artifact(folder, artifact)
-    return folder
+from rulka.artifacts import ArtifactError, load_artifact
+from tests.tasks.test_evaluate import save_driver
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two agents and what was exported of them."""
+    """A folder with an agent and what was exported of it."""
     folder = tmp_path_factory.mktemp("exported")
-    export_agent(write_agent(folder / "agent", CONV), folder / "hub")
-    export_agent(write_agent(folder / "seeing", BACKBONE), folder / "hub_of_backbone")
+    save_driver(folder / "agent", "agent", "ppo", FORWARD)
+    export_agent(folder / "agent", folder / "hub")
     return folder
 
 
@@ -74,7 +48,7 @@ def test_the_files_are_those_of_the_layout(hub: Path) -> None:
     assert {path.name for path in hub.iterdir()} == {"config.json", "model.safetensors"}
     config = json.loads((hub / "config.json").read_text())
     assert config["model_type"] == "rulka"
-    assert config["config"]["encoder"] == CONV
+    assert config["config"]["encoder"]["kind"] == "conv"
     assert config["config"]["network"]["fusion"] == {"kind": "concat"}
     with safetensors.safe_open(hub / "model.safetensors", "pt") as weights:
         assert weights.metadata() == {"format": "pt"}
@@ -82,8 +56,8 @@ def test_the_files_are_those_of_the_layout(hub: Path) -> None:
 
 
 def test_what_is_read_is_what_was_written(exported: Path, tmp_path: Path) -> None:
-    import_agent(exported / "hub_of_backbone", tmp_path / "again")
-    before, after = load_artifact(exported / "seeing", "agent"), load_artifact(tmp_path / "again", "agent")
+    import_agent(exported / "hub", tmp_path / "again")
+    before, after = load_artifact(exported / "agent", "agent"), load_artifact(tmp_path / "again", "agent")
     assert (after.config, after.provenance, after.actions) == (before.config, before.provenance, before.actions)
     assert after.tensors.keys() == before.tensors.keys()
     assert all(torch.equal(after.tensors[name], tensor) for name, tensor in before.tensors.items())

@@ -15,7 +15,7 @@ from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.ring import Transitions
 from rulka.schedule import Moment, Schedule
-from tests.agents.conftest import filled, views
+from tests.agents.conftest import constant, filled, small_spec, train, views
 
 
 def with_clone(network: torch.nn.Module, probabilities: list[float]) -> dict[str, torch.Tensor]:
@@ -26,9 +26,9 @@ def with_clone(network: torch.nn.Module, probabilities: list[float]) -> dict[str
     return tensors
 
 
-def test_epsilon_is_the_share_of_random_actions(lab):
+def test_epsilon_is_the_share_of_random_actions():
     """A third of the random actions are the greedy one by chance."""
-    spec = lab.spec("iqn", epsilon={"interpolation": "linear", "points": [[0, 1.0], [1000, 0.3]]})
+    spec = small_spec("iqn", epsilon={"interpolation": "linear", "points": [[0, 1.0], [1000, 0.3]]})
     actor = make_actor(spec, seed=0)
     greedy = int(actor.act(*views(1, None), explore=False).action[0])
     for env_steps, epsilon in ((0, 1.0), (500, 0.65), (10_000, 0.3)):
@@ -39,9 +39,9 @@ def test_epsilon_is_the_share_of_random_actions(lab):
     assert (actor.act(*views(50, None), explore=False).action == greedy).all()
 
 
-def test_each_car_has_an_epsilon_of_its_own(lab):
+def test_each_car_has_an_epsilon_of_its_own():
     """From 0.5 to the power of 1 for the first car to 0.5 to the power of 4 for the last; in between by the square."""
-    actor = make_actor(lab.spec("iqn", epsilon=lab.constant(0.5), epsilon_spread=3.0), seed=0)
+    actor = make_actor(small_spec("iqn", epsilon=constant(0.5), epsilon_spread=3.0), seed=0)
     assert actor._epsilon(4).tolist() == pytest.approx([0.5**1, 0.5**2, 0.5**3, 0.5**4])
     image, floats = views(4, None)
     greedy = actor.act(image, floats, explore=False).action
@@ -49,8 +49,8 @@ def test_each_car_has_an_epsilon_of_its_own(lab):
     assert explored[0] > 3 * explored[3]
 
 
-def test_cloned_policy_drives_during_the_warm_up_only(lab):
-    actor = make_actor(lab.spec("iqn", {"guided": True}, warmup_steps=100, epsilon=lab.constant(0.0)), seed=0)
+def test_cloned_policy_drives_during_the_warm_up_only():
+    actor = make_actor(small_spec("iqn", {"guided": True}, warmup_steps=100, epsilon=constant(0.0)), seed=0)
     actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]))
     decision = actor.act(*views(4000, None), explore=True)
     np.testing.assert_allclose(np.bincount(decision.action) / 4000, [0.2, 0.5, 0.3], atol=0.03)
@@ -61,10 +61,10 @@ def test_cloned_policy_drives_during_the_warm_up_only(lab):
 
 
 @pytest.mark.parametrize(("floor", "allowed"), [(1.0, [1]), (0.6, [1, 2]), (0.39, [0, 1, 2]), (0.0, [0, 1, 2])])
-def test_the_best_action_within_the_limits_of_the_guide_is_taken(lab, floor, allowed):
+def test_the_best_action_within_the_limits_of_the_guide_is_taken(floor, allowed):
     """Probabilities 0.2, 0.5 and 0.3 are 0.4, 1 and 0.6 of the likeliest one's."""
-    actor = make_actor(lab.spec("iqn", {"guided": True}), seed=0)
-    free = make_actor(lab.spec("iqn"), seed=0)
+    actor = make_actor(small_spec("iqn", {"guided": True}), seed=0)
+    free = make_actor(small_spec("iqn"), seed=0)
     actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]) | {"guide.floor": torch.tensor(floor)})
     value = free.action_values(*views(50, None)).value
     left = np.where(np.isin(np.arange(3), allowed), value, -np.inf)
@@ -72,16 +72,16 @@ def test_the_best_action_within_the_limits_of_the_guide_is_taken(lab, floor, all
     np.testing.assert_allclose(actor.action_values(*views(50, None)).value, value, rtol=1e-5, atol=1e-6)
 
 
-def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
+def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races):
     """With a floor of 1 only the clone's likeliest action is left, and its value is what a target bootstraps from."""
     always = {"interpolation": "linear", "points": [[0, 1.0]]}
-    learner = make_learner(lab.spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
+    learner = make_learner(small_spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
     learner.load_network(with_clone(learner.network, [0.2, 0.3, 0.5]))
     assert float(learner.network.guide.floor) == 1.0, "from the first decision on"
-    actor = make_actor(lab.spec("iqn"), 1)
+    actor = make_actor(small_spec("iqn"), 1)
     while learner.update() is None:
         learner.insert(races.drive(actor), 0, 0)
-    assert float(learner.network.guide.floor) == 1.0
+    assert float(learner.network.guide.floor) == float(learner.target.guide.floor) == 1.0
     batch = learner._latest.batch
     torch.testing.assert_close(
         batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.n_step_return), -1)
@@ -94,34 +94,24 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * following)
 
 
-def test_samples_per_insert_is_kept(lab, races):
-    spec = lab.spec("iqn", samples_per_insert=4.0, batch_size=16, gradient_steps_per_update=2, buffer_steps=4096)
-    trained = lab.train(spec, races, 100)
+def test_samples_per_insert_is_kept(races):
+    spec = small_spec("iqn", samples_per_insert=4.0, batch_size=16, gradient_steps_per_update=2, buffer_steps=4096)
+    trained = train(spec, races, 100)
     learned = 100 * 2 * 16
     assert trained.learner.num_env_steps - 256 == pytest.approx(learned / 4.0, abs=256 + 256)
     assert trained.metrics["samples_per_insert"] == pytest.approx(4.0, rel=0.4)
 
 
-def test_demonstrations_fill_their_share(lab, step, races):
-    learner = filled(lab.spec("iqn", demonstration_share=0.25, batch_size=32), races)
-    shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
-    learner.insert_demonstrations([shown])
-    batch = learner.draw().batch
-    assert (batch.floats[:24, 1] < 7).all()
-    assert (batch.floats[24:, 1] == 7).all()
-    assert learner._num_learned == 24, "demonstrations are not counted"
-
-
-def test_demonstrations_of_another_shape_are_refused(lab):
+def test_demonstrations_of_another_shape_are_refused():
     with pytest.raises(AgentError, match=r"\(1, 64, 64, 184\), the agent sees \(1, 34, 34, 4\)"):
-        make_learner(lab.spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
+        make_learner(small_spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
 
 
-def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(lab, races):
+def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(races):
     """The trunk learns for the first half of the budget."""
     rates = {"trunk": Schedule.over_budget("staircase", (0.0, 1.0), (0.5, 0.0))}
-    rates = dict.fromkeys(ByPartParams.model_fields, lab.constant(1.0)) | rates
-    learner = filled(lab.spec("iqn", batch_size=16, target_tau=0.3, target_every=1, rate_of=rates), races)
+    rates = dict.fromkeys(ByPartParams.model_fields, constant(1.0)) | rates
+    learner = filled(small_spec("iqn", batch_size=16, target_tau=0.3, target_every=1, rate_of=rates), races)
     distances = []
     for share, num_steps in ((0.0, 3), (1.0, 60)):
         learner.set_budget_share(share)
@@ -133,22 +123,6 @@ def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(lab, races):
         distances.append(float(max(apart).detach()))
     assert distances[0] > 1e-5
     assert distances[1] < 1e-7
-
-
-def transitions(
-    rewards: list[float], *, is_terminal: bool = False, potential: float = 0.0, next_potential: float = 0.0
-) -> Transitions:
-    one = np.zeros(1, np.int64)
-    return Transitions(
-        reward=np.array([[*rewards, *[0.0] * (3 - len(rewards))]], np.float32),
-        num_steps=np.array([len(rewards)]),
-        is_terminal=np.array([is_terminal]),
-        observation=one,
-        next_observation=one,
-        potential=np.array([potential], np.float32),
-        next_potential=np.array([next_potential], np.float32),
-        action=one,
-    )
 
 
 def test_every_clock_has_its_exact_probability():
@@ -177,6 +151,7 @@ def test_a_mini_race_shorter_than_what_is_drawn_twice_as_often():
     ],
 )
 def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
-    race = mini_race_returns(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
-    assert race.reward.tolist() == [reward]
-    assert race.discount.tolist() == [discount]
+    nothing, at = np.zeros(1, np.float32), np.zeros(1, np.int64)
+    three = Transitions(np.ones((1, 3), np.float32), at + 3, np.array([is_terminal]), at, at, nothing, nothing, at)
+    race = mini_race_returns(three, np.array([clock]), 0.5, 140)
+    assert (race.reward.tolist(), race.discount.tolist()) == ([reward], [discount])

@@ -15,38 +15,25 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator
-from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
+from tests.agents.conftest import PRIORITISED, Races, Step, small_spec
 from tests.buffers.conftest import check_links
 
 FEW_STEPS = {"gradient_steps_per_update": 2}
 """The stand-in takes many times as long as the CPU for a step of IQN, and a fault shows in the first."""
-# Without spectral norm, whose power iteration the stand-in cannot run.
-IMPALA = {"kind": "impala", "width": 1, "adaptive_pool": 2, "spectral_norm": False}
-PATCHES = {"kind": "patches", "patch": 17, "width": 8, "depth": 1, "heads": 2}
 LESS_WORK: dict[str, dict[str, Any]] = {
     "grpo": {"epochs": 2},
     "dpo": {"epochs": 2},
     "iqn": FEW_STEPS,
     "pql": {"critic_updates_per_version": 4},
 }
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    **{name: (name, {}, LESS_WORK.get(name, {})) for name in ALGORITHM_NAMES},
-    "ppo, value solved first": ("ppo", {}, {"value_warmup_steps": 256}),
-    "iqn, prioritised and held out": ("iqn", {}, {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
-}
-MORE_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "impala, value solved first": ("impala", {}, {"value_warmup_steps": 256}),
-    "iqn, noisy, munchausen": (
-        "iqn",
-        {"noisy_sigma": 0.5},
-        {"munchausen": MUNCHAUSEN, "use_double_dqn": False} | FEW_STEPS,
-    ),
-    "ppo, impala": ("ppo", {"encoder": IMPALA}, {"epochs": 1}),
-    "iqn, patches": ("iqn", {"encoder": PATCHES}, FEW_STEPS),
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, LESS_WORK.get(name, {})) for name in ALGORITHM_NAMES},
+    "ppo, value solved first": ("ppo", {"value_warmup_steps": 256}),
+    "iqn, prioritised and held out": ("iqn", {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
 }
 
 
-def twin(algorithm: Any, spec: Any, seed: int) -> Any:
+def twin(spec: Any, seed: int) -> Any:
     """The same learner on the CPU, drawing numbers for the device from a generator of their own as others do."""
     learner = make_learner(spec, seed)
     learner._generators.device = make_generator(CPU, seed)
@@ -54,15 +41,15 @@ def twin(algorithm: Any, spec: Any, seed: int) -> Any:
 
 
 @pytest.fixture
-def blocks(lab, step) -> list[Any]:
+def blocks() -> list[Any]:
     """Races of five decisions, four from each start, so that those who learn from whole ones have some."""
 
     def probe(state: int, action: int) -> Any:
-        return step(1.0 if action == state % 4 else 0.0, state + 1, "terminated" if state == 4 else "")
+        return Step(1.0 if action == state % 4 else 0.0, state + 1, "terminated" if state == 4 else "")
 
-    races = lab.races(probe, num_cars=8)
+    races = Races(probe, num_cars=8)
     races.deal(4)
-    actor = make_actor(lab.spec("ppo"), 5)
+    actor = make_actor(small_spec("ppo"), 5)
     return [races.drive(actor) for _ in range(6)]
 
 
@@ -76,11 +63,11 @@ def learned(learner: Any, blocks: list[Any]) -> list[dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)])
-def test_learning_there_is_learning_here(lab, blocks, device: torch.device, case: str) -> None:
-    algorithm, extras, changes = (CASES | MORE_CASES)[case]
-    spec = lab.spec(algorithm, extras, **changes)
-    here, there = twin(algorithm, spec, 3), make_learner(spec, 3, device)
+@pytest.mark.parametrize("case", CASES)
+def test_learning_there_is_learning_here(blocks, device: torch.device, case: str) -> None:
+    algorithm, changes = CASES[case]
+    spec = small_spec(algorithm, **changes)
+    here, there = twin(spec, 3), make_learner(spec, 3, device)
     expected, found = learned(here, blocks), learned(there, blocks)
     assert {p.device.type for p in there.network.parameters()} == {device.type}
     assert there.inspect().keys() == here.inspect().keys()
@@ -107,12 +94,12 @@ def test_random_numbers_go_on_where_they_were_and_begin_anew_elsewhere(device: t
 
 @pytest.mark.parametrize("shown", [False, True], ids=["own", "own and shown"])
 def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
-    lab, blocks, standin: torch.device, caplog: pytest.LogCaptureFixture, shown: bool
+    blocks, standin: torch.device, caplog: pytest.LogCaptureFixture, shown: bool
 ) -> None:
     """On the device, and in main memory where it does not fit; both with demonstrations that fit."""
     import stand_in
 
-    spec = lab.spec("iqn", batch_size=32, prioritised=PRIORITISED, demonstration_share=0.25 if shown else 0.0)
+    spec = small_spec("iqn", batch_size=32, prioritised=PRIORITISED, demonstration_share=0.25 if shown else 0.0)
     batches = []
     for place, free_bytes in ((CPU, 0), (standin, stand_in.FREE_BYTES), (standin, 1 << 20)):
         stand_in.backend.free_bytes = stand_in.FREE_BYTES
@@ -133,11 +120,11 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
     assert "experience lies in main memory: its 0.0 GB are more than 50% of the 0.0 GB that are free" in caplog.text
 
 
-def test_a_gradient_step_waits_for_the_device_only_where_it_has_to(lab, blocks, standin: torch.device) -> None:
+def test_a_gradient_step_waits_for_the_device_only_where_it_has_to(blocks, standin: torch.device) -> None:
     """Crossings of a step are bounded: whoever adds one that a GPU has to be waited for has to look here."""
     import stand_in
 
-    learner = make_learner(lab.spec("iqn", gradient_steps_per_update=1), 3, standin)
+    learner = make_learner(small_spec("iqn", gradient_steps_per_update=1), 3, standin)
     for block in blocks:
         learner.insert(block, 0, 0)
     learner.update()

@@ -13,23 +13,23 @@ import torch
 from rulka.agents.algorithms import make_learner
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import PreferencePairs
-from tests.agents.conftest import changed, learner_and_actor, update, weights
+from tests.agents.conftest import Races, Step, changed, constant, learner_and_actor, small_spec, train, update, weights
 
 GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
 
 
-def pay_of_two(step):
+def pay_of_two():
     """One decision, one action of which pays."""
-    return lambda _state, action: step(float(action == 2), 0, "terminated")
+    return lambda _state, action: Step(float(action == 2), 0, "terminated")
 
 
-def test_the_loss_falls_below_ln_2(lab, step):
+def test_the_loss_falls_below_ln_2():
     """The reference stays the policy that it began as. With the policy of each gradient step it would be ln 2 for ever,
     as the peer's is. The first step's loss is ln 2 to the bit.
     """
-    spec = lab.spec("dpo", epochs=1, pairs_per_step=10_000, beta=lab.constant(1.0), learning_rate=lab.constant(0.003))
+    spec = small_spec("dpo", epochs=1, pairs_per_step=10_000, beta=constant(1.0), learning_rate=constant(0.003))
     learner, actor = learner_and_actor(spec)
-    races = lab.races(pay_of_two(step))
+    races = Races(pay_of_two())
     losses = [update(learner, actor, races)["loss"] for _ in range(12)]
     assert losses[0] == pytest.approx(math.log(2.0), abs=1e-7)
     assert losses[-1] < 0.5 * math.log(2.0)
@@ -37,31 +37,11 @@ def test_the_loss_falls_below_ln_2(lab, step):
     assert all(torch.equal(first[name], tensor) for name, tensor in learner._first.state_dict().items())
 
 
-@pytest.mark.parametrize(("gamma", "best", "worst"), [(1.0, 1.2, 1.0), (0.5, 1.0, 0.6)])
-def test_what_is_paid_late_counts_by_the_discount(lab, step, gamma, best, worst):
-    """1 at once for action 2, else 1.2 a decision later."""
-
-    def probe(state: int, action: int):
-        if state:
-            return step(1.2 * (state == 1), 0, "terminated")
-        return step(float(action == 2), 2 if action == 2 else 1)
-
-    pairs = {"kind": "online", "group_size": 4, "gamma": gamma, "cut_worth": 0.0, "min_gap": 0.1}
-    learner, actor = learner_and_actor(lab.spec("dpo", pairs=pairs))
-    races = lab.races(probe)
-    metrics = update(learner, actor, races)
-    share = metrics["num_pairs"] / metrics["num_groups"]
-    assert 0.5 < share < 1.0
-    gap = metrics["chosen_return"] - metrics["rejected_return"]
-    assert gap == pytest.approx(share * (best - worst), rel=1e-4)
-    assert worst < metrics["return_mean"] < best
-
-
 @pytest.mark.parametrize(("reward", "min_gap"), [(0.0, 0.0), (1.0, 1.0)])
-def test_races_that_are_as_good_are_no_pair(lab, step, reward, min_gap):
+def test_races_that_are_as_good_are_no_pair(reward, min_gap):
     pairs = {"kind": "online", "group_size": 4, "gamma": 1.0, "cut_worth": 0.0, "min_gap": min_gap}
-    learner, actor = learner_and_actor(lab.spec("dpo", pairs=pairs))
-    races = lab.races(lambda _state, action: step(reward * float(action == 2), 0, "terminated"))
+    learner, actor = learner_and_actor(small_spec("dpo", pairs=pairs))
+    races = Races(lambda _state, action: Step(reward * float(action == 2), 0, "terminated"))
     before = weights(learner)
     metrics = update(learner, actor, races)
     assert (metrics["num_pairs"], metrics["gradient_steps"], learner.version) == (0.0, 0.0, 1)
@@ -79,8 +59,8 @@ def given(*pairs: tuple[list[int], list[int]]) -> PreferencePairs:
     return PreferencePairs(image, floats, action, lengths, np.arange(len(stretches)).reshape(-1, 2))
 
 
-def of_given(lab, pairs: PreferencePairs, **changes):
-    learner, actor = learner_and_actor(lab.spec("dpo", pairs=GIVEN, **changes))
+def of_given(pairs: PreferencePairs, **changes):
+    learner, actor = learner_and_actor(small_spec("dpo", pairs=GIVEN, **changes))
     learner.insert_pairs(pairs)
     return learner, actor
 
@@ -88,44 +68,33 @@ def of_given(lab, pairs: PreferencePairs, **changes):
 UNEQUAL = (([2, 1, 0], [0]), ([1], [2, 2, 0, 1, 1]))
 
 
-def test_given_pairs_are_drawn_as_many_as_an_update_takes(lab, step):
+def test_given_pairs_are_drawn_as_many_as_an_update_takes():
     pairs = given(*[([0, 1, 2], [1])] * 9)
-    learner, actor = of_given(lab, pairs, epochs=2)
-    metrics = update(learner, actor, lab.races(pay_of_two(step)))
+    learner, actor = of_given(pairs, epochs=2)
+    metrics = update(learner, actor, Races(pay_of_two()))
     assert (metrics["num_pairs"], metrics["num_decisions"], metrics["num_samples"]) == (4.0, 16.0, 32.0)
     assert learner.num_allowed_env_steps() == learner.num_env_steps + 192
 
 
-def test_pairs_are_given_where_they_are_asked_for(lab, step):
-    learner, actor = learner_and_actor(lab.spec("dpo", pairs=GIVEN))
-    learner.insert(lab.races(pay_of_two(step)).drive(actor), 0, 0)
+def test_pairs_are_given_where_they_are_asked_for():
+    learner, actor = learner_and_actor(small_spec("dpo", pairs=GIVEN))
+    learner.insert(Races(pay_of_two()).drive(actor), 0, 0)
     with pytest.raises(AgentError, match=r"dpo\.pairs\.kind file learns from pairs that are given, and none were"):
         learner.update()
     with pytest.raises(AgentError, match=r"2 pairs are given, and dpo\.pairs\.kind online makes them"):
-        learner_and_actor(lab.spec("dpo"))[0].insert_pairs(given(*UNEQUAL))
+        learner_and_actor(small_spec("dpo"))[0].insert_pairs(given(*UNEQUAL))
 
 
-def test_races_that_are_all_alike_teach_nothing(lab, step):
-    """Whatever is done is paid 5: no advantage, and without a reward for entropy no gradient."""
-    races = lab.races(lambda _state, _action: step(5.0, 0, "terminated"))
-    learner, actor = learner_and_actor(lab.spec("grpo", entropy_weight=lab.constant(0.0)))
-    before = weights(learner)
-    metrics = update(learner, actor, races)
-    assert metrics["flat_groups"] == 1.0
-    assert metrics["grad_norm"] == 0.0
-    assert changed(before, weights(learner)) == set()
-
-
-def test_nobody_waits_for_races_longer_than_any_update(lab, step):
+def test_nobody_waits_for_races_longer_than_any_update():
     """Races of 40 decisions, blocks of 16, updates from 192 decisions on; `train` fails if neither side may go on."""
-    races = lab.races(lambda state, _action: step(0.0, state + 1, "terminated" if state == 39 else ""))
-    trained = lab.train(lab.spec("grpo", epochs=1), races, 3)
+    races = Races(lambda state, _action: Step(0.0, state + 1, "terminated" if state == 39 else ""))
+    trained = train(small_spec("grpo", epochs=1), races, 3)
     assert trained.metrics["num_decisions"] == 16 * 40
 
 
-def test_limiter_counts_what_is_whole(lab, races):
+def test_limiter_counts_what_is_whole(races):
     """Groups of four races of three decisions that are whole count; an update's worth may be gathered beside it."""
-    learner, actor = learner_and_actor(lab.spec("grpo", max_versions_behind=1))
+    learner, actor = learner_and_actor(small_spec("grpo", max_versions_behind=1))
     assert learner.num_allowed_env_steps() == 2 * 192
     races.deal(4)
     learner.insert(races.drive(actor), 0, 0)  # 16 cars, 16 decisions: four races and resets, all of them whole

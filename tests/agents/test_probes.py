@@ -15,7 +15,7 @@ from __future__ import annotations
 import pytest
 
 from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections, CriticParams, PolicyParams
-from tests.agents.conftest import MUNCHAUSEN, PRIORITISED
+from tests.agents.conftest import Races, Step, constant, small_spec, train
 
 WITH_VALUES = tuple(
     name
@@ -40,77 +40,57 @@ def settling(algorithm: str, num_updates: int) -> dict[str, object]:
 
 
 @by_algorithm(WITH_VALUES, "ppo", "impala")
-def test_discount(lab, step, algorithm):
+def test_discount(algorithm):
     """State 0 leads to 1, whose reward is 1: values gamma and 1. Fails when the future is miscounted."""
-    races = lab.races(lambda state, _action: step(1.0, 0, "terminated") if state else step(0.0, 1))
+    races = Races(lambda state, _action: Step(1.0, 0, "terminated") if state else Step(0.0, 1))
     num_updates = {"ppo": 20, "impala": 20, "iqn": 60}.get(algorithm, 40)
-    trained = lab.train(lab.spec(algorithm, **settling(algorithm, num_updates)), races, num_updates)
+    trained = train(small_spec(algorithm, **settling(algorithm, num_updates)), races, num_updates)
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.1)
 
 
 @by_algorithm(WITH_VALUES, "ppo", "impala")
-def test_time_limits_have_a_future(lab, step, algorithm):
+def test_time_limits_have_a_future(algorithm):
     """Reward 1 and a cut after each decision: 1 / (1 - gamma) = 2. Fails when a cut counts as an end (1)."""
-    races = lab.races(lambda _state, _action: step(1.0, 0, "truncated"))
-    trained = lab.train(lab.spec(algorithm, **settling(algorithm, 25)), races, 25)
+    races = Races(lambda _state, _action: Step(1.0, 0, "truncated"))
+    trained = train(small_spec(algorithm, **settling(algorithm, 25)), races, 25)
     assert trained.values(0) == pytest.approx([2.0], abs=0.2)
 
 
 @by_algorithm(ALGORITHM_NAMES, "impala", "iqn", "grpo", "pql")
-def test_choice_of_action(lab, step, algorithm):
+def test_choice_of_action(algorithm):
     """One action pays, not the one an untrained agent takes. Fails when the reward does not reach the action."""
-    untrained = lab.train(lab.spec(algorithm), lab.races(lambda _state, _action: step(0.0, 0)), 0)
+    untrained = train(small_spec(algorithm), Races(lambda _state, _action: Step(0.0, 0)), 0)
     paid = (untrained.actions(0)[0] + 1) % 3
-    races = lab.races(lambda _state, action: step(float(action == paid), 0, "terminated"))
-    assert lab.train(lab.spec(algorithm), races, 10).actions(0) == [paid]
+    races = Races(lambda _state, action: Step(float(action == paid), 0, "terminated"))
+    assert train(small_spec(algorithm), races, 10).actions(0) == [paid]
 
 
 @by_algorithm(ALGORITHM_NAMES, "ppo")
-def test_action_depends_on_the_observation(lab, step, algorithm):
+def test_action_depends_on_the_observation(algorithm):
     """The action equal to the state pays. Fails when the policy ignores what it sees.
 
     DPO is held nearer to its first policy: once it is sure of one action it has no pairs to learn another from.
     """
-    races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
+    races = Races(lambda state, action: Step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
     num_updates = {"ppo": 50, "grpo": 50, "dpo": 50, "iqn": 80, "pql": 50}.get(algorithm, 90)
-    changes = {"ppo": settling("ppo", num_updates), "dpo": {"beta": lab.constant(2.0)}}.get(algorithm, {})
-    trained = lab.train(lab.spec(algorithm, **changes), races, num_updates)
+    changes = {"ppo": settling("ppo", num_updates), "dpo": {"beta": constant(2.0)}}.get(algorithm, {})
+    trained = train(small_spec(algorithm, **changes), races, num_updates)
     assert trained.actions(0, 1, 2) == [0, 1, 2]
 
 
 @by_algorithm(ALGORITHM_NAMES, "ppo", "dpo")
-def test_delayed_reward(lab, step, algorithm):
+def test_delayed_reward(algorithm):
     """One action at the start leads, two decisions later, to a reward; fails when credit does not travel back."""
-    untrained = lab.train(lab.spec(algorithm), lab.races(lambda _state, _action: step(0.0, 0)), 0)
+    untrained = train(small_spec(algorithm), Races(lambda _state, _action: Step(0.0, 0)), 0)
     paid = (untrained.actions(0)[0] + 1) % 3
 
     def probe(state: int, action: int):
         if state == 0:
-            return step(0.0, 1 if action == paid else 3)
+            return Step(0.0, 1 if action == paid else 3)
         if state in (1, 3):
-            return step(0.0, state + 1)
-        return step(float(state == 2), 0, "terminated")
+            return Step(0.0, state + 1)
+        return Step(float(state == 2), 0, "terminated")
 
-    changes = {"n_steps": 3, "epsilon": lab.constant(0.6)} if algorithm == "iqn" else {}
-    trained = lab.train(lab.spec(algorithm, **changes), lab.races(probe), 20 if algorithm == "ppo" else 45)
+    changes = {"n_steps": 3, "epsilon": constant(0.6)} if algorithm == "iqn" else {}
+    trained = train(small_spec(algorithm, **changes), Races(probe), 20 if algorithm == "ppo" else 45)
     assert trained.actions(0) == [paid]
-
-
-OPTIONS = {
-    "fractions at the hidden units": ({"embedding_at": "hidden"}, {}),
-    "prioritised, n-step": ({}, {"prioritised": PRIORITISED, "n_steps": 3}),
-    "munchausen": ({}, {"use_double_dqn": False, "munchausen": MUNCHAUSEN}),
-    "no double DQN, hard target": ({}, {"use_double_dqn": False, "target_tau": 1.0, "target_every": 16}),
-    "noisy": ({"noisy_sigma": 0.5}, {}),
-    "layer norm": ({"layer_norm": True}, {}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("extras", "changes"), [pytest.param(*given, id=name) for name, given in OPTIONS.items()])
-def test_discount_and_choice_with_options(lab, step, extras, changes):
-    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
-    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
-    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.5), **changes), races, 80)
-    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
-    assert trained.actions(1) == [2]

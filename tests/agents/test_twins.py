@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.buffers.experience import PreferencePairs
@@ -43,6 +41,16 @@ def values_of(twin: Twin, scene: Scene) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
+def of(column: Mapping[Place, float], places: list[Place]) -> Tensor:
+    return torch.tensor([column[place] for place in places], dtype=torch.float64)
+
+
+def clipped(here: Scene, places: list[Place], outputs: Tensor, advantage: Tensor) -> Tensor:
+    """The surrogate [M] with ratios clipped at 0.9 and 1.1."""
+    ratio = here.ratio(places, outputs)
+    return torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage)
+
+
 def error_of(stream: Stream, value: Tensor, step: int, car: int, gamma: float) -> float:
     """delta_t = r_t + gamma V(s_(t+1)) - V(s_t)."""
     follows = 0.0 if stream.terminated[step, car] else float(value[step + 1, car])
@@ -62,10 +70,10 @@ def behind(stream: Stream, step: int, car: int) -> Iterator[int]:
     ("decisions", "value_clip", "max_kl"),
     [("choices", 0.05, 10.0), ("choices", None, 0.01), ("chunks", 0.05, 10.0), ("numbers", 0.05, 10.0)],
 )
-def test_ppo(lab, decisions: str, value_clip: float | None, max_kl: float) -> None:
+def test_ppo(decisions: str, value_clip: float | None, max_kl: float) -> None:
     """Equations 7, 9 and 11; Schulman et al. 2015, arXiv:1506.02438, equation 16."""
     own = {"gae_lambda": 0.8, "clip": 0.1, "value_weight": 0.7, "epochs": 3, "encoder_epochs": 1}
-    here = scene(lab, "ppo", decisions, value_clip=value_clip, max_kl=max_kl, **own)
+    here = scene("ppo", decisions, value_clip=value_clip, max_kl=max_kl, **own)
     learner, gamma, actions = here.learner, 0.9, here.actions
     twin, steps = Twin(learner, 0.3, 0.001), record(learner)
     decided = values_of(twin, here)
@@ -80,31 +88,25 @@ def test_ppo(lab, decisions: str, value_clip: float | None, max_kl: float) -> No
     returns = {place: advantage[place] + float(old[place]) for place in advantage}
     scale = math.sqrt(np.mean([each**2 for each in returns.values()]))
     mean, deviation = np.mean([*advantage.values()]), np.std([*advantage.values()], ddof=1)
+    standard = {place: (each - mean) / deviation for place, each in advantage.items()}
     parts, num_steps = steps_of(here, steps, here.places()), 0
     for places, epoch in parts:
         outputs, value = twin.outputs(twin.network, *here.seen(places))
-        with torch.no_grad():
-            first = twin.outputs(twin.first, *here.seen(places))[0]
-        terms, moved = [], []
-        for row, place in enumerate(places):
-            ratio = here.ratio(place, outputs[row])
-            standard = (advantage[place] - mean) / deviation
-            surrogate = torch.minimum(ratio * standard, ratio.clamp(0.9, 1.1) * standard)
-            error = (value[row] - returns[place]) ** 2
-            if value_clip is not None:
-                limit = value_clip * scale
-                held = old[place] + (value[row] - old[place]).clamp(-limit, limit)
-                error = torch.maximum(error, (held - returns[place]) ** 2)
-            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row].detach())))
-            terms.append(
-                -surrogate
-                + 0.7 * 0.5 * error / scale**2
-                - 0.3 * entropy(actions, outputs[row])
-                + 0.4 * divergence(actions, first[row], outputs[row])
-            )
-        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
+        begun, wanted = torch.stack([decided[place[0]][0][place[1:]] for place in places]), of(returns, places)
+        error = (value - wanted) ** 2
+        if value_clip is not None:
+            before, limit = of(old, places), value_clip * scale
+            held = before + (value - before).clamp(-limit, limit)
+            error = torch.maximum(error, (held - wanted) ** 2)
+        loss = (
+            -clipped(here, places, outputs, of(standard, places))
+            + 0.7 * 0.5 * error / scale**2
+            - 0.3 * entropy(actions, outputs)
+            + 0.4 * divergence(actions, twin.first_outputs(*here.seen(places)), outputs)
+        )
+        twin.step(loss.mean(), twin.learning(with_encoder=epoch == 2))
         num_steps += 1
-        if np.mean(moved) > max_kl:
+        if divergence(actions, begun, outputs.detach()).mean() > max_kl:
             break
     assert num_steps == len(parts) == metrics["gradient_steps"]
     assert_updated(learner, twin)
@@ -126,23 +128,23 @@ VTRACE = {"kind": "vtrace", "rho_bar": 1.1, "c_bar": 0.9}
         ("choices", {"kind": "none"}),
     ],
 )
-def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
+def test_impala(decisions: str, correction: dict[str, Any]) -> None:
     """Section 4: equation 1, and the three terms of 4.2; the corrections of section 5.2.2."""
-    here = scene(lab, "impala", decisions, correction=correction, value_weight=0.7)
+    here = scene("impala", decisions, correction=correction, value_weight=0.7)
     learner, actions, gamma, kind = here.learner, here.actions, 0.9, correction["kind"]
     twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
     metrics = learner.update()
     assert metrics["versions_behind"] == 0.5
     parts = steps_of(here, recorded, here.places())
     assert [epoch for _, epoch in parts] == [0] * 3
+    assert sum(len(places) for places, _ in parts) == len(here.places()), "once through all"
     for places, _ in parts:
         after = [(number, step + 1, car) for number, step, car in places]
         outputs, value = twin.outputs(twin.network, *here.seen(places))
-        known, follows = value.detach(), twin.outputs(twin.network, *here.seen(after))[1].detach()
-        with torch.no_grad():
-            first = twin.outputs(twin.first, *here.seen(places))[0]
-        row = {place: index for index, place in enumerate(places)}
-        ratio = {place: float(here.ratio(place, outputs[row[place]].detach())) for place in places}
+        follows = dict(zip(places, twin.outputs(twin.network, *here.seen(after))[1].tolist(), strict=True))
+        known, ratio = (
+            dict(zip(places, column.tolist(), strict=True)) for column in (value, here.ratio(places, outputs))
+        )
         rho, c = (dict.fromkeys(places, 1.0) for _ in range(2))
         if kind == "vtrace":
             rho = {place: min(1.1, each) for place, each in ratio.items()}
@@ -151,84 +153,35 @@ def test_impala(lab, decisions: str, correction: dict[str, Any]) -> None:
         surprise: dict[Place, float] = {}
         for place in places:
             number, step, car = place
-            stream = here.streams[number]
-            next_value = 0.0 if stream.terminated[step, car] else float(follows[row[place]])
-            surprise[place] = stream.shaped(step, car, gamma) + gamma * next_value - float(known[row[place]])
-        for number, step, car in places:
-            target[number, step, car] = float(known[row[number, step, car]])
+            next_value = 0.0 if here.at("terminated", place) else follows[place]
+            surprise[place] = here.streams[number].shaped(step, car, gamma) + gamma * next_value - known[place]
+        for place in places:
+            number, step, car = place
+            target[place] = known[place]
             traced = [(number, later, car) for later in behind(here.streams[number], step, car)]
-            for count, place in enumerate(traced):
+            for count, later in enumerate(traced):
                 carried = gamma**count * math.prod(c[earlier] for earlier in traced[:count])
-                target[number, step, car] += carried * rho[place] * surprise[place]
+                target[place] += carried * rho[later] * surprise[later]
         scale = math.sqrt(np.mean([each**2 for each in target.values()]))
-        terms = []
-        for place, index in row.items():
+        advantage: dict[Place, float] = {}
+        for place in places:
             number, step, car = place
             stream = here.streams[number]
             *_, last = behind(stream, step, car)
-            beyond = float(follows[index]) if last == step else target[number, step + 1, car]
+            beyond = follows[place] if last == step else target[number, step + 1, car]
             beyond = 0.0 if stream.terminated[step, car] else beyond
-            advantage = stream.shaped(step, car, gamma) + gamma * beyond - float(known[index])
-            advantage *= min(1.1, ratio[place]) if kind in {"vtrace", "one_step"} else 1.0
-            followed = here.log_prob(place, outputs[index])
-            followed = (followed.exp() + 0.3).log() if kind == "epsilon" else followed
-            terms.append(
-                -advantage / scale * followed
-                + 0.7 * 0.5 * ((value[index] - target[place]) / scale) ** 2
-                - 0.3 * entropy(actions, outputs[index])
-                + 0.4 * divergence(actions, first[index], outputs[index])
-            )
-        twin.step(torch.stack(terms).mean(), twin.learning())
+            advantage[place] = stream.shaped(step, car, gamma) + gamma * beyond - known[place]
+            advantage[place] *= min(1.1, ratio[place]) if kind in {"vtrace", "one_step"} else 1.0
+        followed = here.log_prob(places, outputs)
+        followed = (followed.exp() + 0.3).log() if kind == "epsilon" else followed
+        loss = (
+            -of(advantage, places) / scale * followed
+            + 0.7 * 0.5 * ((value - of(target, places)) / scale) ** 2
+            - 0.3 * entropy(actions, outputs)
+            + 0.4 * divergence(actions, twin.first_outputs(*here.seen(places)), outputs)
+        )
+        twin.step(loss.mean(), twin.learning())
     assert_updated(learner, twin)
-
-
-# A value that is solved for, Boyan 1999, section 3 --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("algorithm", "gae_lambda"), [("ppo", 0.8), ("impala", 1.0)])
-def test_the_first_value(lab, algorithm: str, gae_lambda: float) -> None:
-    """LSTD(lambda): A = sum of z_t (phi_t - gamma phi_(t+1))', b = sum of z_t r_t, with traces z_t of the features.
-
-    Features are centred, and weights pulled toward 0 by a thousandth of their mean variance.
-    """
-    own = {"gae_lambda": gae_lambda} if algorithm == "ppo" else {}
-    here = scene(lab, algorithm, "choices", value_warmup_steps=4 * T * CARS, **own)
-    learner, gamma = here.learner, 0.9
-    learner.version = 0
-    network = copy.deepcopy(learner.network)
-    learner.update()
-    hidden = []
-    for stream in here.streams:
-        image, floats = torch.from_numpy(stream.image).flatten(0, 1), torch.from_numpy(stream.floats).flatten(0, 1)
-        with torch.no_grad():
-            rows = network.hidden(network.encode(image), floats).double().numpy()
-        hidden.append(rows.reshape(*stream.floats.shape[:2], -1))
-    places = here.places()
-    mean = np.mean([hidden[number][step, car] for number, step, car in places], axis=0)
-    width = len(mean)
-    matrix, paid, variance = np.zeros((width + 1, width + 1)), np.zeros(width + 1), np.zeros(width)
-
-    def feature(number: int, step: int, car: int) -> NDArray:
-        return np.append(hidden[number][step, car] - mean, 1.0)
-
-    for number, stream in enumerate(here.streams):
-        for car in range(CARS):
-            trace = np.zeros(width + 1)
-            for step in range(2 * T):
-                if step % T == 0 or stream.is_reset[step, car]:
-                    trace[:] = 0.0
-                if stream.is_reset[step, car]:
-                    continue
-                now = feature(number, step, car)
-                trace = gamma * gae_lambda * trace + now
-                following = 0.0 if stream.terminated[step, car] else feature(number, step + 1, car)
-                matrix += np.outer(trace, now - gamma * following)
-                paid += trace * stream.shaped(step, car, gamma)
-                variance += now[:-1] ** 2
-    matrix[range(width), range(width)] += 1e-3 * variance.mean()
-    solved = np.linalg.lstsq(matrix, paid, rcond=None)[0]
-    for (number, step, car), value in zip(places, learner.network(*here.seen(places)).value.tolist(), strict=True):
-        assert value == pytest.approx(float(feature(number, step, car) @ solved), abs=1e-4)
 
 
 # GRPO, Shao et al. 2024, arXiv:2402.03300 -----------------------------------------------------------------------------
@@ -258,10 +211,10 @@ def worth(here: Scene, race: list[Place], gamma: float, cut_worth: float) -> flo
 @pytest.mark.parametrize(
     ("decisions", "max_kl"), [("choices", 10.0), ("choices", 0.01), ("chunks", 10.0), ("numbers", 10.0)]
 )
-def test_grpo(lab, decisions: str, max_kl: float) -> None:
+def test_grpo(decisions: str, max_kl: float) -> None:
     """Equation 3 with the outcome's advantages, section 4.1.2; the divergence from the reference is exact."""
     own = {"clip": 0.1, "cut_worth": -0.7, "epochs": 3, "encoder_epochs": 1, "max_kl": max_kl}
-    here = scene(lab, "grpo", decisions, 4, group_size=4, steps_per_update=24, batch_size=24, **own)
+    here = scene("grpo", decisions, 4, group_size=4, steps_per_update=24, batch_size=24, **own)
     learner, actions = here.learner, here.actions
     twin, recorded = Twin(learner, 0.3, 0.001), record(learner)
     decided = values_of(twin, here)
@@ -278,19 +231,13 @@ def test_grpo(lab, decisions: str, max_kl: float) -> None:
             weight |= dict.fromkeys(race, mean_length / len(race))
     parts, num_steps = steps_of(here, recorded, [*advantage]), 0
     for places, epoch in parts:
-        outputs = twin.outputs(twin.network, *here.seen(places))[0]
-        with torch.no_grad():
-            first = twin.outputs(twin.first, *here.seen(places))[0]
-        terms, moved = [], []
-        for row, place in enumerate(places):
-            ratio = here.ratio(place, outputs[row])
-            gain = torch.minimum(ratio * advantage[place], ratio.clamp(0.9, 1.1) * advantage[place])
-            bonus = 0.3 * entropy(actions, outputs[row]) - 0.4 * divergence(actions, outputs[row], first[row])
-            terms.append(-weight[place] * (gain + bonus))
-            moved.append(float(divergence(actions, decided[place[0]][0][place[1:]], outputs[row].detach())))
-        twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=epoch == 2))
+        outputs, first = twin.outputs(twin.network, *here.seen(places))[0], twin.first_outputs(*here.seen(places))
+        begun = torch.stack([decided[place[0]][0][place[1:]] for place in places])
+        gain = clipped(here, places, outputs, of(advantage, places))
+        bonus = 0.3 * entropy(actions, outputs) - 0.4 * divergence(actions, outputs, first)
+        twin.step(-(of(weight, places) * (gain + bonus)).mean(), twin.learning(with_encoder=epoch == 2))
         num_steps += 1
-        if np.mean(moved) > max_kl:
+        if divergence(actions, begun, outputs.detach()).mean() > max_kl:
             break
     assert num_steps == len(parts) == metrics["gradient_steps"]
     assert len({len(race) for race in races}) > 1
@@ -307,10 +254,10 @@ GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
     ("decisions", "pairs"),
     [("choices", ONLINE), ("chunks", ONLINE), ("numbers", ONLINE), ("choices", GIVEN), ("chunks", GIVEN)],
 )
-def test_dpo(lab, decisions: str, pairs: dict[str, Any]) -> None:
+def test_dpo(decisions: str, pairs: dict[str, Any]) -> None:
     """Equation 7, with log-probabilities of whole races; the reference is the policy that learning began with."""
     own = {"pairs": pairs, "beta": 0.3, "pairs_per_step": 2, "epochs": 3, "encoder_epochs": 1}
-    here = scene(lab, "dpo", decisions, pairs.get("group_size", 1), steps_per_update=16, batch_size=3, **own)
+    here = scene("dpo", decisions, pairs.get("group_size", 1), steps_per_update=16, batch_size=3, **own)
     learner = here.learner
     groups = [group for group in races_of(here).values() if len(group) == 2]
     wanted = []
@@ -342,11 +289,8 @@ def test_dpo(lab, decisions: str, pairs: dict[str, Any]) -> None:
             margin = torch.zeros((), dtype=torch.float64)
             for sign, race in ((1.0, better), (-1.0, worse)):
                 outputs = twin.outputs(twin.network, *here.seen(race))[0]
-                with torch.no_grad():
-                    reference = twin.outputs(twin.first, *here.seen(race))[0]
-                for row, place in enumerate(race):
-                    ratio = here.log_prob(place, outputs[row]) - here.log_prob(place, reference[row])
-                    margin = margin + sign * 0.3 * ratio
+                ratio = here.log_prob(race, outputs) - here.log_prob(race, twin.first_outputs(*here.seen(race)))
+                margin = margin + sign * 0.3 * ratio.sum()
             terms.append(-(1 / (1 + (-margin).exp())).log())
         assert 1 <= len(terms) <= 3
         twin.step(torch.stack(terms).mean(), twin.learning(with_encoder=used >= 2 * metrics["num_pairs"]))

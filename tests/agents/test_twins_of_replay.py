@@ -26,7 +26,6 @@ from tests.agents.twins import (
     Twin,
     assert_same,
     assert_updated,
-    choices,
     disturbed,
     part_of,
     scene,
@@ -87,22 +86,16 @@ class NaivePql(Twin):
         return (critics(state) if isinstance(self.actions, Choices) else critics(state, decision.float())).double()
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        return choices(self.actions, outputs)[0] if isinstance(self.actions, Choices) else torch.ones(1).double()
-
-    def value(self, probability: Tensor, rated: Tensor) -> Tensor:
-        """Returns the mean [] of what one critic says [A] of the decisions."""
-        return torch.stack([chance * each for chance, each in zip(probability, rated, strict=True)]).sum()
+        """Returns [B, A] of all choices, or the 1 of a decision of numbers."""
+        return outputs.softmax(dim=1) if isinstance(self.actions, Choices) else torch.ones(len(outputs), 1).double()
 
     def learn_policy(self, image: Tensor, floats: Tensor) -> None:
         """Ascends what the first critic says of the policy's decisions, and the entropy of choices."""
         outputs = self.policy(image, floats)
         state = self.network.state(image, floats).detach()
-        terms = []
-        for row, rated in enumerate(self.rate(self.critics, state, torch.tanh(outputs[:, :2]))[0]):
-            probability = self.probabilities(outputs[row])
-            terms.append(-self.value(probability, rated) + 0.3 * (probability * probability.log()).sum())
+        rated, probability = self.rate(self.critics, state, torch.tanh(outputs[:, :2]))[0], self.probabilities(outputs)
         named = {name: each for name, each in self.learning().items() if part_of(name) in {"trunk", "heads"}}
-        self.step(torch.stack(terms).mean(), named, 0.002)
+        self.step((probability * (0.3 * probability.log() - rated)).sum(dim=1).mean(), named, 0.002)
 
     def learn_critics(
         self, before: tuple[Tensor, Tensor], action: NDArray, after: tuple[Tensor, Tensor], worth: list[tuple]
@@ -114,15 +107,13 @@ class NaivePql(Twin):
         state = self.network.state(*before)
         taken = torch.from_numpy((action - np.array([0.0, 1.5])) / np.array([1.0, 1.5])) if action.ndim > 1 else state
         found = self.rate(self.critics, state if self.num_critic_updates else state.detach(), taken)
-        terms = []
-        for row, (paid, factor) in enumerate(worth):
-            probability = self.probabilities(outputs[row])
-            said = found[:, row, 0 if action.ndim > 1 else int(action[row])]
-            opinions = [float(self.value(probability, each[row])) for each in slow]
-            terms.append(0.5 * ((said - (paid + factor * min(opinions))) ** 2).sum())
+        said = found[:, torch.arange(len(action)), 0 if action.ndim > 1 else torch.from_numpy(action).long()]
+        paid, factor = torch.tensor(worth, dtype=torch.float64).T
+        opinion = (self.probabilities(outputs) * slow).sum(dim=2).amin(dim=0)
+        loss = 0.5 * ((said - (paid + factor * opinion)) ** 2).sum(dim=0).mean()
         named = {f"critics.{name}": each for name, each in self.critics.named_parameters()}
         named |= {name: each for name, each in self.learning().items() if part_of(name) in {"encoder", "float_head"}}
-        self.step(torch.stack(terms).mean(), named)
+        self.step(loss, named)
         self.num_critic_updates += 1
         with torch.no_grad():
             for kept, learning in ((self.slow_network, self.network), (self.slow_critics, self.critics)):
@@ -131,11 +122,11 @@ class NaivePql(Twin):
 
 
 @pytest.mark.parametrize("decisions", ["choices", "numbers"])
-def test_pql(lab, decisions: str) -> None:
+def test_pql(decisions: str) -> None:
     """Section 3: three updates of two critics, the first of which leaves all else alone, and two of the policy."""
     own = {"critic_updates_per_version": 3, "critic_updates_per_policy_update": 1, "critic_warmup_updates": 1}
     own |= {"start_steps": 64, "n_steps": 3, "target_tau": 0.3, "policy_learning_rate": 0.002}
-    here, gamma = scene(lab, "pql", decisions, **own), 0.9
+    here, gamma = scene("pql", decisions, **own), 0.9
     learner, streams = here.learner, here.streams
     learner._slow_critics.load_state_dict(disturbed(learner.critics, 1.0).state_dict())
     twin, drawn = NaivePql(learner), drawn_by_state(learner)
@@ -180,14 +171,14 @@ MARGIN = {"demonstration_margin": {"margin": 0.2, "weight": 0.3}}
         ("chunks", "hidden", {"use_double_dqn": False, "munchausen": MUNCHAUSEN}),
     ],
 )
-def test_iqn(lab, decisions: str, embedding_at: str, changes: dict[str, Any]) -> None:
+def test_iqn(decisions: str, embedding_at: str, changes: dict[str, Any]) -> None:
     """Three gradient steps from mini-races, by priority (Schaul et al. 2015, section 3), a quarter demonstrated."""
     own = {"n_steps": 3, "mini_race_ms": 50.0 * HORIZON, "kappa": 0.05, "target_tau": 0.3}
     own |= {"prioritised": {"alpha": 0.6, "beta": 0.5, "epsilon": 0.002, "min_actions_left": 8}}
     own |= {"demonstration_share": 0.25, "gradient_steps_per_update": 3, "start_steps": 64, "batch_size": 32}
     own |= {"weight_decay": 0.1, "max_grad_norm": 3.0, "max_grad_value": 0.05}
     own |= {"num_quantiles": NUM_QUANTILES}
-    here = scene(lab, "iqn", decisions, extras={"embedding_at": embedding_at}, **own, **changes)
+    here = scene("iqn", decisions, extras={"embedding_at": embedding_at}, **own, **changes)
     learner, gamma = here.learner, 0.9
     shown = random_races(learner._spec, 2, num_cars=CARS, num_steps=T).drive(make_actor(learner._spec, seed=2))
     learner.insert_demonstrations([shown])
@@ -246,7 +237,7 @@ def test_iqn(lab, decisions: str, embedding_at: str, changes: dict[str, Any]) ->
         }
         waiting = waiting if measured else max(noted.values())
         measured |= noted
-    assert len(samples) == 3
+    assert (len(samples), learner._num_learned) == (3, 3 * 24), "demonstrations are not counted"
     assert_updated(learner, twin)
     assert_same(learner.target, twin.target, twin.begun_target)
     found = learner.replay.sampler.priorities.measured

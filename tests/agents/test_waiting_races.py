@@ -6,66 +6,49 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
-from rulka.agents.spec import AgentError
+from rulka.agents.spec import AgentError, Decision
 from rulka.agents.waiting import WaitingRaces, num_decisions_of
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.envs.starts import EqualStarts
+from tests.agents.conftest import Races
 
 NUM_CARS, SIZE, NUM_STEPS = 4, 2, 5
 
 
-class Cars:
-    """Cars whose races have told lengths; a decision is known by its car, race and number, its reward by the last two.
+class Cars(Races):
+    """Races of told lengths, by car and number of the race, from states that count on from a start.
 
-    Floats are the start and the number of the decision, so that races from one start begin alike.
+    The reward of a decision says its car, its race and which of that race's decisions it is.
     """
 
-    def __init__(self, lengths: Callable[[int, int], int], seed: int = 0, num_cars: int = NUM_CARS) -> None:
-        self.lengths, self.num_cars = lengths, num_cars
-        self.starts = EqualStarts(num_cars, SIZE, 1)
-        self.generators = [np.random.default_rng([seed, car]) for car in range(num_cars)]
-        self.race, self.step = np.full(num_cars, -1), np.zeros(num_cars, np.int64)
-        self.start = np.zeros(num_cars)
-        self.is_over = np.zeros(num_cars, np.bool_)
-        self._begin(np.ones(num_cars, np.bool_))
-        self.driven: dict[tuple[int, int], list[float]] = {}
-        self.number = 1000 * seed
+    def __init__(
+        self, lengths: Callable[[int, int], int], seed: int = 0, end: str = "terminated", size: int = SIZE
+    ) -> None:
+        super().__init__(lambda *_: None, NUM_CARS, np.arange(100.0, 1e6, 100.0), NUM_STEPS)
+        self.rng, self.lengths, self.end = np.random.default_rng(seed), lengths, end
+        self.race, self.driven = np.full(NUM_CARS, -1), {}
+        self.deal(size)
 
-    def block(self, end: str = "terminated") -> ExperienceBlock:
-        block = new_block(BlockSpec(NUM_STEPS, self.num_cars, 2, 2, 2))
-        block.number[...] = self.number
-        self.number += 1
-        for t in range(NUM_STEPS):
-            self._look(block, t)
-            block.is_reset[t] = self.is_over
-            over = np.zeros(self.num_cars, np.bool_)
-            for car in np.flatnonzero(~self.is_over):
-                key = (int(car), int(self.race[car]))
-                block.reward[t, car] = 100.0 * self.race[car] + self.step[car] + 0.25 * car
-                block.action[t, car] = self.step[car] % 12
-                self.driven.setdefault(key, []).append(float(block.reward[t, car]))
-                self.step[car] += 1
-                over[car] = self.step[car] == self.lengths(*key)
-            getattr(block, end)[t] = over
-            self._begin(self.is_over)
-            self.is_over = over
-        self._look(block, NUM_STEPS)
-        return block
+    def act(self, _image: object, floats: object, *, explore: bool) -> Decision:
+        return Decision(np.zeros(NUM_CARS, np.int64), np.zeros(NUM_CARS, np.float32), np.ones(NUM_CARS, np.bool_))
 
-    def _look(self, block: ExperienceBlock, t: int) -> None:
-        block.floats[t] = np.stack([self.start, self.step], axis=1)
-        block.image[t] = (10 * np.arange(self.num_cars) + self.step)[:, None, None, None]
+    def block(self) -> ExperienceBlock:
+        return self.drive(self)
 
     def _begin(self, which: np.ndarray) -> None:
-        self.start[which] = self.starts.draw(which, self.generators)[which, 0]
+        super()._begin(which)
         self.race[which] += 1
-        self.step[which] = 0
+
+    def _step(self, block: ExperienceBlock, t: int, car: int) -> None:
+        rewards = self.driven.setdefault((car, int(self.race[car])), [])
+        rewards.append(100.0 * self.race[car] + len(rewards) + 0.25 * car)
+        block.reward[t, car] = rewards[-1]
+        getattr(block, self.end)[t, car] = len(rewards) == self.lengths(car, int(self.race[car]))
+        self.state[car] += 1
 
 
-def gather(cars: Cars, num_blocks: int, waiting: WaitingRaces | None = None) -> WaitingRaces:
-    waiting = waiting or WaitingRaces(SIZE)
+def gather(cars: Cars, num_blocks: int) -> WaitingRaces:
+    waiting = WaitingRaces(SIZE)
     for number in range(num_blocks):
         waiting.insert(cars.block(), 0, number)
     return waiting
@@ -84,10 +67,8 @@ def test_races_run_across_blocks_and_end_by_themselves() -> None:
     (races,) = waiting.groups()
     rows = waiting.rows(races)
     assert rows.num_decisions.tolist() == [7, 3]
-    assert rows.action.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2]
-    assert rows.image[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 10, 11, 12]
-    assert rows.floats[:, 1].tolist() == rows.action.tolist()
-    assert len(set(rows.floats[:, 0].tolist())) == 1, "they began alike"
+    states = rows.floats[:, 1]
+    assert (states - states[0]).tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2], "they began alike"
     assert races[0].pieces == [(0, 0, 0, 5), (1, 0, 0, 2)]
     assert waiting.versions_behind(2) == pytest.approx((8 * 2 + 2 * 1) / 10)
     waiting.drop()
@@ -95,31 +76,13 @@ def test_races_run_across_blocks_and_end_by_themselves() -> None:
     assert len(waiting.experience().pieces) == 2, "the other cars are in the race that they began with"
 
 
-def test_discounted_returns_count_from_the_start_of_each_race() -> None:
-    waiting = gather(Cars(lambda _car, _race: 2), 1)
-    # Two decisions of race 0, paid 0 and 1 and a quarter of the car's number each; of race 1 100 more each.
-    first = [[0.5 * 1.0, 0.25 + 0.5 * 1.25], [0.5 + 0.5 * 1.5, 0.75 + 0.5 * 1.75]]
-    expected = [*first, *([total + 150.0 for total in group] for group in first)]
-    torch.testing.assert_close(waiting.returns(0.5, 0.0), torch.tensor(expected))
-
-
-def test_what_follows_a_cut_is_worth_what_is_said() -> None:
-    """Two decisions and a cut: gamma squared times -4, for those races alone that a limit ended."""
-    cars, others = (Cars(lambda _car, _race: 2) for _ in range(2))
-    waiting = WaitingRaces(SIZE)
-    waiting.insert(cars.block("truncated"), 0, 0)
-    waiting.insert(others.block(), 1, 0)
-    worth = waiting.returns(0.5, -4.0) - waiting.returns(0.5, 0.0)
-    torch.testing.assert_close(worth, torch.tensor([-1.0, 0.0]).repeat_interleave(4)[:, None].expand(8, SIZE))
-
-
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_every_decision_is_in_one_race_of_one_group(end: str) -> None:
     """A slow twin: all rewards of all finished races of whole groups, over 60 blocks of races of random lengths."""
-    cars = Cars(lambda car, race: int(np.random.default_rng([car, race]).integers(1, 13)))
+    cars = Cars(lambda car, race: int(np.random.default_rng([car, race]).integers(1, 13)), end=end)
     waiting, found, used = WaitingRaces(SIZE), [], 0
     for number in range(60):
-        waiting.insert(cars.block(end), 0, number)
+        waiting.insert(cars.block(), 0, number)
         if number % 7 == 6:
             found += [total for group in rewards(waiting) for total in group]
             used += sum(num_decisions_of(race) for group in waiting.groups() for race in group)
@@ -169,14 +132,13 @@ def test_races_that_were_under_way_before_are_left_out() -> None:
     waiting = gather(cars, 12)
     assert len(waiting.groups()) > 4
     for races in waiting.groups():
-        assert len(set(waiting.rows(races).floats[:, 0].tolist())) == 1
-        assert [int(waiting.rows([race]).floats[0, 1]) for race in races] == [0, 0], "from their first decision on"
+        first, other = (float(waiting.rows([race]).floats[0, 1]) for race in races)
+        assert first == other
+        assert first % 100 == 0, "from their first decision on"
 
 
 def test_cars_and_races_that_make_no_groups_are_refused() -> None:
-    cars = Cars(lambda _car, _race: 2)
-    cars.starts = EqualStarts(NUM_CARS, 1, 1)
     with pytest.raises(AgentError, match="of 2 races that should begin alike, 1 did"):
-        gather(cars, 3)
+        gather(Cars(lambda _car, _race: 2, size=1), 3)
     with pytest.raises(AgentError, match="blocks of 3 cars hold no groups of 2 cars"):
         WaitingRaces(2).insert(new_block(BlockSpec(2, 3, 2, 2, 2)), 0, 0)

@@ -1,7 +1,7 @@
 """What naive twins of learners have in common: races in which all is random, distributions, gradient steps.
 
-A twin was written from the paper and not from the code. It reads what cars did number by number, computes losses one
-row at a time and makes the steps of a whole update; it shares nothing but the networks' forward pass with the learner,
+A twin was written from the paper and not from the code. It reads what cars did number by number, has torch's
+distributions, and makes the steps of a whole update; it shares nothing but the networks' forward pass with the learner,
 and IQN's not even that. Two collectors drive several blocks each, the second one with the weights that learning began
 with. A *place* is one decision: collector, step and car.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,12 +18,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributions import (
+    AffineTransform,
+    Categorical,
+    Normal,
+    TanhTransform,
+    TransformedDistribution,
+    kl_divergence,
+)
 
 from rulka.actions import ActionSpace, Choices, Intervals
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.buffers.experience import ExperienceBlock
 from rulka.params import Params
-from tests.agents.conftest import random_races
+from tests.agents.conftest import random_races, small_spec
 
 T, CARS = 8, 4
 """Decisions of a block, and cars of a collector."""
@@ -98,22 +106,24 @@ class Scene(NamedTuple):
         number, step, car = place
         return getattr(self.streams[number], name)[step, car]
 
+    def column(self, name: str, places: list[Place]) -> Tensor:
+        """Returns a column at some places."""
+        return torch.from_numpy(np.stack([self.at(name, place) for place in places]))
+
     def seen(self, places: list[Place]) -> tuple[Tensor, Tensor]:
         """Returns images and floats at some places."""
-        image, floats = (np.stack([self.at(name, place) for place in places]) for name in ("image", "floats"))
-        return torch.from_numpy(image), torch.from_numpy(floats)
+        return self.column("image", places), self.column("floats", places)
 
-    def log_prob(self, place: Place, outputs: Tensor) -> Tensor:
-        """Returns the log-probability of what was done at a place, by a policy's outputs [P] there."""
-        return log_prob(self.actions, outputs, self.at("action", place))
+    def log_prob(self, places: list[Place], outputs: Tensor) -> Tensor:
+        """Returns the log-probabilities [M] of what was done at some places, by a policy's outputs [M, P] there."""
+        return log_prob(self.actions, outputs, self.column("action", places))
 
-    def ratio(self, place: Place, outputs: Tensor) -> Tensor:
-        """Returns how much likelier it is than under the policy that acted."""
-        return (self.log_prob(place, outputs) - float(self.at("log_prob", place))).exp()
+    def ratio(self, places: list[Place], outputs: Tensor) -> Tensor:
+        """Returns how much likelier it is [M] than under the policy that acted."""
+        return (self.log_prob(places, outputs) - self.column("log_prob", places)).exp()
 
 
 def scene(
-    lab: Any,
     algorithm: str,
     decisions: str,
     races_per_start: int = 1,
@@ -124,13 +134,15 @@ def scene(
     places = {"actions_per_decision": 2 if decisions == "chunks" else 1}
     keys = Params.model_fields[algorithm].annotation.model_fields
     common = {name: value for name, value in COMMON.items() if name in keys}
-    spec = lab.spec(algorithm, places | (extras or {}), **common | changes)
+    spec = small_spec(algorithm, places | (extras or {}), **common | changes)
     spec = replace(spec, actions=DECISIONS[decisions])
     learner = make_learner(spec, seed=0)
     begun = disturbed(learner.network, 10.0 if decisions == "numbers" else 30.0)
     if decisions == "numbers":  # deviations of e^-1: float32 tells little of decisions near the ends of their interval
         begun.policy_head.bias.data[2:] -= 1.0
     learner.load_network(begun.state_dict())
+    if hasattr(learner, "_first"):  # the policy that is held on to comes with the weights
+        assert all(torch.equal(*pair) for pair in zip(learner._first.parameters(), begun.parameters(), strict=True))
     older = copy.deepcopy(learner.network)
     learner.network.load_state_dict(disturbed(learner.network, 1.0).state_dict())
     learner._average.begin()
@@ -161,61 +173,41 @@ def disturbed(network: nn.Module, factor: float) -> nn.Module:
     return other
 
 
-# Decisions, one row at a time -----------------------------------------------------------------------------------------
+# Decisions by outputs [M, P], as torch's own distributions see them --------------------------------------------------
 
 
-def gaussians(actions: Intervals, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor, float, float]]:
-    """Yields mean and deviation before tanh, and middle and half width of the interval, of each number."""
-    count = len(actions.low)
-    for number, (low, high) in enumerate(zip(actions.low, actions.high, strict=True)):
-        yield outputs[number], outputs[count + number].exp(), (high + low) / 2, (high - low) / 2
-
-
-def choices(actions: Choices, outputs: Tensor) -> list[Tensor]:
-    """Returns the probabilities of the choices of each place."""
-    exponential = outputs.view(-1, actions.num_choices).exp()
-    return [row / row.sum() for row in exponential]
-
-
-def log_density(raw: Tensor, mean: Tensor, deviation: Tensor, half: float) -> Tensor:
-    """Haarnoja et al. 2018, appendix C: of middle + half tanh(raw), where raw is Gaussian."""
-    gaussian = -0.5 * ((raw - mean) / deviation) ** 2 - deviation.log() - 0.5 * math.log(2 * math.pi)
-    return gaussian - (half / torch.cosh(raw) ** 2).log()
-
-
-def log_prob(actions: ActionSpace, outputs: Tensor, action: Any) -> Tensor:
+def distribution(actions: ActionSpace, outputs: Tensor) -> Categorical | Normal:
+    """Returns that of each place, or of each number before it is squashed."""
     if isinstance(actions, Choices):
-        chosen = zip(choices(actions, outputs), np.atleast_1d(action), strict=True)
-        return torch.stack([probability[int(index)].log() for probability, index in chosen]).sum()
-    taken = zip(gaussians(actions, outputs), action, strict=True)
-    return torch.stack(
-        [
-            log_density(torch.atanh(torch.tensor((float(number) - middle) / half).double()), mean, deviation, half)
-            for (mean, deviation, middle, half), number in taken
-        ]
-    ).sum()
+        return Categorical(logits=outputs.unflatten(1, (-1, actions.num_choices)))
+    mean, log_std = outputs.chunk(2, dim=1)
+    return Normal(mean, log_std.exp())
+
+
+def log_prob(actions: ActionSpace, outputs: Tensor, action: Tensor) -> Tensor:
+    found = distribution(actions, outputs)
+    if isinstance(actions, Intervals):
+        low, high = torch.tensor(actions.low).double(), torch.tensor(actions.high).double()
+        found = TransformedDistribution(found, [TanhTransform(), AffineTransform((high + low) / 2, (high - low) / 2)])
+        action = action.double()
+    return found.log_prob(action.reshape(len(action), -1)).sum(dim=1)
 
 
 def entropy(actions: ActionSpace, outputs: Tensor) -> Tensor:
-    """Minus the mean logarithm; of densities by the midpoint rule, twelve deviations wide."""
-    if isinstance(actions, Choices):
-        return torch.stack([-(p * p.log()).sum() for p in choices(actions, outputs)]).sum()
-    step = 0.05
-    grid = (torch.arange(240).double() - 119.5) * step
-    weight = (-0.5 * grid**2).exp() / math.sqrt(2 * math.pi) * step
-    each = gaussians(actions, outputs)
-    return torch.stack([-(weight * log_density(m + s * grid, m, s, half)).sum() for m, s, _, half in each]).sum()
+    """Of numbers, the mean logarithm of the slope of tanh is a sum over points twelve deviations wide."""
+    found = distribution(actions, outputs)
+    if isinstance(found, Categorical):
+        return found.entropy().sum(dim=1)
+    points = (torch.arange(240).double() - 119.5) * 0.05
+    raw = found.mean[..., None] + found.stddev[..., None] * points
+    slope = TanhTransform().log_abs_det_jacobian(raw, torch.tanh(raw)) @ points.square().mul(-0.5).softmax(dim=0)
+    half = (torch.tensor(actions.high) - torch.tensor(actions.low)) / 2
+    return (found.entropy() + slope + half.log()).sum(dim=1)
 
 
 def divergence(actions: ActionSpace, first: Tensor, second: Tensor) -> Tensor:
     """KL(first, second)."""
-    if isinstance(actions, Choices):
-        pairs = zip(choices(actions, first), choices(actions, second), strict=True)
-        return torch.stack([(p * (p / q).log()).sum() for p, q in pairs]).sum()
-    both = zip(gaussians(actions, first), gaussians(actions, second), strict=True)
-    return torch.stack(
-        [(t / s).log() + (s**2 + (m - n) ** 2) / (2 * t**2) - 0.5 for (m, s, _, _), (n, t, _, _) in both]
-    ).sum()
+    return kl_divergence(distribution(actions, first), distribution(actions, second)).sum(dim=1)
 
 
 # The network's steps --------------------------------------------------------------------------------------------------
@@ -236,6 +228,11 @@ class Twin:
     def outputs(self, network: nn.Module, image: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
         decided = network(image, floats)
         return decided.outputs.double(), decided.value.double()
+
+    def first_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns those of the policy that learning began with."""
+        with torch.no_grad():
+            return self.outputs(self.first, image, floats)[0]
 
     def step(self, loss: Tensor, named: Mapping[str, nn.Parameter], learning_rate: float | None = None) -> None:
         """Makes one step of the weights named."""

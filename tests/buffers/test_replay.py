@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.iqn import mini_race_returns
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
-from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows, make_batch
-from rulka.buffers.ring import BlockRing, find_transitions, shaped_returns
+from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows
+from rulka.buffers.ring import find_transitions
 from rulka.device import CPU
 from tests.buffers.conftest import check_links
 
@@ -48,39 +47,12 @@ def test_nothing_is_drawn_before_the_first_block():
             draw(3)
 
 
-@pytest.mark.parametrize("priority", [None, PRIORITY])
-def test_transitions_belong_together(make_stream: MakeStream, priority):
-    """Image, floats, action and returns of each row speak of the same transition, of the blocks not written over."""
-    replay = filled(make_stream(SPEC, 6), priority=priority)
-    ring = replay.ring
-    assert replay.num_rows == 60, "the ring is full, the oldest blocks are written over"
-    drawn = replay.draw(256)
-    clock = np.arange(256) % 140
-    batch = make_batch(drawn, mini_race_returns(drawn.found, clock, 0.5, 140), CPU)
-    found = find_transitions(ring.arrays, drawn.row.numpy(), 3)
-    flat = ring.seen["floats"].numpy().reshape(-1, 4)
-    for seen, index in ((batch.floats, found.observation), (batch.next_floats, found.next_observation)):
-        np.testing.assert_array_equal(seen.numpy(), flat[index])
-    for image, floats in ((batch.image, batch.floats), (batch.next_image, batch.next_floats)):
-        np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
-    np.testing.assert_array_equal(batch.action.numpy(), found.action)
-    is_over = found.is_terminal | (clock + found.num_steps >= 140)
-    np.testing.assert_array_equal(batch.bootstrap_discount.numpy(), np.where(is_over, 0.0, 0.5**found.num_steps))
-    assert batch.floats[:, 1].min() >= 10, "what was written over is gone"
-    assert not ring.arrays.is_reset.reshape(-1)[drawn.row.numpy()].any()
-    assert batch.next_guide.shape == (256, 0)
-
-
-def test_demonstrations_are_drawn_from_by_themselves(make_stream: MakeStream):
+def test_demonstrations_stay_when_experience_is_forgotten(make_stream: MakeStream):
     replay = filled(make_stream(SPEC, 4, stream=0))
-    assert not replay.has_demonstrations()
     replay.insert_demonstrations(make_stream(SPEC, 4, stream=5))
-    assert replay.has_demonstrations()
-    assert (replay.draw(32).floats[:, 1] < 1000).all()
-    assert (replay.draw_demonstrations(32).floats[:, 1] >= 5000).all()
     replay.clear()
     assert replay.num_rows == 0
-    assert (replay.draw_demonstrations(8).floats[:, 1] >= 5000).all(), "they stay"
+    assert (replay.draw_demonstrations(8).floats[:, 1] >= 5000).all()
 
 
 @pytest.mark.parametrize("priority", [None, PRIORITY])
@@ -146,49 +118,3 @@ def test_demonstrations_of_any_length_keep_all_their_transitions(make_stream: Ma
         found.num_steps,
         atol=1e-2,
     )
-
-
-@pytest.mark.parametrize("past_exploring", [False, True])
-@pytest.mark.parametrize("max_steps", [1, 3, 8])
-def test_transitions_and_returns_agree_with_a_naive_loop(
-    make_stream: MakeStream, max_steps: int, past_exploring: bool
-) -> None:
-    """Of two collectors that take turns; they end with their race, or before the next decision that was not greedy."""
-    spec, gamma = BlockSpec(6, 2, 2, 2, 4), 0.9
-    ring, streams = BlockRing(spec, 10), [make_stream(spec, 5, stream) for stream in range(2)]
-    for pair in zip(*streams, strict=True):
-        for stream, block in enumerate(pair):
-            ring.insert(block, stream)
-    check_links(ring)
-    names = ("reward", "terminated", "truncated", "is_reset", "is_greedy", "action")
-    joined = [{name: np.concatenate([getattr(each, name) for each in blocks]) for name in names} for blocks in streams]
-    potential = [
-        np.concatenate([block.potential[:-1] for block in blocks] + [blocks[-1].potential[-1:]]) for blocks in streams
-    ]
-    rows = np.flatnonzero(~ring.arrays.is_reset.reshape(-1))
-    found = find_transitions(ring.arrays, rows, max_steps, past_exploring=past_exploring)
-    returns = shaped_returns(found, found.num_steps, found.is_terminal, gamma)
-    floats, next_floats = (ring.gather("floats", index) for index in (found.observation, found.next_observation))
-    for place, row in enumerate(rows):
-        number, within = divmod(int(row), spec.num_env_steps)
-        stream, step, car = number % 2, number // 2 * 6 + within // 2, within % 2
-        seen, paid, count, has_ended = joined[stream], 0.0, 0, False
-        while count < max_steps and step + count < 30:
-            at = step + count, car
-            if count and (seen["is_reset"][at] or not (past_exploring or seen["is_greedy"][at])):
-                break
-            paid += gamma**count * seen["reward"][at]
-            count += 1
-            has_ended = bool(seen["terminated"][at])
-            if has_ended or seen["truncated"][at]:
-                break
-        discount = 0.0 if has_ended else gamma**count
-        paid += discount * potential[stream][step + count, car] - potential[stream][step, car]
-        assert (found.num_steps[place], found.is_terminal[place]) == (count, has_ended)
-        assert not found.reward[place, count:].any()
-        assert returns.reward[place] == pytest.approx(paid, abs=1e-5)
-        assert returns.discount[place] == pytest.approx(discount, abs=1e-6)
-        assert found.action[place] == seen["action"][step, car]
-        assert float(floats[place, 1]) == pytest.approx(1000 * stream + step + car / 100)
-        assert float(next_floats[place, 1]) == pytest.approx(1000 * stream + step + count + car / 100)
-    assert set(found.num_steps) >= {1, min(2, max_steps)}, "the data must hold transitions of several lengths"

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from models.actor_critic import ActorCritic, ClonePolicy
@@ -24,27 +24,20 @@ from models.iqn import (
 )
 from models.torso import InputShape, Torso
 
-SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
-
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
+ENCODERS: tuple[EncoderConfig, ...] = (
+    CONV,
+    ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=False),
+    PatchConfig(kind="patches", patch=8, width=16, depth=1, heads=2),
+)
+PLAIN = InputShape(40, 40, torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 1.0, 0.5]))
+SIZES = IqnSizes(8, 16, 4)
 
 
-def reference_inputs(height: int = 64, width: int = 64) -> InputShape:
-    return InputShape(height, width, torch.zeros(184), torch.ones(184))
-
-
-def small_iqn(embedding_at: EmbeddingPlace = "state") -> IqnNetwork:
-    torch.manual_seed(0)
-    return IqnNetwork(SMALL, CONV, IqnSizes(8, 16, 4, embedding_at=embedding_at), num_actions=3)
-
-
-def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(1)
-    return torch.randint(0, 256, (batch, 1, 34, 34), dtype=torch.uint8), torch.randn(batch, 5)
-
-
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def seen(frames: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randint(0, 256, (5, frames, 40, 40), generator=generator, dtype=torch.uint8)
+    return image, torch.randn(5, 4, generator=generator)
 
 
 @pytest.mark.parametrize(
@@ -52,54 +45,22 @@ def count(module: nn.Module) -> int:
     [(64, 64, 128, 1_051_805), (128, 128, 128, 5_774_493), (128, 128, 256, 6_397_085), (120, 160, 64, 6_578_333)],
 )
 def test_parameter_counts_of_iqn(height: int, width: int, embedding: int, expected: int):
-    assert count(IqnNetwork(reference_inputs(height, width), CONV, IqnSizes(256, 1024, embedding), 12)) == expected
-
-
-def test_iqn_is_its_formula():
-    """Q = V + A - mean A of h(state) * embed(cos(pi i tau)), written out."""
-    network = small_iqn()
-    image, floats = observations(2)
-    tau = torch.tensor([[0.1, 0.9, 0.3], [0.2, 0.5, 0.7]])
-    result = network(image, floats, tau)
-
-    features = network.encoder((image.float() - 128) / 128)
-    hidden = network.float_head((floats - SMALL.float_mean) / SMALL.float_std)
-    state = torch.cat([features, hidden], dim=1)
-    for row in range(2):
-        for column in range(3):
-            cosines = torch.tensor([math.cos(math.pi * i * float(tau[row, column])) for i in (1, 2, 3, 4)])
-            mixed = state[row] * network.tau_embed(cosines)
-            advantage, value = network.advantage_head(mixed), network.value_head(mixed)
-            torch.testing.assert_close(result.value[row, column], value + advantage - advantage.mean())
-    assert result.tau is tau
-
-
-def test_fractions_at_the_hidden_units_follow_the_formula_to_the_letter():
-    network = small_iqn("hidden")
-    image, floats = observations(2)
-    tau = torch.tensor([[0.2, 0.7], [0.4, 0.9]])
-    result = network(image, floats, tau)
-    state = network.state(image, floats)
-    for row in range(2):
-        for column in range(2):
-            factor = network.embed(tau[row, column])
-            of_value, of_advantage = (head[0](state[row]) for head in (network.value_head, network.advantage_head))
-            value = network.value_head[2](functional.leaky_relu(of_value) * factor[:8])
-            advantage = network.advantage_head[2](functional.leaky_relu(of_advantage) * factor[8:])
-            torch.testing.assert_close(result.value[row, column], value + advantage - advantage.mean())
+    inputs = InputShape(height, width, torch.zeros(184), torch.ones(184))
+    network = IqnNetwork(inputs, CONV, IqnSizes(256, 1024, embedding), 12)
+    assert sum(parameter.numel() for parameter in network.parameters()) == expected
 
 
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])
 def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
-    network = small_iqn(embedding_at)
-    image, floats = observations(5)
+    torch.manual_seed(0)
+    network, (image, floats) = IqnNetwork(PLAIN, CONV, SIZES._replace(embedding_at=embedding_at), 3), seen()
     tau, action = torch.rand(4), torch.tensor([0, 1, 2, 0, 1])
     expected = network(image, floats, tau.expand(5, -1)).value
     torch.testing.assert_close(network(image, floats, tau).value, expected)
     expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
-    for seen, is_encoded in ((image, False), (network.encode(image), True)):
+    for shown, is_encoded in ((image, False), (network.encode(image), True)):
         for fractions in (tau, tau.expand(5, -1)):
-            found = network.of_action(seen, floats, fractions, action, is_encoded=is_encoded)
+            found = network.of_action(shown, floats, fractions, action, is_encoded=is_encoded)
             torch.testing.assert_close(found, expected)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = network.of_action(image, floats, tau, action)
@@ -133,20 +94,19 @@ def test_state_dict_keys_are_frozen():
     body += [f"float_head.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")]
     trunk = [f"trunk.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")]
     policy, value = (["policy_head.weight", "policy_head.bias"], ["value_head.weight", "value_head.bias"])
-    assert list(ClonePolicy(SMALL, CONV, 8, 16, 3).state_dict()) == body + trunk + policy
-    assert list(ActorCritic(SMALL, CONV, 8, 16, 3).state_dict()) == body + trunk + policy + value
+    assert list(ClonePolicy(PLAIN, CONV, 8, 16, 3).state_dict()) == body + trunk + policy
+    assert list(ActorCritic(PLAIN, CONV, 8, 16, 3).state_dict()) == body + trunk + policy + value
     heads = ["tau_embed.0.weight", "tau_embed.0.bias"]
     heads += [f"{h}_head.{i}.{kind}" for h in ("advantage", "value") for i in (0, 2) for kind in ("weight", "bias")]
-    assert list(small_iqn().state_dict()) == body + heads
+    assert list(IqnNetwork(PLAIN, CONV, SIZES, 3).state_dict()) == body + heads
 
 
 @pytest.mark.parametrize("embedding_at", ["hidden", "state"])
 def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_at: EmbeddingPlace) -> None:
     """To a number for each row, which a softmax does not know, and which the value head gives: it learns nothing."""
-    sizes = IqnSizes(8, 16, 4, embedding_at=embedding_at)
-    cloned, iqn = ClonedIqn(SMALL, CONV, sizes, 3), IqnNetwork(SMALL, CONV, sizes, 3)
+    sizes, (image, floats) = SIZES._replace(embedding_at=embedding_at), seen()
+    cloned, iqn = ClonedIqn(PLAIN, CONV, sizes, 3), IqnNetwork(PLAIN, CONV, sizes, 3)
     iqn.load_state_dict(cloned.state_dict())
-    image, floats = torch.randint(0, 256, (5, 1, 34, 34), dtype=torch.uint8), torch.randn(5, len(SMALL.float_mean))
     logits = cloned.decide(cloned.encode(image), floats)
     values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).value.mean(dim=1)
     torch.testing.assert_close(logits.log_softmax(dim=1), values.log_softmax(dim=1))
@@ -157,44 +117,24 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     assert cloned.hidden(cloned.encode(image), floats).shape == (5, cloned.num_hidden)
 
 
-ENCODERS: tuple[EncoderConfig, ...] = (
-    CONV,
-    ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=False),
-    PatchConfig(kind="patches", patch=8, width=16, depth=1, heads=2),
-)
-PLAIN = InputShape(40, 40, torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 1.0, 0.5]))
-TAU = fixed_fractions(4)
-
-
-def iqn(inputs: InputShape, encoder: EncoderConfig = CONV) -> IqnNetwork:
-    return IqnNetwork(inputs, encoder, IqnSizes(8, 16, 4, embedding_at="hidden"), num_actions=3)
-
-
 def outputs(kind: str, inputs: InputShape, encoder: EncoderConfig = CONV) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns what a fresh network makes of images and floats, in evaluation mode."""
     torch.manual_seed(0)
     if kind == "iqn":
-        network = iqn(inputs, encoder).eval().requires_grad_(False)
-        return lambda image, floats: network.advantages(image, floats, TAU)
+        network = IqnNetwork(inputs, encoder, SIZES, 3).eval().requires_grad_(False)
+        return lambda image, floats: network.advantages(image, floats, fixed_fractions(4))
     if kind == "ppo":
         critic = ActorCritic(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
         return lambda image, floats: torch.cat([critic(image, floats).outputs, critic(image, floats).value[:, None]], 1)
     return ClonePolicy(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
 
 
-def seen(frames: int, num_rows: int = 5) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    image = torch.randint(0, 256, (num_rows, frames, 40, 40), generator=generator, dtype=torch.uint8)
-    return image, torch.randn(num_rows, 4, generator=generator)
-
-
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("frames_as", ["channels", "features"])
 def test_every_frame_and_its_place_count(frames_as: Literal["channels", "features"], encoder: EncoderConfig) -> None:
-    kind = "ppo"
-    network, (image, floats) = outputs(kind, PLAIN._replace(frames=3, frames_as=frames_as), encoder), seen(3)
+    network, (image, floats) = outputs("ppo", PLAIN._replace(frames=3, frames_as=frames_as), encoder), seen(3)
     as_it_is = network(image, floats)
-    assert as_it_is.shape == (5, 4 if kind == "ppo" else 3)
+    assert as_it_is.shape == (5, 4)
     for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
         assert (network(image[:, order], floats) != as_it_is).any(dim=1).all()
     for frame in range(3):
@@ -218,7 +158,7 @@ def test_features_side_by_side_are_those_of_each_frame() -> None:
 def test_what_is_withheld_changes_nothing_and_the_rest_does(kind: str) -> None:
     """Floats; and the image."""
     is_withheld = torch.tensor([False, True, False, True])
-    network, (image, floats) = outputs(kind, PLAIN._replace(withheld_floats=is_withheld)), seen(1)
+    network, (image, floats) = outputs(kind, PLAIN._replace(withheld_floats=is_withheld)), seen()
     as_it_is = network(image, floats)
     assert torch.equal(network(image, floats + 1e3 * is_withheld), as_it_is)
     assert (network(image, floats + ~is_withheld) != as_it_is).any(dim=1).all()

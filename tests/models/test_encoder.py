@@ -14,7 +14,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
-from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, ResidualBlock, SpectralConv2d, feature_size
+from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, SpectralConv2d, feature_size
 from models.iqn import IqnNetwork, IqnSizes
 from models.layers import NoisyLinear
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead
@@ -98,7 +98,6 @@ def test_one_channel_is_convolved_as_its_columns_lie(width: int) -> None:
     """Even and odd columns as two channels give the same sums and gradients; an odd width has no halves."""
     torch.manual_seed(0)
     encoder = build_encoder(CONV, 34, width)
-    assert isinstance(encoder, ConvEncoder)
     image = normalise_image(torch.randint(0, 256, (3, 1, 34, width), dtype=torch.uint8), torch.float32)
     results = []
     for features in (encoder(image), encoder.layers(image)):
@@ -116,11 +115,6 @@ PLAIN = IqnSizes(8, 16, 4)
 def build(sizes: IqnSizes, encoder: EncoderConfig = CONV) -> IqnNetwork:
     torch.manual_seed(0)
     return IqnNetwork(INPUTS, encoder, sizes, 3)
-
-
-def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(1)
-    return torch.randint(0, 256, (batch, 1, 34, 36), dtype=torch.uint8), torch.randn(batch, 5)
 
 
 def test_noisy_layer_by_hand():
@@ -172,34 +166,12 @@ def test_impala_stage_by_stage():
         conv, _, *blocks = layers[4 * stage : 4 * stage + 4]
         features = functional.max_pool2d(functional.conv2d(features, conv.weight, conv.bias, padding=1), 3, 2, 1)
         for block in blocks:
-            assert isinstance(block, ResidualBlock)
             first, second = block.layers[1], block.layers[3]
             inner = functional.conv2d(torch.relu(features), first.weight, first.bias, padding=1)
             features = features + functional.conv2d(torch.relu(inner), second.weight, second.bias, padding=1)
     torch.testing.assert_close(encoder(image), torch.relu(features).flatten(1))
     assert [features.shape[1], *features.shape[2:]] == [64, 5, 5]
     assert encoder.num_features == 64 * 25
-
-
-def test_adaptive_pooling_fixes_the_number_of_features():
-    height, width = 34, 50
-    image = torch.randn(1, 1, height, width)
-    for encoder, channels in (
-        (ConvEncoder(ConvConfig(kind="conv", adaptive_pool=6), height, width), 32),
-        (ImpalaEncoder(ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=False), height, width), 64),
-    ):
-        assert encoder.num_features == channels * 36
-        features = encoder.layers[:-2](image)
-        pooled = torch.stack(
-            [
-                features[..., r * h // 6 : -(-(r + 1) * h // 6), c * w // 6 : -(-(c + 1) * w // 6)].amax(dim=(2, 3))
-                for h, w in [features.shape[2:]]
-                for r in range(6)
-                for c in range(6)
-            ],
-            dim=2,
-        )
-        torch.testing.assert_close(encoder(image), pooled.flatten(1))
 
 
 def test_layer_norm_lies_between_layer_and_activation():

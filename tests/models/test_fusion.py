@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.actor_critic import ActorCritic, ClonePolicy
+from models.actor_critic import ActorCritic
 from models.encoders.backbone import BackboneEncoder
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
@@ -26,9 +26,7 @@ from models.encoders.config import (
     PatchConfig,
     ResolvedBackboneConfig,
 )
-from models.fusion import TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
-from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape, Torso
 
 READ: TypeAdapter[AnyFusion] = TypeAdapter(FusionConfig)
@@ -55,8 +53,6 @@ CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PATCHES = PatchConfig(kind="patches", patch=24, width=8, depth=1, heads=2)
 ENCODERS = pytest.mark.parametrize("encoder", [CONV, PATCHES], ids=["conv", "patches"])
 INPUTS = InputShape(48, 48, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
-SIZES = IqnSizes(6, 16, 4, embedding_at="hidden")
-TAU = fixed_fractions(4)
 
 
 def torso(fusion: AnyFusion, encoder: EncoderConfig = CONV, inputs: InputShape = INPUTS) -> Torso:
@@ -64,27 +60,10 @@ def torso(fusion: AnyFusion, encoder: EncoderConfig = CONV, inputs: InputShape =
     return Torso(inputs, encoder, 6, fusion)
 
 
-def seen(frames: int = 1, rows: int = 4) -> tuple[Tensor, Tensor]:
+def seen(rows: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    image = torch.randint(0, 256, (rows, frames, 48, 48), generator=generator, dtype=torch.uint8)
+    image = torch.randint(0, 256, (rows, 1, 48, 48), generator=generator, dtype=torch.uint8)
     return image, 3.0 + torch.randn(rows, 5, generator=generator)
-
-
-def network(kind: str, fusion: AnyFusion, encoder: EncoderConfig = CONV, inputs: InputShape = INPUTS) -> Torso:
-    torch.manual_seed(0)
-    if kind == "iqn":
-        return IqnNetwork(inputs, encoder, SIZES._replace(fusion=fusion), 3)
-    return {"ppo": ActorCritic, "clone": ClonePolicy}[kind](inputs, encoder, 6, 16, 3, fusion)
-
-
-def outputs(network: Torso) -> Callable[[Tensor, Tensor], Tensor]:
-    """What a network says of every action, and the value of PPO's, as one tensor."""
-    if isinstance(network, IqnNetwork):
-        return lambda image, floats: network(image, floats, TAU).value.flatten(1)
-    if isinstance(network, ActorCritic):
-        return lambda image, floats: torch.cat([network(image, floats)[0], network(image, floats)[1][:, None]], dim=1)
-    assert isinstance(network, ClonePolicy)
-    return network
 
 
 # Naive twins ----------------------------------------------------------------------------------------------------------
@@ -216,15 +195,15 @@ def test_features_are_made_of_tokens(encoder: EncoderConfig, shape: tuple[int, i
 
 @FUSIONS
 @ENCODERS
-@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
 @torch.inference_mode()
-def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
-    body, (image, floats) = network(kind, fusion, encoder).eval(), seen(rows=70)
+def test_bfloat16_stays_near_and_is_what_the_heads_get(encoder: EncoderConfig, fusion: AnyFusion) -> None:
+    torch.manual_seed(0)
+    body, (image, floats) = ActorCritic(INPUTS, encoder, 6, 16, 3, fusion).eval(), seen(70)
     low = copy.deepcopy(body)
     low.store_in(torch.bfloat16)
-    exact, rounded = outputs(body)(image, floats), outputs(low)(image, floats)
+    exact, rounded = body(image, floats).outputs, low(image, floats).outputs
     with torch.autocast("cpu", torch.bfloat16):
-        cast, state = outputs(body)(image, floats), body.state(image, floats)
+        cast, state = body(image, floats).outputs, body.state(image, floats)
     assert rounded.dtype == cast.dtype == torch.float32
     assert low.state(image, floats).dtype == torch.bfloat16
     if fusion.kind not in ("concat", "projected"):
@@ -237,25 +216,8 @@ def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: Encod
         assert float(difference.abs().max()) < 0.3 * spread
 
 
-@FUSIONS
-def test_whole_policies_are_taken_over_by_name(fusion: AnyFusion) -> None:
-    clone, critic, iqn = (network(kind, fusion) for kind in ("clone", "ppo", "iqn"))
-    for parameter in clone.parameters():
-        nn.init.normal_(parameter, std=0.1)
-    assert critic.load_state_dict(clone.state_dict(), strict=False).missing_keys == [
-        "value_head.weight",
-        "value_head.bias",
-    ]
-    image, floats = seen()
-    assert torch.equal(outputs(critic)(image, floats)[:, :3], outputs(clone)(image, floats))
-    shared = {name: tensor for name, tensor in clone.state_dict().items() if not name.startswith(("trunk", "policy"))}
-    iqn.load_state_dict(shared, strict=False)
-    assert torch.equal(iqn.state(image, floats), clone.state(image, floats))
-
-
 def test_several_frames_have_a_token_each() -> None:
     several = INPUTS._replace(frames=2, frames_as="features")
     for inputs, count in ((INPUTS._replace(frames=2), 1), (several, 2)):
         fusion = torso(READ.validate_python(KINDS["one image token, each float"]), inputs=inputs).fusion
-        assert isinstance(fusion, TokenSequence)
         assert fusion.position.shape == (count, 8)

@@ -64,9 +64,7 @@ def views(num_cars: int, width: int = 36) -> tuple[Tensor, Tensor]:
 
 
 def head_of(network: Network) -> ActingHead:
-    head = network.acting_head(TAU) if isinstance(network, IqnNetwork) else network.acting_head()
-    assert head is not None
-    return head
+    return network.acting_head(TAU) if isinstance(network, IqnNetwork) else network.acting_head()
 
 
 def outputs_of(network: Network, image: Tensor, floats: Tensor) -> Tensor:
@@ -120,7 +118,6 @@ def test_a_weight_by_hand():
 
 def test_scales_reach_to_the_highest_input():
     network, (image, floats) = network_for("policy"), views(16)
-    assert isinstance(network, ActorCritic)
     scales = input_scales(network, image, floats)
     assert list(scales) == CONVOLUTIONS + HIDDEN["policy"]
     first = functional.leaky_relu(network.encoder.convolutions()[0]((image.float() - 128) / 128), 0.01)
@@ -163,7 +160,6 @@ def naive_int8(network: ActorCritic | IqnNetwork, published: Mapping[str, Tensor
 @pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 40)])
 def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: int):
     network, seen = network_for(kind, width), views(num_cars, width)
-    assert isinstance(network, ActorCritic | IqnNetwork)
     published = quantise(network.state_dict(), input_scales(network, *views(16, width)))
     tensors, scales = dequantise(published)
     network.load_state_dict(tensors)

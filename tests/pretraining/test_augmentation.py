@@ -20,12 +20,6 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_nothing_asked_for_changes_nothing() -> None:
-    image = torch.rand(3, 1, 64, 48, generator=generator()) * 2 - 1
-    view = random_view(image, views(0.0, 0.0), generator())
-    torch.testing.assert_close(view, image, atol=1e-7, rtol=0)  # light is a factor on 1 + image, rounded
-
-
 def test_every_image_gets_its_own_light_around_black() -> None:
     image = torch.full((64, 1, 34, 34), -0.5)  # half as far from black (-1) as grey (0)
     view = random_view(image, views(0.0, 0.2), generator())
@@ -45,13 +39,6 @@ def test_light_stays_in_range() -> None:
     torch.testing.assert_close(black, torch.full_like(black, -1.0), atol=1e-5, rtol=0)
 
 
-def test_left_stays_left_and_up_stays_up() -> None:
-    ramp = torch.linspace(-1, 1, 64)
-    for image in (ramp.expand(32, 1, 64, 64), ramp[:, None].expand(32, 1, 64, 64)):
-        view = random_view(image, views(8.0, 0.2), generator())
-        assert (view[:, 0, 0, 0] < view[:, 0, -1, -1]).all()
-
-
 def test_crops_reach_every_side() -> None:
     """Of each side of some image something is cut off, and the kept part is as wide as it is high in share."""
     across = torch.linspace(-1, 1, 64).expand(128, 1, 64, 64)
@@ -65,25 +52,15 @@ def test_crops_reach_every_side() -> None:
 
 
 def test_every_image_gets_its_own_blur() -> None:
-    """An edge between -1 and 1 becomes a slope, and a line of pixels keeps its sum."""
-    edge = torch.cat([torch.full((16, 1, 34, 17), -1.0), torch.ones(16, 1, 34, 17)], dim=3)
-    view = random_view(edge, views(blur_pixels=2.0), generator())
-    steepest = view.diff(dim=3).amax(dim=(1, 2, 3))
-    assert len(steepest.unique()) == 16
-    assert steepest.max() <= 2.0 + 1e-5
-    # The slope in the middle of a blurred edge of height 2: 2 / (deviation sqrt(2 pi)), less for discrete pixels.
-    assert steepest.min() == pytest.approx(2.0 / (2.0 * math.sqrt(2.0 * math.pi)), rel=0.15)
-    torch.testing.assert_close(view.mean(dim=(1, 2, 3)), torch.zeros(16), atol=1e-4, rtol=0)
-
-
-def test_a_blur_equals_the_slow_twin() -> None:
-    image = torch.rand(1, 1, 34, 34, generator=generator(3)) * 2 - 1
+    """One place of each against a sum over the pixels around it."""
+    image = torch.rand(8, 1, 34, 34, generator=generator(3)) * 2 - 1
     found = random_view(image, views(blur_pixels=1.0), generator())
-    deviation = float(torch.rand(1, generator=generator()))
-    weights = {k: math.exp(-0.5 * (k / deviation) ** 2) for k in range(-2, 3)}
-    total, row, column = sum(weights.values()), 9, 20
-    expected = sum(weights[i] * weights[j] * float(image[0, 0, row + i, column + j]) for i in weights for j in weights)
-    assert float(found[0, 0, row, column]) == pytest.approx(expected / total**2, abs=1e-4)
+    row, column = 9, 20
+    for number, deviation in enumerate(torch.rand(8, generator=generator()).tolist()):
+        weights = {k: math.exp(-0.5 * (k / deviation) ** 2) for k in range(-2, 3)}
+        around = [(weights[i] * weights[j], image[number, 0, row + i, column + j]) for i in weights for j in weights]
+        expected = sum(weight * float(pixel) for weight, pixel in around) / sum(weights.values()) ** 2
+        assert float(found[number, 0, row, column]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_every_image_gets_its_own_noise() -> None:

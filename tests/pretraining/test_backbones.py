@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from models.encoders.backbone import load_transformers
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
-from models.encoders.config import ENCODER_CONFIG, BackboneConfig, ResolvedBackboneConfig
+from models.encoders.config import ENCODER_CONFIG, BackboneConfig
 from rulka.observation_params import ObservationParams
 from rulka.pretraining.backbones import BackboneError, FirstEncoder, first_encoder
 from tests.conftest import sees
@@ -58,18 +58,13 @@ def from_config(observation: ObservationParams = OBSERVATION, pixels: int | None
     return first_encoder(asked({"kind": "architecture", "config": config}, pixels=pixels), observation)
 
 
-def config_of(first: FirstEncoder) -> ResolvedBackboneConfig:
-    assert isinstance(first.config, ResolvedBackboneConfig)
-    return first.config
-
-
 # Architectures --------------------------------------------------------------------------------------------------------
 
 
 def test_an_architecture_is_written_out_whole() -> None:
     """So that another version's defaults make no other network."""
     first = from_config(**VIT)
-    config = config_of(first)
+    config = first.config
     assert (first.tensors, first.origin) == (None, {})
     assert config.source == asked({"kind": "architecture", "config": VIT}).source
     assert config.architecture.items() >= VIT.items()
@@ -113,13 +108,12 @@ def test_a_folder_gives_weights_architecture_and_images(save: Save) -> None:
     expected = model.eval()(pixels).last_hidden_state[:, 0].detach()
 
     first = from_folder(folder, token="cls")
-    assert (config_of(first).image.pixels, config_of(first).image.mean) == (64, (0.4, 0.5, 0.6))
-    assert config_of(first).image.std == (0.2, 0.3, 0.4)
+    assert (first.config.image.pixels, first.config.image.mean) == (64, (0.4, 0.5, 0.6))
+    assert first.config.image.std == (0.2, 0.3, 0.4)
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert first.origin == {"folder": folder.as_posix(), "weights_sha256": {"model.safetensors": digest}}
     shutil.rmtree(folder)
-    encoder = build_encoder(config_of(first), 64, 64)
-    assert first.tensors is not None
+    encoder = build_encoder(first.config, 64, 64)
     encoder.load_state_dict(first.tensors)
     features = encoder(normalise_image(frames, torch.float32))
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
@@ -132,7 +126,6 @@ def test_the_head_of_a_checkpoint_is_left_and_its_lack_of_a_pooler_forgiven(save
     halves = {name: tensor.half() for name, tensor in stored.items()}
     save_file(halves, folder / "model.safetensors", {"format": "pt"})
     first = from_folder(folder)
-    assert first.tensors is not None
     assert len(first.tensors) == len(stored) - 2
     found, expected = first.tensors["backbone.embeddings.cls_token"], halves["vit.embeddings.cls_token"]
     assert torch.equal(found, expected.float()), "half precision is widened"
@@ -146,10 +139,10 @@ def test_the_processor_says_how_large_images_are(save: Save) -> None:
         ("ViTImageProcessor", {"do_resize": False}, 64),
     ):
         folder = save(processor=processor, processed=processed)
-        assert config_of(from_folder(folder)).image.pixels == pixels
-        assert config_of(from_folder(folder, pixels=32)).image.pixels == 32
+        assert from_folder(folder).config.image.pixels == pixels
+        assert from_folder(folder, pixels=32).config.image.pixels == 32
     resnet = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
-    assert config_of(from_config(sees(120, 160), **resnet)).image.pixels == 120, "or the observation, as the last"
+    assert from_config(sees(120, 160), **resnet).config.image.pixels == 120, "or the observation, as the last"
 
 
 def edit(file: Path, **changes: Any) -> None:

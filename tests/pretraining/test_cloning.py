@@ -26,7 +26,6 @@ from rulka.pretraining.cloning import (
     Lesson,
     Measured,
     action_before,
-    by_offset,
     confusion_matrix,
     disconnect,
     disturb,
@@ -184,18 +183,6 @@ def test_races_that_chose_nothing_are_measured_on_where_there_are_some(tmp_path:
         assert measured.races == races_of(splits[expected], maps)
 
 
-def test_how_well_actions_ahead_are_known_by_hand(write_frames: Write) -> None:
-    """Heads that always say 1: two decisions ahead the last two frames of each race are left out."""
-    folder, _ = write_frames(num_races=2, num_frames=6, validation_fraction=0.0)
-    train = FrameDataset(folder, "train")
-    logits = torch.zeros(len(train), 12)
-    logits[:, 1] = 9.0
-    (row,) = by_offset({2: logits}, train, frames_of(train.races), action_table(5))
-    later = np.concatenate([train.action[frames_of([race])][2:] for race in train.races])
-    assert (row["offset"], row["num_frames"]) == (2, len(later))
-    assert row["accuracy"] == pytest.approx(np.mean(later == 1))
-
-
 def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:
     """Races of 4 and 5 frames: two decisions ahead the last two of each have no label, three ahead the last three."""
     folder, _ = write_frames(num_races=2, num_frames=4, validation_fraction=0.0)
@@ -225,31 +212,3 @@ def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:
             assert len(terms) == {0: 7, 2: 4, 3: 3}[offset]
             total += sum(terms) / len(terms) / 3
         assert found[kind] == pytest.approx(total, rel=1e-5)
-
-
-def test_the_slow_twin_where_the_action_changes(write_frames: Write) -> None:
-    """Of a policy with random weights, on held-out races."""
-    folder, _ = write_frames(num_races=8)
-    torch.manual_seed(3)
-    policy = ClonePolicy(InputShape(64, 64, MEAN, STD), CONV, 8, 8, 12)
-    nn.init.normal_(policy.policy_head.weight, std=1.0)
-    train, frames = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
-    batch = frames.batch(slice(None))
-    with torch.no_grad():
-        measured = Measured(frames, frames.races)
-        found = measure(policy, NO_HEADS, train, frames_of(train.races), measured, action_table(5))
-        log_probs = policy(batch.image, batch.floats).log_softmax(dim=1).double().numpy()
-    action = frames.action[:].astype(int)
-    before = action_before(action[:, None], frames.race_index[:])
-    rows = [
-        (done != previous, -float((share * row).sum()), int(row.argmax()) == done)
-        for done, previous, share, row in zip(action, before, frames.action_share[:], log_probs, strict=True)
-    ]
-    changes = [row for row in rows if row[0]]
-    place = found["where_action_changes"]
-    assert 0 < len(changes) < len(rows)
-    assert place["share"] == pytest.approx(len(changes) / len(rows))
-    assert place["repeat_last_action_accuracy"] == 0.0
-    for name, column in (("loss", 1), ("accuracy", 2)):
-        assert place[name] == pytest.approx(np.mean([row[column] for row in changes]), rel=1e-4)
-        assert found[name] == pytest.approx(np.mean([row[column] for row in rows]), rel=1e-4)

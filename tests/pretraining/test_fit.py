@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -37,11 +36,12 @@ def batches(epoch: int) -> Iterator[Batch]:
 
 
 class Line(nn.Linear):
-    """One weight and one bias, which remembers what they were at the end of every epoch."""
+    """One weight and one bias; remembers frames and loss of every step, and what it was at the end of every epoch."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(1, 1)
+        self.seen: list[tuple[int, float]] = []
         self.at_end_of_epoch: list[tuple[float, float]] = []
 
     @property
@@ -49,33 +49,29 @@ class Line(nn.Linear):
         return self.weight.item(), self.bias.item()
 
 
-class Bar(Progress):
-    """A bar that shows nothing and remembers the frames and the loss of every step."""
-
-    def __init__(self) -> None:
-        super().__init__("", None, "frames", stream=io.StringIO())
-        self.seen: list[tuple[int, float]] = []
-
-    def advance(self, amount: float = 1, **facts: Any) -> None:
-        super().advance(amount, **facts)
-        self.seen.append((int(amount), facts["loss"]))
+Spoil = Callable[[int, Line, torch.Tensor], torch.Tensor]
 
 
 def run(
-    validation: list[float | None],
+    validation: Sequence[float | None] = (None,) * 4,
     judge: Callable[[int], tuple[float, ...] | None] | None = None,
-    bar: Bar | None = None,
+    spoil: Spoil = lambda _step, _network, loss: loss,
     **changes: Any,
 ) -> tuple[History, Line]:
-    network = Line()
-    remaining = iter(validation)
+    """Trains for four epochs of five steps; `spoil` may change the loss of a step, counted from 0."""
+    network, remaining = Line(), iter(validation)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        plain = (network(batch.floats) - 3).square().mean()
+        network.seen.append((len(batch.floats), float(plain)))
+        return spoil(len(network.seen) - 1, network, plain)
 
     def validate() -> float | None:
         network.at_end_of_epoch.append(network.weights)
         return next(remaining)
 
-    lessons = Lessons(batches, lambda batch: (network(batch.floats) - 3).square().mean(), validate, judge)
-    return fit(network, PARAMS.model_copy(update=changes), 5, lessons, bar or Bar()), network
+    bar = Progress("", None, "frames", stream=io.StringIO())
+    return fit(network, PARAMS.model_copy(update=changes), 5, Lessons(batches, loss, validate, judge), bar), network
 
 
 LOSSES = [3.0, 1.0, 2.0, 1.5]
@@ -124,79 +120,63 @@ def test_no_finite_validation_loss_is_an_error_that_names_the_parameter() -> Non
             run([NAN] * 4, patience=patience)
         assert "learning_rate" in caught.value.hint
     with pytest.raises(FitError, match="became nan in epoch 1 of 4"):
-        diverging(4, lambda network, loss: loss * NAN)
+        run(spoil=lambda step, _, loss: loss * NAN if step == 4 else loss)
 
 
 def test_without_validation_the_training_loss_decides() -> None:
     """It is the mean over frames, of which batches have two and three in turn."""
-    bar = Bar()
-    history, network = run([None] * 4, bar=bar)
+    history, network = run()
     losses = [epoch.train_loss for epoch in history.epochs]
     assert losses[history.best_epoch] == min(losses)
     assert network.weights == network.at_end_of_epoch[history.best_epoch]
-    first = bar.seen[:5]
+    first = network.seen[:5]
     assert [num_frames for num_frames, _ in first] == [2, 3, 2, 3, 2]
     assert losses[0] == pytest.approx(sum(num_frames * loss for num_frames, loss in first) / 12)
 
 
-def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor]) -> tuple[History, Line]:
-    """A run without held-out frames in which one step, counted from 0, goes wrong; epochs have five."""
-    network, losses = Line(), []
-
-    def loss(batch: Batch) -> torch.Tensor:
-        losses.append((network(batch.floats) - 3).square().mean())
-        return spoil(network, losses[-1]) if len(losses) == at_step + 1 else losses[-1]
-
-    def validate() -> None:
-        network.at_end_of_epoch.append(network.weights)
-
-    history = fit(network, PARAMS, 5, Lessons(batches, loss, validate), Bar())
-    return history, network
+def with_infinite_gradient(loss: torch.Tensor) -> torch.Tensor:
+    loss.register_hook(lambda gradient: gradient * torch.inf)
+    return loss
 
 
-class _InfiniteGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] * torch.inf
-
-
-def test_divergence_keeps_the_best_weights_before_it(capsys: pytest.CaptureFixture[str]) -> None:
-    spoiled: dict[str, Callable[[Line, torch.Tensor], torch.Tensor]] = {
-        "the training loss became nan": lambda network, loss: loss * NAN,
-        "the training loss became inf": lambda network, loss: loss * float("inf"),
-        "the norm of the gradient became": lambda network, loss: _InfiniteGradient.apply(loss),
-    }
-    for at_step, (reason, spoil) in itertools.product((12, 14), spoiled.items()):
-        history, network = diverging(at_step, spoil)
-        assert history.stopped is not None
-        assert history.stopped.startswith(reason)
-        assert history.stopped.endswith("in epoch 3 of 4")
-        assert len(history.epochs) == 2
-        assert network.weights == network.at_end_of_epoch[history.best_epoch]
-        assert all(math.isfinite(weight) for weight in network.weights)
-        say_if_stopped("clone", history)
-        said = capsys.readouterr().err
-        assert said.startswith(f"clone: {reason}")
-        assert f"the weights of epoch {history.best_epoch + 1} are kept" in said
+@pytest.mark.parametrize("at_step", [12, 14])
+@pytest.mark.parametrize(
+    ("reason", "spoil"),
+    [
+        ("the training loss became nan", lambda loss: loss * NAN),
+        ("the training loss became inf", lambda loss: loss * torch.inf),
+        ("the norm of the gradient became", with_infinite_gradient),
+    ],
+)
+def test_divergence_keeps_the_best_weights_before_it(
+    capsys: pytest.CaptureFixture[str], at_step: int, reason: str, spoil: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    history, network = run(spoil=lambda step, _, loss: spoil(loss) if step == at_step else loss)
+    assert history.stopped.startswith(reason)
+    assert history.stopped.endswith("in epoch 3 of 4")
+    assert len(history.epochs) == 2
+    assert network.weights == network.at_end_of_epoch[history.best_epoch]
+    assert all(math.isfinite(weight) for weight in network.weights)
+    say_if_stopped("clone", history)
+    said = capsys.readouterr().err
+    assert said.startswith(f"clone: {reason}")
+    assert f"the weights of epoch {history.best_epoch + 1} are kept" in said
 
 
 def test_weights_that_are_no_numbers_are_never_kept() -> None:
     """The last step of the last epoch spoils the weights, which no training loss shows any more."""
 
-    def spoil(network: Line, loss: torch.Tensor) -> torch.Tensor:
-        network.bias.register_hook(lambda gradient: _ruin(network, gradient))
+    def ruin(step: int, network: Line, loss: torch.Tensor) -> torch.Tensor:
+        def fill(gradient: torch.Tensor) -> torch.Tensor:
+            network.bias.data.fill_(NAN)
+            return gradient
+
+        if step < 19:
+            return loss
+        network.bias.register_hook(fill)
         return 0 * loss - 100  # so that no epoch has a lower loss
 
-    def _ruin(network: Line, gradient: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            network.bias.fill_(float("nan"))
-        return gradient
-
-    history, network = diverging(19, spoil)
+    history, network = run(spoil=ruin)
     assert len(history.epochs) == 4
     assert not math.isfinite(network.at_end_of_epoch[3][1])
     assert min(history.epochs, key=lambda epoch: epoch.train_loss).epoch == 3

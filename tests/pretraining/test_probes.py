@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
-from rulka.datasets.frames import CapturedRace, FrameDataset, FrameWriter, Split
+from rulka.datasets.frames import FrameDataset, FrameWriter, Split
 from rulka.observation import FLOATS
 from rulka.pretraining.probes import Probes, probe_encoder, quantities_of
-from tests.conftest import sees
+from tests.conftest import sees, synthetic_race
 
 SIZE = 34
 NUM_FRAMES = 300
@@ -68,21 +69,15 @@ def capture(folder: Path) -> tuple[FrameDataset, FrameDataset]:
         action = rng.integers(0, 2, NUM_FRAMES)
         image[:, 0, 0, 2] = 200 * action
         lateral_m = LATERAL_STEP_M * (image[:, 0, 0, 3 * (race_id == "elsewhere")].astype(float) - 128.0)
-        writer.add(
-            CapturedRace(
-                race_id=race_id,
-                source="driver",
-                map_uid="elsewhere" if race_id == "elsewhere" else "x",
-                image=image,
-                floats=some_floats(lateral_m, np.zeros(NUM_FRAMES), image[:, 0, 0, 1] / 4.0),
-                action=action.astype(np.uint8),
-                action_share=np.eye(12, dtype=np.float32)[action],
-                tick_actions=np.repeat(action[:, None], 5, axis=1).astype(np.uint8),
-                controls=np.zeros((NUM_FRAMES, 3), np.float32),
-                time_ms=np.arange(NUM_FRAMES, dtype=np.int32) * 50,
-                along_m=rng.random(NUM_FRAMES).astype(np.float32) * 100,
-            )
-        )
+        race = synthetic_race(race_id, NUM_FRAMES, 0, "elsewhere" if race_id == "elsewhere" else "x")
+        seen = {
+            "image": image,
+            "floats": some_floats(lateral_m, np.zeros(NUM_FRAMES), image[:, 0, 0, 1] / 4.0),
+            "action": action.astype(np.uint8),
+            "action_share": np.eye(12, dtype=np.float32)[action],
+            "along_m": rng.random(NUM_FRAMES).astype(np.float32) * 100,
+        }
+        writer.add(replace(race, **seen))
     writer.close()
     return FrameDataset(folder, "train"), FrameDataset(folder, "validation")
 

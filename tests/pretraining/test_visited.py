@@ -44,13 +44,8 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     every = [race for met in races for race in met]
     images = np.concatenate([train.images[:], *(race.image for race in every)])
     shares = np.concatenate([train.action_share[:], *(race.action_share for race in every)])
-    policy = ClonePolicy(
-        InputShape(64, 64, torch.zeros(NUM_FLOATS), torch.ones(NUM_FLOATS)),
-        ConvConfig(kind="conv", adaptive_pool=0),
-        4,
-        4,
-        12,
-    )
+    inputs = InputShape(64, 64, torch.zeros(NUM_FLOATS), torch.ones(NUM_FLOATS))
+    policy = ClonePolicy(inputs, ConvConfig(kind="conv", adaptive_pool=0), 4, 4, 12)
     lesson = Lesson(policy, CloningHeads(4, 12, []), Labels.of(train, "soft"), action_table(5))
     labels = visited.taught_beside(lesson).labels
     assert len(labels.now) == len(images)
@@ -68,10 +63,6 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     assert int(labels.num_left[last]) == 0, "a race ends with its round"
     again = empty(tmp_path / "visited")
     again.load_state_dict(visited.state_dict())
-    pairs = zip(
-        visited.batches(train, imitated, seed=1, epoch=4, batch_size=16),
-        again.batches(train, imitated, seed=1, epoch=4, batch_size=16),
-        strict=True,
-    )
-    for ours, theirs in pairs:
+    each = (rounds.batches(train, imitated, seed=1, epoch=4, batch_size=16) for rounds in (visited, again))
+    for ours, theirs in zip(*each, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
