@@ -187,7 +187,11 @@ def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) ->
     assert f" of {len(numbers_of(project)['recordings'])} races finish within 1 %" in page
     numbers = numbers_of(project)
     assert set(numbers["refused"]) == {"broken.Replay.Gbx"}
-    assert len(numbers["spread"]) == len(to_vector(PhysicsParams()))
+    assert list(numbers["spread"]) == list(FITTED)
+    assert len(numbers["folds"]) == 2
+    assert all(set(fold) == set(FITTED) for fold in numbers["folds"].values())
+    rows = page.partition("between maps |\n")[2].splitlines()
+    assert [row.split("`")[1] for row in rows[1 : 1 + len(FITTED)]] == list(FITTED), "no gap tears the table apart"
     assert sum(entry["is_held_out"] for entry in numbers["recordings"]) >= 1
     assert {path.name for path in (project / "report").iterdir()} == {"report.md", "calibration.json"}
     assert PARAMS_FILE.read_bytes() == before
