@@ -55,7 +55,7 @@ STEP = 0.02
 slide."""
 MAX_CHANGE = 3.0
 """No number may become larger or smaller by more than this factor."""
-PRIOR = 0.5
+PRIOR = 0.1
 """A number that changes by this share costs as much as one window that is off by its scale: what the recordings do not
 tell stays at its prior."""
 FAR = 1000.0
