@@ -58,7 +58,7 @@ LONG = (
     "golden/test_golden",
     "flows/test_walk",
     "agents/test_probes",
-    "benchmarks/test_runtime",
+    "benchmarks/test_benchmarks",
     "flows/test_faults",
     "flows/test_up",
     "runtime/test_exact_order",
