@@ -407,11 +407,6 @@ class RankProcesses:
             with rank.spending("waiting"):
                 return [answer, *(self._answer(number, SILENCE_LIMIT_S) for number in range(1, self._size))]
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids, that of rank 1 first."""
-        return self._processes.pids()
-
     def stop(self) -> None:
         """Ends the processes."""
         self._part()

@@ -53,6 +53,7 @@ def small_params() -> Params:
     return Params.model_validate(params)
 
 
+@pytest.mark.slow
 def test_a_trained_agent_has_a_row_for_each_precision(
     write_frames: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

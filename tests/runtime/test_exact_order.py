@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_run import assert_equal, facts, run_spec, small_params
+from real_run import assert_equal, facts
 from runtime_fakes import BLOCK_STEPS, drive, fake_run, killed_at
-from test_exact_resume import CASES
 
 from benchmarks.suite import busy_loops
 from rulka.runtime.learner_loop import LearnerLoop
@@ -108,16 +107,3 @@ def test_an_environment_that_cannot_say_where_it_was_begins_anew_and_the_run_say
     loop = run_killed(fakes(tmp_path, cars={"is_kept": False}), [7])
     assert not loop.state.is_whole
     assert loop.state.env_steps == NUM_BLOCKS * BLOCK_STEPS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_agents_are_the_same_again_bit_for_bit(tmp_path: Path, track: Path, case: str) -> None:
-    """Real ones: the second run loses collectors and is killed on the way."""
-    algorithm, extras = CASES[case]
-    params = small_params(algorithm, extras, num_collectors=2)
-    _, whole = drive(run_spec(params, track, tmp_path / "whole"))
-    at = whole._learner.version // 2
-    killed = run_killed(run_spec(params, track, tmp_path / "killed"), [at], num_collectors=1)
-    assert killed.state.num_starts == 2
-    assert_equal(facts(killed), facts(whole))

@@ -1,17 +1,20 @@
-"""A serial run that was killed and went on equals one that was not, bit for bit: real agents, cars and frames."""
+"""A run that was killed and went on equals one that was not, bit for bit: real agents, cars and frames."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real_run import assert_equal, facts, run_spec, small_params
-from runtime_fakes import drive, killed_at
+from runtime_fakes import drive, killed_at, newest
 
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.runtime.connect import connect
+from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.stop import StopSignals
 
 ENCODER_LEARNS = {"rate_of": dict.fromkeys(("encoder", "float_head", "trunk", "heads"), 1.0)}
@@ -36,31 +39,49 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for name in ("ppo", "iqn")
     },
 }
-FAST = "iqn"
+WAYS: dict[str, dict[str, Any]] = {
+    "serial": {},
+    "two processes": {"num_collectors": 2},
+    "two learners": {"learners": 2},
+}
+RUNS = [(case, way) for case in CASES for way in WAYS if way != "two learners" or case in ("ppo", "iqn")]
+FAST = ("iqn", "serial")
 """The one that has most to remember."""
 
 
-@pytest.mark.parametrize("case", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CASES])
-def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path: Path, track: Path, case: str) -> None:
-    """From its newest checkpoint, and from the one before where that is torn."""
-    params = small_params(*CASES[case])
+@pytest.mark.parametrize(
+    ("case", "way"), [pytest.param(*run, marks=[] if run == FAST else pytest.mark.slow) for run in RUNS]
+)
+def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path: Path, track: Path, case: str, way: str) -> None:
+    """From its newest checkpoint, and from the one before where that is torn; a collector is killed before, too."""
+    params = small_params(*CASES[case], **WAYS[way])
     whole, unharmed = drive(run_spec(params, track, tmp_path / "whole"))
-    assert whole is not None
-    spec = run_spec(params, track, tmp_path / "killed")
-    gone, _ = drive(spec, killed_at(unharmed._learner.version // 2))
+    spec, die = run_spec(params, track, tmp_path / "killed"), killed_at(unharmed._learner.version // 2)
+
+    def harm(loop: LearnerLoop) -> None:
+        if way == "two processes" and loop._learner.version == 1:
+            os.kill(loop._collectors.pids[1], signal.SIGKILL)
+        die(loop)
+
+    gone, _ = drive(spec, harm)
     assert gone is None, "or nothing was killed"
     torn = run_spec(params, track, tmp_path / "torn")
     shutil.copytree(spec.folder, torn.folder)
     checkpoints = sorted(torn.folder.glob("checkpoint-*.ckpt"))
     assert len(checkpoints) == 2
     checkpoints[-1].write_bytes(b"torn")
-    for left in (spec, torn):
+    for left in (spec, torn) if way == "serial" else (spec,):
         outcome, resumed = drive(left)
         assert outcome.state.num_starts == 2
         assert_equal(facts(resumed), facts(unharmed))
-        assert_equal(resumed._collectors.state_dict(), unharmed._collectors.state_dict())
         assert_equal(outcome.best.tensors, whole.best.tensors)
         assert (outcome.best.env_steps, outcome.best.result) == (whole.best.env_steps, whole.best.result)
+        one, other = newest(left.folder), newest(tmp_path / "whole")
+        for ours, theirs in zip([one, *one["others"]], [other, *other["others"]], strict=True):
+            assert_equal(ours["learner"], theirs["learner"])
+            assert_equal(ours["experience"]["state"], theirs["experience"]["state"])
+            if way != "two processes":  # which know how often they were started
+                assert_equal(ours["collectors"], theirs["collectors"])
 
 
 def test_experience_that_is_rebuilt_costs_no_file_and_learning_waits_for_it(tmp_path: Path, track: Path) -> None:

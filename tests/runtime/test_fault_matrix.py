@@ -93,7 +93,7 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_saved(
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match="No space left on device"):
+    with pytest.raises(CheckpointError, match="No space left on device; earlier checkpoints are untouched"):
         train_run(fake_run(tmp_path, checkpoint_s=1e-9))
     monkeypatch.undo()
     after = newest(tmp_path)

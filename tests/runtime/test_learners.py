@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from real_run import assert_equal, run_spec, small_params
 from runtime_fakes import (
     BLOCK_STEPS,
     drive,
@@ -24,7 +23,6 @@ from runtime_fakes import (
     fake_stage,
     family,
     is_alive,
-    killed_at,
     memory_of,
     newest,
     saved_env_steps,
@@ -92,7 +90,7 @@ def test_when_one_is_lost_all_begin_again_and_the_run_ends_with_the_planned_expe
     def harm_and_take(loop: LearnerLoop) -> int:
         if memory or loop._learner.version < 6 or not saved_env_steps(tmp_path):
             return take(loop)
-        (pid,) = loop._others.pids
+        (pid,) = loop._others._processes.pids()
         memory.update((memory_of() - before) | memory_of(pid))
         process = psutil.Process(pid)
         getattr(process, harm)()
@@ -218,19 +216,3 @@ def test_more_learners_than_there_is_to_share_are_refused(tmp_path: Path, monkey
     assert [str(place) for place in devices_of_learners(second, 2)] == ["cuda:1", "cuda:2"]
     with pytest.raises(DeviceError, match="is 3, and there are 3 GPUs, of which they would take those from cuda:1 on"):
         devices_of_learners(second, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
-def test_real_learners_that_were_killed_go_on_bit_for_bit(tmp_path: Path, track: Path, algorithm: str) -> None:
-    train_run(run_spec(small_params(algorithm, {}, learners=2, checkpoint_s=60.0), track, tmp_path / "whole"))
-    spec = run_spec(small_params(algorithm, {}, learners=2), track, tmp_path / "killed")
-    drive(spec, killed_at(newest(tmp_path / "whole")["learner"]["version"] // 2))
-    train_run(spec)
-    resumed, whole = newest(spec.folder), newest(tmp_path / "whole")
-    assert resumed["run"]["num_starts"] == 2
-    assert_equal(resumed["best"], whole["best"])
-    for one, other in zip([resumed, *resumed["others"]], [whole, *whole["others"]], strict=True):
-        for part in ("learner", "collectors"):
-            assert_equal(one[part], other[part], part)
-        assert_equal(one["experience"]["state"], other["experience"]["state"], "experience")

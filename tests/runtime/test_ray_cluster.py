@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, fake_train, is_alive
+from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, fake_train, is_alive, newest
 
 from benchmarks.ray_nodes import add_node, pretended_cluster
 from rulka.cluster import CLUSTER_VARIABLE
@@ -158,3 +160,15 @@ def test_nothing_accumulates_in_rays_memory_and_no_process_is_left(tmp_path: Pat
         watch.run()
     assert len(processes) == 2
     wait_for(lambda: not any(map(is_alive, processes)), "all collectors to end")
+
+
+@pytest.mark.slow
+def test_without_the_learners_node_its_process_is_ended_and_its_checkpoint_is_there(tmp_path: Path) -> None:
+    """Ray does that, as `kill -9` would; what it says goes to no user."""
+    main = Path(__file__).parent / "ray_main.py"
+    environment = os.environ | PATIENCE | {"PYTHONPATH": os.pathsep.join((str(main.parent), str(ROOT)))}
+    command, limit_s = [sys.executable, main, tmp_path], 2.0 * PATIENCE_S
+    stage = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s, env=environment)
+    assert stage.returncode != 0
+    saved = newest(tmp_path)
+    assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0, stage.stderr

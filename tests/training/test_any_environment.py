@@ -77,22 +77,6 @@ def value_of(agent: Artifact, *observations: list[float]) -> list[float]:
 
 
 @pytest.mark.slow
-def test_cartpole_is_learned(tmp_path: Path) -> None:
-    """Random actions balance the pole for 22 steps, an untrained policy for about 10, always the same way.
-
-    Of 24 seeds the worst came to 121, and to 112 in its last check.
-    """
-    agent = train("CartPole-v1", tmp_path / "run", max_env_steps=8000)
-    assert len(returns_of(agent)) == QUICK["final_check_races"]
-    assert np.mean(returns_of(agent)) > 80.0
-    lines = read_metrics(folder_in(tmp_path / "run") / METRICS_FILE)
-    assert lines[-1]["check_mean_return"] > 80.0
-    assert lines[-1]["mean_return"] > 22.0
-    assert lines[-1]["finish_rate"] is None, "an episode is no race that could finish"
-    assert not list(folder_in(tmp_path / "run").glob("checkpoint-*")), "nobody goes on from a finished run"
-
-
-@pytest.mark.slow
 def test_time_limits_have_a_future(tmp_path: Path) -> None:
     """Reward 2 and a cut after each decision: worth 2 / (1 - 0.5) = 4 each; as an end it would be 2."""
     changes = small_updates(gamma=0.5, learning_rate=0.003)
@@ -108,6 +92,11 @@ def test_two_numbers_are_learned(tmp_path: Path) -> None:
     """Untrained greedy decisions are the middles, 1 and 5, which cost 17; the best cost nothing."""
     agent = train("small/Target-v0", tmp_path / "run", small_updates(learning_rate=0.003), max_env_steps=6000)
     assert np.mean(returns_of(agent)) > -1.0
+    assert len(returns_of(agent)) == QUICK["final_check_races"]
+    last = read_metrics(folder_in(tmp_path / "run") / METRICS_FILE)[-1]
+    assert last["check_mean_return"] > -1.0
+    assert last["finish_rate"] is None, "an episode is no race that could finish"
+    assert not list(folder_in(tmp_path / "run").glob("checkpoint-*")), "nobody goes on from a finished run"
 
 
 @pytest.mark.slow
