@@ -18,6 +18,7 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors, Turn, collector_spec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
 from rulka.runtime.shared import IncompleteBlockError
+from rulka.schedule import Moment
 from rulka.training.races import Races
 from rulka.training.run import block_spec
 from tests.conftest import straight_track
@@ -86,9 +87,11 @@ def test_permission_ends_at_the_limit_and_is_shared_evenly(collectors: Collector
 
 
 def test_blocks_are_driven_by_the_schedules_of_the_moment_they_were_given_out(collectors: CollectorProcesses) -> None:
+    """Environment steps of other learners count, too."""
     collectors.collect(Turn(1000 + BLOCK_STEPS, 0.0, 0.25))
-    collectors.collect(Turn(1000 + 2 * BLOCK_STEPS, 0.0, 0.5))
-    assert [fill.moment.share for _, fill in _script(collectors).fills] == [0.25, 0.5]
+    collectors.collect(Turn(1000 + 2 * BLOCK_STEPS, 0.0, 0.5, env_steps_elsewhere=500))
+    moments = [fill.moment for _, fill in _script(collectors).fills]
+    assert moments == [Moment(1000, 0.25), Moment(1500 + BLOCK_STEPS, 0.5)]
 
 
 def test_who_waited_longest_is_next_when_few_blocks_are_allowed(collectors: CollectorProcesses) -> None:
@@ -160,7 +163,7 @@ def test_every_start_of_every_collector_has_a_seed_of_its_own(tmp_path: Path) ->
 
 
 def test_rewards_follow_the_run_block_by_block(tmp_path: Path) -> None:
-    """Full gas is paid 0.8 from step 32 on: of blocks of 16 the first is paid nothing, the second half."""
+    """Full gas is paid 0.8 from step 32 on; blocks have 16 steps, and others took 8 when the second one began."""
     params = reference_params()
     train = fake_train(block_steps=8, cars_per_collector=2)
     block = block_spec(params.observation, train, action_table(params.actions.ticks_per_action))
@@ -173,10 +176,11 @@ def test_rewards_follow_the_run_block_by_block(tmp_path: Path) -> None:
         races = Races(RaceSettings.for_training(*sections, train, 1), [straight_track(200.0)])
         spec = replace(fake_run(tmp_path), cars_of=races.cars_of_collector, block=block)
         collectors = SerialCollectors(spec, 0, 0)
-        deliveries = (collectors.collect(Turn(10**9, 0.0))[0] for _ in range(3))
+        turns = (Turn(10**9, 0.0, env_steps_elsewhere=others) for others in (0, 8, 0))
+        deliveries = (collectors.collect(turn)[0] for turn in turns)
         return [(each.block.action.copy(), each.block.reward.copy()) for each in deliveries]
 
-    for share, (action, plain), (same, paid) in zip((0.0, 0.5, 1.0), driven(0.0), driven(0.8), strict=True):
+    for share, (action, plain), (same, paid) in zip((0.0, 0.75, 1.0), driven(0.0), driven(0.8), strict=True):
         np.testing.assert_array_equal(action, same)
         assert (action <= 2).any()
         np.testing.assert_allclose((paid - plain)[action <= 2], 0.8 * share, atol=1e-6)
