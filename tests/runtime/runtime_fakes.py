@@ -28,9 +28,11 @@ from rulka.device import CPU
 from rulka.params import read_params
 from rulka.processes import end_group
 from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import Turn
 from rulka.runtime.connect import connect
 from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.learner_loop import LearnerLoop, Outcome
+from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.shared import MEMORY_FOLDER
 from rulka.runtime.specs import MakeCars, RunSpec
 from rulka.runtime.stop import StopSignals
@@ -420,6 +422,16 @@ def killed_at(version: int) -> Happening:
             raise Killed
 
     return die
+
+
+def until_all_work(collectors: RayCollectors) -> None:
+    """Waits until every collector is built: from then on each gets its share of the permissions."""
+
+    def all_work() -> bool:
+        collectors.collect(Turn(0, 0.05))
+        return all(remote.state == "working" for remote in collectors.remotes)
+
+    wait_for(all_work, "all collectors to work")
 
 
 def newest(folder: Path) -> dict[str, Any]:

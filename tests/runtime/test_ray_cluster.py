@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, fake_train, is_alive, newest
+from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, fake_train, is_alive, newest, until_all_work
 
 from benchmarks.ray_nodes import add_node, pretended_cluster
 from rulka.cluster import CLUSTER_VARIABLE
@@ -145,7 +145,8 @@ def test_nothing_accumulates_in_rays_memory_and_no_process_is_left(tmp_path: Pat
         watch = Watch(loop)
         count = watch.learner.insert
         each = spec.block.num_bytes + watch.collectors._layout.num_bytes
-        processes: list[psutil.Process] = []
+        until_all_work(watch.collectors)
+        processes = [watch.process(index) for index in range(2)]
 
         def note(*arguments: Any) -> None:
             """Looks now and then; nothing is permitted meanwhile, and Ray takes its time to say what is free."""
@@ -154,11 +155,9 @@ def test_nothing_accumulates_in_rays_memory_and_no_process_is_left(tmp_path: Pat
                 # Blocks and versions on both nodes, and little of what there would be if nothing were freed.
                 bound = min(2 * 2 * BLOCKS_AHEAD * each, NUM_BLOCKS * each // 10)
                 wait_for(lambda: _store_bytes() < bound, "all else to be freed")
-                processes[:] = [watch.process(index) for index in range(2)]
 
         watch.learner.insert = note  # type: ignore[method-assign]
         watch.run()
-    assert len(processes) == 2
     wait_for(lambda: not any(map(is_alive, processes)), "all collectors to end")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from real_run import run_spec, small_params
-from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, newest
+from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, newest, until_all_work
 
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.experience import ExperienceBlock
@@ -39,7 +39,7 @@ from rulka.runtime.ray_collectors import (
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S
 
 NUM_BLOCKS = 40
 
@@ -47,16 +47,6 @@ NUM_BLOCKS = 40
 def nodes(*num_cpus: int) -> list[Node]:
     """Nodes with so many CPUs; this process is on the first."""
     return [Node(f"n{k}", f"node-{k}", count, 1 << 30, k == 0) for k, count in enumerate(num_cpus)]
-
-
-def until_all_work(collectors: RayCollectors) -> None:
-    """Waits until every collector is built: from then on each gets its share of the permissions."""
-
-    def all_work() -> bool:
-        collectors.collect(Turn(0, 0.05))
-        return all(remote.state == "working" for remote in collectors.remotes)
-
-    wait_for(all_work, "all collectors to work")
 
 
 @dataclass(eq=False)
