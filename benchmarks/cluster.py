@@ -35,7 +35,7 @@ from rulka.buffers.experience import new_block
 from rulka.cluster import RayCluster
 from rulka.device import weights_on_host
 from rulka.params import Params, read_params
-from rulka.runtime.collectors import CollectorProcesses
+from rulka.runtime.collectors import CollectorProcesses, Turn
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
@@ -85,7 +85,7 @@ class Way:
         goal, give_up_s = self._count + num_blocks, time.monotonic() + LIMIT_S
         while self._count < goal:
             assert time.monotonic() < give_up_s
-            for delivery in self._collectors.collect(goal * self._spec.block.num_env_steps, 1.0):
+            for delivery in self._collectors.collect(Turn(goal * self._spec.block.num_env_steps, 1.0)):
                 for name in self._spec.block.layout():
                     np.copyto(getattr(self._ring, name), getattr(delivery.block, name))
                 self._collectors.release(delivery)

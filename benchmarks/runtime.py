@@ -45,17 +45,17 @@ from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.central import Inference
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.runtime.collectors import CollectorProcesses
+from rulka.runtime.collectors import CollectorProcesses, Turn
 from rulka.runtime.connect import train_run
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
-from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.runtime.specs import RunSpec
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import load_track
 from rulka.training.races import Races
-from rulka.training.run import block_spec, share_of_agent
+from rulka.training.run import block_spec
 
 CENTRAL_CARS = (64, 256, 1024, 4096)
 NEVER = 10**9
@@ -194,16 +194,19 @@ def together(
     return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
 
 
-def _learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
-    return make_learner(share_of_agent(spec, share), 0, share.device)
+def _learner_of(spec: AgentSpec, num_learners: int, device: torch.device) -> Learner:
+    return make_learner(replace(spec, settings=spec.settings.share_of_learner(num_learners)), 0, device)
 
 
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm, params.train.precision)
+    races = Races(race_settings(params), [load_track(track)])
     return RunSpec(
-        make_cars=Races(race_settings(params), [load_track(track)]).make_cars,
+        make_cars=races.make_cars,
+        cars_of=races.cars_of_collector,
         make_actor=partial(make_actor, spec),
+        collecting_actor=partial(make_actor, spec),
         build_learner=partial(_learner_of, spec),
         block=_block_spec(params),
         train=params.train,
@@ -254,7 +257,7 @@ def inference(
 
 def take_blocks(collectors: CollectorProcesses) -> list[int]:
     """Waits for blocks, gives them back unread, and returns who filled them."""
-    deliveries = collectors.collect(NEVER, 1.0)
+    deliveries = collectors.collect(Turn(NEVER, 1.0))
     for delivery in deliveries:
         collectors.release(delivery)
     return [delivery.collector for delivery in deliveries]

@@ -57,7 +57,7 @@ LONG = (
     "runtime/test_learning",
     "golden/test_golden",
     "agents/test_probes",
-    "benchmarks/test_runtime",
+    "benchmarks/test_benchmarks",
     "flows/test_faults",
     "flows/test_up",
     "runtime/test_exact_order",

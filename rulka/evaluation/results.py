@@ -210,8 +210,3 @@ class Evaluation:
     def best_demonstration(self) -> RaceResult | None:
         """The fastest finished demonstration."""
         return best_race([race for race in self.demonstrations if race.is_finished])
-
-    @property
-    def median_demonstration(self) -> RaceResult | None:
-        """The finished demonstration in the middle of the times."""
-        return median_race(self.demonstrations)

@@ -105,10 +105,11 @@ def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale:
 
 def split_chart(evaluation: Evaluation) -> Figure | None:
     """Draws, along the track, how much later than the best demonstration each one is; lower is faster."""
-    best, median = evaluation.best_demonstration, evaluation.median_demonstration
+    best, median = evaluation.best_demonstration, median_race(evaluation.demonstrations)
     if best is None:
         return None
-    distance_m = _distances(evaluation.track)
+    length_m = evaluation.track.length_m
+    distance_m = np.append(np.arange(0.0, length_m, DISTANCE_STEP_M), length_m)
     best_s = time_at_distance_s(best, distance_m)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.8), layout="constrained")
     _mark_gates(axes, evaluation.track)
@@ -167,10 +168,6 @@ def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
     if at_finish_s:
         high = min(high, max(1.0, FAR_BEHIND * max(at_finish_s)))
     axes.set_ylim(low, high)
-
-
-def _distances(track: Track) -> NDArray[np.float64]:
-    return np.append(np.arange(0.0, track.length_m, DISTANCE_STEP_M), track.length_m)
 
 
 def _mark_gates(axes: Axes, track: Track) -> None:

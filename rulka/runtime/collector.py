@@ -110,10 +110,6 @@ class LocalActor:
         self.version = version
 
 
-def _nothing() -> None:
-    pass
-
-
 class Collector:
     """Lets a policy drive its cars and writes what happens into blocks, each going on where the last one ended."""
 
@@ -137,7 +133,7 @@ class Collector:
         self._number = np.array(seed << 31)
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
-    def fill(self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing) -> BlockFilled:
+    def fill(self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = lambda: None) -> BlockFilled:
         """Fills a whole block; frames are written by the environment straight into it.
 
         Args:

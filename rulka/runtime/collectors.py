@@ -24,7 +24,7 @@ from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -70,6 +70,24 @@ class Delivery:
     facts: BlockFilled
 
 
+class Turn(NamedTuple):
+    """What the collectors of a learner are permitted, and how long it waits for them.
+
+    Attributes:
+        allowed_env_steps: a block may be begun while fewer environment steps have been given out.
+        timeout_s: how long to wait for a block; 0 takes only what is there.
+        budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
+        env_steps_elsewhere: those taken by the collectors of other learners, for the same.
+        most_blocks: to take; None for all that are there.
+    """
+
+    allowed_env_steps: int
+    timeout_s: float
+    budget_share: float = 0.0
+    env_steps_elsewhere: int = 0
+    most_blocks: int | None = None
+
+
 class Collectors(ABC):
     """All collectors of a run."""
 
@@ -104,31 +122,14 @@ class Collectors(ABC):
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Gives weights to all collectors; they take them at the beginning of a block that is permitted from now on."""
 
-    @abstractmethod
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027  one in this process has nothing to start
         """Starts the processes, if there are any; whoever calls this has to call `stop`, whatever happens."""
 
     @abstractmethod
-    def collect(
-        self,
-        num_allowed_env_steps: int,
-        timeout_s: float,
-        budget_share: float = 0.0,
-        env_steps_elsewhere: int = 0,
-        most_blocks: int | None = None,
-    ) -> list[Delivery]:
-        """Gives out permission for blocks and returns those that have been filled, in the order of permissions.
+    def collect(self, turn: Turn) -> list[Delivery]:
+        """Gives out permission for blocks and returns those that have been filled, in the order of permissions."""
 
-        Args:
-            num_allowed_env_steps: a block may be begun while fewer environment steps have been given out.
-            timeout_s: how long to wait for a block; 0 takes only what is there.
-            budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
-            env_steps_elsewhere: those taken by the collectors of other learners, for the same.
-            most_blocks: to return; None for all that are there.
-        """
-
-    @abstractmethod
-    def release(self, delivery: Delivery) -> None:
+    def release(self, delivery: Delivery) -> None:  # noqa: B027  the next call of `collect` fills the only one again
         """Gives a block back, to be filled again."""
 
     @abstractmethod
@@ -172,32 +173,19 @@ class SerialCollectors(Collectors):
         """Of the weights that were published last, or `NO_VERSION`."""
         return self._actor.version
 
-    def start(self) -> None:
-        """Does nothing: there is no process."""
-
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
         self._weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
         self._actor.load(version, tensors)
 
-    def collect(
-        self,
-        num_allowed_env_steps: int,
-        timeout_s: float,
-        budget_share: float = 0.0,
-        env_steps_elsewhere: int = 0,
-        most_blocks: int | None = None,
-    ) -> list[Delivery]:
+    def collect(self, turn: Turn) -> list[Delivery]:
         """Fills one block if it is allowed; never waits."""
-        del timeout_s
-        if self._env_steps >= num_allowed_env_steps or most_blocks == 0:
+        if self._env_steps >= turn.allowed_env_steps or turn.most_blocks == 0:
             return []
-        facts = self._collector.fill(self._block, Moment(self._env_steps + env_steps_elsewhere, budget_share))
+        moment = Moment(self._env_steps + turn.env_steps_elsewhere, turn.budget_share)
+        facts = self._collector.fill(self._block, moment)
         self._env_steps += self._block.spec.num_env_steps
         return [Delivery(0, self._block, facts)]
-
-    def release(self, delivery: Delivery) -> None:
-        """Does nothing: there is one block, and the next call of `collect` fills it."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """Returns the collector and the actor's RNG state."""
@@ -283,41 +271,34 @@ class PermittedCollectors(Collectors):
         for part in self._beside:
             part.stop()
 
-    def collect(
-        self,
-        num_allowed_env_steps: int,
-        timeout_s: float,
-        budget_share: float = 0.0,
-        env_steps_elsewhere: int = 0,
-        most_blocks: int | None = None,
-    ) -> list[Delivery]:
+    def collect(self, turn: Turn) -> list[Delivery]:
         """Gives out blocks, waits for the next one if it is not there, and returns those whose turn it is."""
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
+        self._give_out(turn)
         is_there = bool(self._given_out) and self._given_out[0].delivery is not None
-        self._hear(0.0 if is_there or most_blocks == 0 else timeout_s)
+        self._hear(0.0 if is_there or turn.most_blocks == 0 else turn.timeout_s)
         deliveries: list[Delivery] = []
-        while len(deliveries) != most_blocks and self._given_out:
+        while len(deliveries) != turn.most_blocks and self._given_out:
             if (delivery := self._given_out[0].delivery) is None:
                 break
             self._given_out.popleft()
             deliveries.append(delivery)
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
+        self._give_out(turn)
         return deliveries
 
     def release(self, delivery: Delivery) -> None:
         """Frees the slot of a block."""
         self._free[delivery.collector].add(delivery.facts.slot)
 
-    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
+    def _give_out(self, permitted: Turn) -> None:
         """Permits blocks, as far as there are free slots."""
         is_exact = self._spec.train.order == "exact"
-        while self._env_steps < num_allowed_env_steps:
+        while self._env_steps < permitted.allowed_env_steps:
             able = [index for index, free in enumerate(self._free) if free and self._is_there(index)]
             turn = sum(self._num_given) % len(self._free)
             if not able or (is_exact and turn not in able):
                 return
             index = turn if is_exact else min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
-            moment = Moment(self._env_steps + env_steps_elsewhere, budget_share)
+            moment = Moment(self._env_steps + permitted.env_steps_elsewhere, permitted.budget_share)
             self._num_given[index] += 1
             self._permit(index, self._note(index, moment, self.version if is_exact else None).fill)
 

@@ -18,7 +18,7 @@
 `train.acting_precision` may have take fewer bits. What can take the place of a part is built by one function, whose
 docstring has its picture:
 
-    _in_this_process    train.num_collectors: 0     no right-hand side
+    SerialCollectors    train.num_collectors: 0     no right-hand side
     _in_processes       train.cluster: none         the picture above
     _on_cluster         train.cluster: ray          collectors on the nodes of a Ray cluster
     _other_half         pql.policy_process          half of the learner in a process of its own
@@ -141,25 +141,20 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     if quantiser.needs_frames:
         quantiser.observe(driven_block(spec, tensors))
     if not spec.train.num_collectors:
-        collectors = _in_this_process(spec, learner, num_starts, stack)
+        collectors: Collectors = SerialCollectors(spec, learner.num_env_steps, num_starts)
     else:
         build = _in_processes if cluster is None else partial(_on_cluster, cluster)
-        collectors = build(spec, learner, quantiser.quantise(learner.version, tensors), num_starts, stack)
+        half, version = _other_half(spec, learner, stack), quantiser.quantise(learner.version, tensors)
+        collectors = build(spec, version, learner.num_env_steps, num_starts, half)
+    stack.callback(collectors.stop)
     if saved and saved["collectors"]:
         collectors.load_state_dict(saved["collectors"])
     collectors.start()
     return Rank(spec, learner, quantiser, collectors, experience, is_whole=is_whole)
 
 
-def _in_this_process(spec: RunSpec, learner: Learner, num_starts: int, stack: ExitStack) -> Collectors:
-    """Builds one collector here, which drives while the learner waits."""
-    collectors = SerialCollectors(spec, learner.num_env_steps, num_starts)
-    stack.callback(collectors.stop)
-    return collectors
-
-
 def _in_processes(
-    spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
+    spec: RunSpec, version: Mapping[str, Tensor], env_steps: int, num_starts: int, half: OtherHalfProcess | None
 ) -> Collectors:
     """Makes collectors in processes of this machine.
 
@@ -174,19 +169,16 @@ def _in_processes(
         |                                    |             |               SharedWeights ==+          |
         +------------------------------------+             +------------------------------------------+
     """
-    half = _other_half(spec, learner, stack)
-    collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts, other_half=half)
-    stack.callback(collectors.stop)
-    return collectors
+    return CollectorProcesses(spec, version, env_steps, num_starts, other_half=half)
 
 
 def _on_cluster(
     cluster: RayCluster,
     spec: RunSpec,
-    learner: Learner,
     version: Mapping[str, Tensor],
+    env_steps: int,
     num_starts: int,
-    stack: ExitStack,
+    half: OtherHalfProcess | None,
 ) -> Collectors:
     """Makes collectors on the nodes of a Ray cluster, each an actor of Ray's.
 
@@ -198,10 +190,7 @@ def _on_cluster(
         |                                <-- block, facts, signs of life                    |
         +----------------------------------+             +----------------------------------+
     """
-    half = _other_half(spec, learner, stack)
-    collectors = RayCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
-    stack.callback(collectors.stop)
-    return collectors
+    return RayCollectors(spec, version, env_steps, num_starts, cluster, other_half=half)
 
 
 def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:

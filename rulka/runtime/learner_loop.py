@@ -14,6 +14,7 @@ from rulka.errors import UserError
 from rulka.processes import cpu_seconds
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import Turn
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck, Records
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
@@ -285,22 +286,18 @@ class LearnerLoop:
             self._shares.add_learner(rank, each.spent_s)
         return self.state.env_steps - env_steps_before
 
-    def _turns(self) -> list[tuple[int, float, float, int, int | None]]:
-        """Returns each rank's arguments of `Rank.take`; one that has enough does not make the others wait for more."""
+    def _turns(self) -> list[tuple[Turn]]:
+        """Returns each rank's turn; one that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
         due = self.state.due
-        return [
-            (
-                most[rank],
-                0.0 if self._has_work or (standing.is_ready and self._size > 1 and not due) else WAIT_S,
-                share,
-                self.state.env_steps - standing.num_env_steps,
-                int(due[rank]) if due else None,
-            )
-            for rank, standing in enumerate(self._standings)
-        ]
+        turns = []
+        for rank, standing in enumerate(self._standings):
+            wait_s = 0.0 if self._has_work or (standing.is_ready and self._size > 1 and not due) else WAIT_S
+            elsewhere = self.state.env_steps - standing.num_env_steps
+            turns.append((Turn(most[rank], wait_s, share, elsewhere, int(due[rank]) if due else None),))
+        return turns
 
     def _learn(self) -> None:
         """Makes an update; in exact order, blocks come first if there was too little for one the last time."""

@@ -44,20 +44,16 @@ class RuntimeParams(Section):
 
     def _impossible(self) -> Iterator[str]:
         yield from super()._impossible()
-        if self.order == "exact":
-            yield from self._impossible_in_exact_order()
+        # What depends on who is faster is not the same again.
+        if self.order == "exact" and self.inference == "central":
+            yield f"central inference decides for whoever has asked: {TAKE_FREE}"
+        if self.order == "exact" and self.cluster != "none":
+            yield f"cluster {self.cluster} starts collectors where there is room: {TAKE_FREE}"
         if self.inference == "central" and self.num_collectors == 0:
             yield "central inference acts for collector processes, and num_collectors 0 has none"
         if self.num_collectors % self.learners:
             yield f"num_collectors {self.num_collectors} cannot be split over {self.learners} learners"
         yield from self._impossible_in_cluster()
-
-    def _impossible_in_exact_order(self) -> Iterator[str]:
-        """Yields what depends on who is faster, and is therefore not the same again."""
-        if self.inference == "central":
-            yield f"central inference decides for whoever has asked: {TAKE_FREE}"
-        if self.cluster != "none":
-            yield f"cluster {self.cluster} starts collectors where there is room: {TAKE_FREE}"
 
     def _impossible_in_cluster(self) -> Iterator[str]:
         """Yields what collectors on other nodes cannot do."""

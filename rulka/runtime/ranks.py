@@ -44,7 +44,7 @@ from rulka.device import CPU, choose_device, weights_on_host
 from rulka.errors import UserError
 from rulka.processes import STOP_GRACE_S, end_with_parent, ending_of, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
-from rulka.runtime.collectors import Collectors
+from rulka.runtime.collectors import Collectors, Turn
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.messages import BlockFilled
 from rulka.runtime.metrics import Activity, Spent
@@ -127,26 +127,11 @@ class Rank:
         self._spent, self.is_whole = Spent(), is_whole
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
-    def take(
-        self,
-        most_env_steps: int,
-        wait_s: float,
-        budget_share: float,
-        env_steps_elsewhere: int,
-        most_blocks: int | None = None,
-    ) -> Taken:
-        """Inserts blocks that are there, waiting a moment for one, and gives permission for further ones.
-
-        Args:
-            most_env_steps: as many its collectors may have begun in all, however many more it would allow.
-            wait_s: longest wait for a block.
-            budget_share: of the run that is used.
-            env_steps_elsewhere: that the other learners have taken in.
-            most_blocks: to insert; None for all.
-        """
-        allowed = min(self.learner.num_allowed_env_steps(), most_env_steps)
+    def take(self, turn: Turn) -> Taken:
+        """Inserts blocks that are there, waiting a moment for one, and permits further ones if it allows them, too."""
+        allowed = min(self.learner.num_allowed_env_steps(), turn.allowed_env_steps)
         with self.spending("waiting"):
-            deliveries = self.collectors.collect(allowed, wait_s, budget_share, env_steps_elsewhere, most_blocks)
+            deliveries = self.collectors.collect(turn._replace(allowed_env_steps=allowed))
         blocks = []
         for delivery in deliveries:
             with self.spending("inserting"):
@@ -421,11 +406,6 @@ class RankProcesses:
             answer = method(rank, *arguments[0])
             with rank.spending("waiting"):
                 return [answer, *(self._answer(number, SILENCE_LIMIT_S) for number in range(1, self._size))]
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids, that of rank 1 first."""
-        return self._processes.pids()
 
     def stop(self) -> None:
         """Ends the processes."""

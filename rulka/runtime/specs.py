@@ -41,24 +41,11 @@ class MakeActor(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class LearnerShare:
-    """Which learner to build: the only one, or one of several.
-
-    Attributes:
-        num_learners: how many there are.
-        device: where this one learns.
-    """
-
-    num_learners: int
-    device: torch.device
-
-
 class BuildLearner(Protocol):
     """Builds a learner, with its initial weights and demonstrations; picklable, as `MakeCars` is."""
 
-    def __call__(self, share: LearnerShare) -> Learner:
-        """Builds it."""
+    def __call__(self, num_learners: int, device: torch.device) -> Learner:
+        """Builds the only one, or one of several, on a device."""
         ...
 
 
@@ -67,56 +54,46 @@ class RunSpec:
     """One training run, or what one of its learners has of it.
 
     Attributes:
-        make_cars: builds the environment of a collector, or of a greedy check.
+        make_cars: builds the environment of a greedy check.
+        cars_of: returns what builds the environment of the collector of a number in all of the run.
         make_actor: builds an actor that takes the learner's own weights, for greedy checks.
+        collecting_actor: builds the actor of collectors and policy workers, which takes versions as
+            `train.acting_precision` has them published.
         build_learner: builds the learner, or one of several.
         block: shape of the blocks of experience.
         train: how to run.
         folder: where live checkpoints and metrics go.
         label: for the progress display.
-        make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
-            of its own, as in a game or on several tracks; None lets `make_cars` build them all.
         keeps_record: whether the fastest greedy race is kept; where races are of several tracks, it says little.
         final_check_cars: that race side by side in the last choice; None lets all `train.final_check_races` do.
         is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
         device: where the learner, central inference and the greedy checks run; collectors that choose actions
             themselves stay on the CPU.
-        make_collecting_actor: builds the actor of collectors and policy workers, which takes versions as
-            `train.acting_precision` has them published; None lets `make_actor` build them all.
         rank: which of the learners this is.
         num_ranks: how many share the run.
         first_collector: the number, in all of the run, of the first collector here.
     """
 
     make_cars: MakeCars
+    cars_of: Callable[[int], MakeCars]
     make_actor: MakeActor
+    collecting_actor: MakeActor
     build_learner: BuildLearner
     block: BlockSpec
     train: RuntimeParams
     folder: Path
     label: str
-    make_collector_cars: Callable[[int], MakeCars] | None = None
     keeps_record: bool = True
     final_check_cars: int | None = None
     is_by_return: bool = False
     device: torch.device = CPU
-    make_collecting_actor: MakeActor | None = None
     rank: int = 0
     num_ranks: int = 1
     first_collector: int = 0
 
     def make_learner(self) -> Learner:
         """Builds the learner, or the one of this rank."""
-        return self.build_learner(LearnerShare(self.num_ranks, self.device))
-
-    @property
-    def collecting_actor(self) -> MakeActor:
-        """Builds the actor of collectors and policy workers."""
-        return self.make_collecting_actor or self.make_actor
-
-    def cars_of(self, collector: int) -> MakeCars:
-        """Returns the factory of a collector's environment, by its number in all of the run."""
-        return self.make_cars if self.make_collector_cars is None else self.make_collector_cars(collector)
+        return self.build_learner(self.num_ranks, self.device)
 
     def of_rank(self, rank: int) -> RunSpec:
         """Returns the part of one of several learners: a share, a folder and a device of its own.

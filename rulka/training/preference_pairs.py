@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from rulka.agents.params import DemonstrationPairsParams, FilePairsParams, GivenPairsParams
+from rulka.agents.params import DemonstrationPairsParams, FilePairsParams
 from rulka.buffers.experience import PreferencePairs
 from rulka.datasets.frames import FrameDataError, FrameDataset, FrameRace
 from rulka.datasets.races import RaceDataset
@@ -194,13 +194,6 @@ class CapturedRaces:
         length_m = self._tracks[entry.map_uid].length_m
         time_ms = self._times_ms[entry.race_id]
         return _Captured(entry, frames.time_ms[shown], frames.along_m[shown], length_m, time_ms)
-
-
-def given_pairs(source: GivenPairsParams, captured: CapturedRaces, seed: int) -> PreferencePairs:
-    """Returns the pairs that the parameters name; see `pairs_of_file` and `pairs_of_demonstrations`."""
-    if isinstance(source, FilePairsParams):
-        return pairs_of_file(pairs_file(source), captured)
-    return pairs_of_demonstrations(source, captured, seed)
 
 
 def pairs_file(source: FilePairsParams) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rulka.actions import ActionTable
-from rulka.agents.params import GivenPairsParams
+from rulka.agents.params import FilePairsParams, GivenPairsParams
 from rulka.artifacts import RACES, SightContract, sight_contract
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.datasets.races import load_races
@@ -23,7 +23,7 @@ from rulka.runtime.specs import MakeCars
 from rulka.stage import require
 from rulka.tracks.track import Track
 from rulka.training.demonstrations import demonstration_blocks
-from rulka.training.preference_pairs import CapturedRaces, given_pairs
+from rulka.training.preference_pairs import CapturedRaces, pairs_file, pairs_of_demonstrations, pairs_of_file
 from rulka.training.run import Environment
 
 
@@ -88,7 +88,10 @@ class Races(Environment):
         """Reads pairs of captured races."""
         seen, places = self.settings.image.frames, self.settings.actions_per_decision
         frames_dir = require(self.frames_dir, "capture")
-        return given_pairs(wanted, CapturedRaces(frames_dir, load_races(self.races_dir), seen, places), seed)
+        captured = CapturedRaces(frames_dir, load_races(self.races_dir), seen, places)
+        if isinstance(wanted, FilePairsParams):
+            return pairs_of_file(pairs_file(wanted), captured)
+        return pairs_of_demonstrations(wanted, captured, seed)
 
 
 @dataclass(frozen=True, kw_only=True)

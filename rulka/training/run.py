@@ -32,7 +32,7 @@ from rulka.params import Params
 from rulka.processes import check_is_guarded
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.specs import LearnerShare, MakeActor, MakeCars, RunSpec
+from rulka.runtime.specs import MakeActor, MakeCars, RunSpec
 from rulka.training.params import TrainParams
 
 STEP_MS = 50
@@ -133,9 +133,9 @@ def run_spec(
     """
     return RunSpec(
         make_cars=environment.make_cars,
-        make_collector_cars=environment.cars_of_collector,
+        cars_of=environment.cars_of_collector,
         make_actor=partial(make_actor, spec),
-        make_collecting_actor=collecting_actor(spec, train),
+        collecting_actor=collecting_actor(spec, train),
         build_learner=partial(_build_learner, environment, spec, train.seed, initial),
         block=block_spec(spec.observation, train, spec.actions, len(spec.normalisation.mean)),
         train=train,
@@ -149,10 +149,11 @@ def run_spec(
 
 
 def _build_learner(
-    environment: Environment, spec: AgentSpec, seed: int, initial: Path | None, share: LearnerShare
+    environment: Environment, spec: AgentSpec, seed: int, initial: Path | None, num_learners: int, device: torch.device
 ) -> Learner:
     """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.BuildLearner`."""
-    learner = make_learner(share_of_agent(spec, share), seed, share.device)
+    share = spec.settings.share_of_learner(num_learners)  # of batch and buffer sizes; the only one has all
+    learner = make_learner(replace(spec, settings=share), seed, device)
     fresh = learner.network.state_dict()
     learner.load_network(fresh if initial is None else load_artifact(initial, "agent_init").tensors)
     entry = ALGORITHMS[spec.algorithm]
@@ -225,11 +226,6 @@ def block_spec(
     )
 
 
-def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
-    """Returns the spec of one of several learners, with its share of batch and buffer sizes; the only one has all."""
-    return replace(spec, settings=spec.settings.share_of_learner(share.num_learners))
-
-
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
     """Returns the factory of the actors of collectors and policy workers."""
     return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
@@ -246,11 +242,6 @@ def check_machine(train: TrainParams, device: torch.device) -> None:
     """
     check_is_guarded()
     devices_of_learners(device, train.learners)
-    check_acting_precision(train.acting_precision, _acting_device(train, device))
+    check_acting_precision(train.acting_precision, device if train.inference == "central" else CPU)
     if train.cluster == "ray":
         find_cluster()
-
-
-def _acting_device(train: TrainParams, device: torch.device) -> torch.device:
-    """Returns where collecting actors compute, in a run on a device."""
-    return device if train.inference == "central" else CPU

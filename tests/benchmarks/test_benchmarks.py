@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import agents, folds, ppo_peers, pretraining, recordings, suite
+from benchmarks import agents, cluster, folds, learners, link, order, ppo_peers, pretraining, recordings, runtime, suite
 from rulka.agents.algorithms import make_actor
 from rulka.agents.networks import build_actor_critic
 from rulka.artifacts import Artifact, sight_contract
@@ -21,7 +21,6 @@ from rulka.datasets.frames import FrameDataset
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import NUM_FLOATS
 from rulka.params import Params, read_params
-from rulka.pretraining.objectives import OBJECTIVES
 from rulka.training.run import agent_config
 from tests.conftest import straight_track
 
@@ -55,14 +54,6 @@ def small_params() -> Params:
 
 
 @pytest.mark.slow
-def test_agents(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "read_params", small_params)
-    small = {"CARS": (2,), "REFERENCE_BATCHES": (16,), "UPDATE_TRIES": 1, "ACT_TRIES": 1, "PRECISIONS": ("float32",)}
-    rates = run(agents, "--device", "cpu", **small)
-    assert list(rates) == ["update", "update, reference, batch 16", "draw", "act, 2 cars"]
-    assert all(rate > 0.0 for group in rates.values() for rate in group.values())
-
-
 def test_a_trained_agent_has_a_row_for_each_precision(
     write_frames: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,16 +76,48 @@ def test_a_trained_agent_has_a_row_for_each_precision(
 
 
 @pytest.mark.slow
-def test_pretraining(run: Run) -> None:
-    few = {"NUM_ROUNDS": 1, "NUM_BATCHES": 2, "NUM_DEMONSTRATIONS": 2, "read_params": small_params}
-    rates = run(pretraining, **few)["frames_per_s"]
-    assert list(rates) == [*(params().kind for params in OBJECTIVES), "clone"]
-    assert all(value > 0.0 for row in rates.values() for value in row.values())
+def test_recordings(run: Run, corpus: Path) -> None:
+    assert all(value > 0.0 for value in run(recordings, str(corpus), TRIES=1).values())
+
+
+FEW: dict[ModuleType, dict[str, Any]] = {
+    agents: {
+        "CARS": (2,),
+        "REFERENCE_BATCHES": (16,),
+        "UPDATE_TRIES": 1,
+        "ACT_TRIES": 1,
+        "PRECISIONS": ("float32",),
+        "read_params": small_params,
+    },
+    pretraining: {"NUM_ROUNDS": 1, "NUM_BATCHES": 2, "NUM_DEMONSTRATIONS": 2, "read_params": small_params},
+    runtime: {"CENTRAL_CARS": (8,)},
+    link: {"TRIES": 1, "TRY_S": 0.05, "HELD_S": 0.1},
+}
+"""Constants of a short run."""
 
 
 @pytest.mark.slow
-def test_recordings(run: Run, corpus: Path) -> None:
-    assert all(value > 0.0 for value in run(recordings, str(corpus), TRIES=1).values())
+@pytest.mark.parametrize(
+    ("module", "options", "parts"),
+    [
+        (agents, "--device cpu", {"update", "update, reference, batch 16", "draw", "act, 2 cars"}),
+        (pretraining, "", {"frames_per_s"}),
+        (runtime, "--seconds 2", {"alone", "together", "inference", "central"}),
+        (learners, "--env-steps 16384 --rounds 1", {f"ppo, learners {n}, collectors {c}" for n, c in learners.PLANS}),
+        (cluster, "--blocks 1 --rounds 1", {"processes", "cluster"}),
+        (order, "--env-steps 8192 --rounds 1", {"ppo, exact beside free", "iqn, exact beside free"}),
+        (link, "", {"target_cycles_per_s", "with the state"}),
+        (link, "--engine", {"target_cycles_per_s", "with the state", "the plugin"}),
+    ],
+)
+def test_it_comes_to_its_end(run: Run, module: ModuleType, options: str, parts: set[str]) -> None:
+    params = read_params()
+    at_once = {
+        "ppo": params.ppo.model_copy(update={"value_warmup_steps": 0}),
+        "iqn": params.iqn.model_copy(update={"buffer_steps": 20_000, "start_steps": 1024, "warmup_steps": 0}),
+    }
+    learning = {"read_params": lambda: params.model_copy(update=at_once)} if hasattr(module, "read_params") else {}
+    assert parts <= set(run(module, *options.split(), **learning | FEW.get(module, {})))
 
 
 def full_gas(observation: dict[str, np.ndarray]) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from rulka.actions import FORWARD, action_table
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
 from rulka.evaluation.results import RaceResult
-from rulka.observation import CAR, NUM_FLOATS
+from rulka.observation import CAR
 from rulka.params import read_params
 from rulka.race_params import RaceEndParams
 from rulka.tracks.track import Track
@@ -126,18 +126,3 @@ def test_gates_passed_after_a_race_was_cut_do_not_count(track: Track) -> None:
     assert (first.end, int(first.sample_ms[-1])) == (STUCK, 1000)
     assert int(second.sample_ms[-1]) > 4000
     assert (first.gate_times_ms == 0).all()
-
-
-def test_policies_see_images_and_floats_of_the_right_shape(track: Track) -> None:
-    seen = []
-
-    def look(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
-        seen.append((image.copy(), floats.copy()))
-        return np.zeros(len(floats), np.int64)
-
-    race(look, make_races(track))
-    image, floats = seen[0]
-    assert (image.shape, image.dtype) == ((3, 1, 64, 64), np.uint8)
-    assert (floats.shape, floats.dtype) == ((3, NUM_FLOATS), np.float32)
-    assert image.std() > 10  # a road and a sky, not an empty buffer
-    assert not np.array_equal(seen[0][0], seen[10][0])

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,19 @@ from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.device import CPU
 from rulka.params import read_params
 from rulka.processes import end_group
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import Turn
+from rulka.runtime.connect import connect
 from rulka.runtime.greedy_check import RECORD_FILE
+from rulka.runtime.learner_loop import LearnerLoop, Outcome
+from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.shared import MEMORY_FOLDER
-from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.runtime.specs import MakeCars, RunSpec
+from rulka.runtime.stop import StopSignals
 from rulka.schedule import Moment
 from rulka.step_results import StepResult
 from rulka.training.params import TrainParams
+from tests.conftest import Killed
 from tests.waiting import wait_for
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
@@ -214,7 +221,6 @@ class FakeLearner:
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
-        self.budget_shares: list[float] = []
         self.totals: list[int] = []
         self.together = 0.0
         self.ranks: Ranks = ALONE
@@ -241,7 +247,6 @@ class FakeLearner:
         raise AssertionError
 
     def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
-        self.budget_shares.append(share)
         self.totals.append(self.num_env_steps + env_steps_elsewhere)
 
     @property
@@ -361,25 +366,79 @@ def fake_train(**changes: object) -> TrainParams:
     return TrainParams.model_validate(read_params().train.model_dump() | small | changes)
 
 
-def fake_learner(share: LearnerShare, **arguments: Any) -> FakeLearner:
-    """Returns a fake learner, whatever its share."""
-    del share
+def fake_learner(_num_learners: int, _device: torch.device, **arguments: Any) -> FakeLearner:
     return FakeLearner(**arguments)
+
+
+def alike(make_cars: MakeCars, _collector: int) -> MakeCars:
+    """Returns what builds the cars of every collector."""
+    return make_cars
 
 
 def fake_run(
     folder: Path, *, cars: Mapping[str, Any] | None = None, learner: Mapping[str, Any] | None = None, **train: object
 ) -> RunSpec:
     """Returns a run made of fakes; `cars` and `learner` are arguments of theirs."""
+    make_cars = partial(FakeCars, **(cars or {}))
     return RunSpec(
-        make_cars=partial(FakeCars, **(cars or {})),
+        make_cars=make_cars,
+        cars_of=partial(alike, make_cars),
         make_actor=FakeActor,
+        collecting_actor=FakeActor,
         build_learner=partial(fake_learner, **(learner or {})),
         block=SPEC,
         train=fake_train(**train),
         folder=folder,
         label="test",
     )
+
+
+Happening = Callable[[LearnerLoop], None]
+
+
+def drive(spec: RunSpec, happens: Happening = lambda _loop: None) -> tuple[Outcome | None, LearnerLoop]:
+    """Runs to the end, or until `happens`, called after each update, raises `Killed`: there is no outcome then."""
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        update = loop._learner.update
+
+        def update_and_more() -> dict[str, float] | None:
+            values = update()
+            if values is not None:
+                happens(loop)
+            return values
+
+        loop._learner.update = update_and_more
+        try:
+            return loop.run(), loop
+        except Killed:
+            return None, loop
+
+
+def killed_at(version: int) -> Happening:
+    """Dies just after an update of a number, which is learned and never saved."""
+
+    def die(loop: LearnerLoop) -> None:
+        if loop._learner.version == version:
+            raise Killed
+
+    return die
+
+
+def until_all_work(collectors: RayCollectors) -> None:
+    """Waits until every collector is built: from then on each gets its share of the permissions."""
+
+    def all_work() -> bool:
+        collectors.collect(Turn(0, 0.05))
+        return all(remote.state == "working" for remote in collectors.remotes)
+
+    wait_for(all_work, "all collectors to work")
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """Returns what the newest checkpoint of a run holds."""
+    saved = Checkpoints(folder).load_newest()
+    assert saved is not None, "nothing was saved"
+    return saved
 
 
 @contextmanager
@@ -413,17 +472,14 @@ def is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def command_of(process: psutil.Process) -> str:
-    """Returns how a process was started; nothing where it is gone."""
-    with suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
-
-
 def family() -> set[int]:
     """What this process has started, and what that has; not Python's own helpers."""
-    found = [child for child in psutil.Process().children(recursive=True) if is_alive(child)]
-    return {child.pid for child in found if not re.search(r"resource_tracker|forkserver|^$", command_of(child))}
+    found = set[int]()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if is_alive(child) and not re.search(r"resource_tracker|forkserver|^$", " ".join(child.cmdline())):
+                found.add(child.pid)
+    return found
 
 
 def record_in(folder: Path) -> dict[str, NDArray]:

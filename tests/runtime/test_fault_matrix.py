@@ -14,17 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_main import PLACES
-from runtime_fakes import BLOCK_STEPS, fake_run, fake_stage, is_alive, memory_of, until_saved
+from runtime_fakes import BLOCK_STEPS, fake_run, fake_stage, is_alive, memory_of, newest, until_saved
 
-from rulka.runtime.checkpoint import CheckpointError, Checkpoints
+from rulka.runtime.checkpoint import CheckpointError
 from rulka.runtime.connect import DiskFullError, connect, train_run
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from tests.waiting import PATIENCE_S, wait_for
-
-
-def newest(folder: Path) -> dict | None:
-    return Checkpoints(folder).load_newest()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +40,6 @@ def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
         text, _ = killed.communicate(timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL, text
     saved = newest(tmp_path)
-    assert saved is not None, "killed before anything was saved it would prove nothing"
     env_steps = saved["run"]["env_steps"]
     assert env_steps > 0
     with StopSignals() as stop, connect(fake_run(tmp_path, max_env_steps=env_steps + 5 * BLOCK_STEPS), stop) as loop:
@@ -66,9 +61,7 @@ def test_all_processes_killed_at_once_leave_no_memory(tmp_path: Path) -> None:
         stage.wait(PATIENCE_S)
         wait_for(lambda: not any(map(is_alive, family)), "all processes to end")
     assert not any(path.exists() for path in left)
-    saved = newest(tmp_path)
-    assert saved is not None
-    env_steps = saved["run"]["env_steps"]
+    env_steps = newest(tmp_path)["run"]["env_steps"]
     spec = fake_run(tmp_path, num_collectors=1, max_env_steps=env_steps + BLOCK_STEPS)
     assert train_run(spec).state.env_steps >= env_steps + BLOCK_STEPS
 
@@ -90,7 +83,6 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_saved(
     with pytest.raises(StopRequestedError):  # after its second update, with a checkpoint
         train_run(fake_run(tmp_path, learner={"fault": "interrupt"}))
     before = newest(tmp_path)
-    assert before is not None
     count, sync = 0, os.fsync
 
     def full(handle: int) -> None:
@@ -101,11 +93,10 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_saved(
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match="No space left on device"):
+    with pytest.raises(CheckpointError, match="No space left on device; earlier checkpoints are untouched"):
         train_run(fake_run(tmp_path, checkpoint_s=1e-9))
     monkeypatch.undo()
     after = newest(tmp_path)
-    assert after is not None
     assert after["run"]["env_steps"] >= before["run"]["env_steps"]
     assert not list(tmp_path.rglob("*.tmp"))
     with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:

@@ -6,10 +6,9 @@ What they add up in an update is tested in `tests/agents/test_ranks.py`.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +16,30 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from real_run import run_spec
 from runtime_fakes import (
     BLOCK_STEPS,
+    drive,
     fake_run,
     fake_stage,
     family,
     is_alive,
     memory_of,
+    newest,
     saved_env_steps,
     until_saved,
 )
-from test_exact_resume import assert_equal, drive, small_params
 
 from rulka import device
 from rulka.device import CPU, DeviceError, devices_of_learners
 from rulka.processes import RestartBudget
 from rulka.runtime import connect as connecting
 from rulka.runtime import ranks
-from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import SerialCollectors
-from rulka.runtime.connect import RanksKeepPartingError, connect, train_run
+from rulka.runtime.connect import RanksKeepPartingError, train_run
 from rulka.runtime.learner_loop import LearnerLoop, RanksDifferError
 from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.ranks import RankError, RankProcesses, Standing, permitted
-from rulka.runtime.specs import RunSpec, rank_folders
-from rulka.runtime.stop import StopRequestedError, StopSignals
+from rulka.runtime.ranks import RankError, Standing, permitted
+from rulka.runtime.specs import rank_folders
 from tests.waiting import PATIENCE_S, wait_for
-
-
-def newest(folder: Path) -> dict[str, Any]:
-    saved = Checkpoints(folder).load_newest()
-    assert saved is not None
-    return saved
 
 
 def seen_by(folder: Path) -> list[list[float]]:
@@ -73,11 +63,10 @@ def nobody_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_they_share_budget_and_schedules_and_learn_from_what_all_were_given(tmp_path: Path) -> None:
     """20 blocks and 2 of each learner for an update: 5 updates, made of 20 blocks that are all different."""
     spec = fake_run(tmp_path, learners=2, checkpoint_s=1e-9)
-    with StopSignals() as stop, connect(spec, stop) as loop:
-        outcome = loop.run()
-        learner: Any = loop._learner
+    _, loop = drive(spec)
+    learner: Any = loop._learner
     one, other = seen_by(tmp_path)
-    assert outcome.state.env_steps == 20 * BLOCK_STEPS
+    assert loop.state.env_steps == 20 * BLOCK_STEPS
     assert (len(one), len(other), len({*one, *other})) == (10, 10, 20)
     assert one == learner.seen
     assert learner.version == newest(tmp_path)["learner"]["version"] == 5
@@ -89,87 +78,39 @@ def test_they_share_budget_and_schedules_and_learn_from_what_all_were_given(tmp_
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    """In the middle of update 2 every learner gets a SIGTERM: the first one asks all to save."""
-    train_run(fake_run(tmp_path / "whole", learners=2))
-    with pytest.raises(StopRequestedError):
-        train_run(fake_run(tmp_path / "stopped", learners=2, learner={"fault": "interrupt"}))
-    assert newest(tmp_path / "stopped")["learner"]["version"] == 2
-    train_run(fake_run(tmp_path / "stopped", learners=2))
-    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
-    assert_equal(resumed["learner"], whole["learner"])
-    for one, other in zip(resumed["others"], whole["others"], strict=True):
-        assert_equal(one["learner"], other["learner"])
-        assert_equal(one["collectors"], other["collectors"])
-    assert seen_by(tmp_path / "stopped") == seen_by(tmp_path / "whole")
-
-
-def running(
-    spec: RunSpec, monkeypatch: pytest.MonkeyPatch, act: Callable[[RankProcesses, pytest.MonkeyPatch], object]
-) -> Any:
-    """Runs all of a training and does something to the other learners once, before they are told to take a turn.
-
-    What it patches is in force in that turn alone. Some updates were made by then, and there is a checkpoint.
-    """
-    is_done = False
+@pytest.mark.parametrize(("harm", "words"), [("kill", "was ended by signal 9"), ("suspend", "said nothing for 3 s")])
+def test_when_one_is_lost_all_begin_again_and_the_run_ends_with_the_planned_experience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, harm: str, words: str
+) -> None:
+    """Before it is told to take a turn, after some updates and a checkpoint; each has collectors of its own."""
+    cars, memory, before = {"step_s": 0.002}, set[Path](), memory_of()
+    spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.1, cars=cars)
     take = LearnerLoop._take_experience
 
-    def act_and_take(loop: LearnerLoop) -> int:
-        nonlocal is_done
-        others = loop._others
-        if is_done or loop._learner.version < 6 or not saved_env_steps(spec.folder):
+    def harm_and_take(loop: LearnerLoop) -> int:
+        if memory or loop._learner.version < 6 or not saved_env_steps(tmp_path):
             return take(loop)
-        assert isinstance(others, RankProcesses)
-        is_done = True
+        (pid,) = loop._others._processes.pids()
+        memory.update((memory_of() - before) | memory_of(pid))
+        process = psutil.Process(pid)
+        getattr(process, harm)()
         with monkeypatch.context() as patch:
-            act(others, patch)
+            if harm == "suspend":
+                wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "it to stand still")
+                patch.setattr(ranks, "SILENCE_LIMIT_S", 3.0)
             return take(loop)
 
-    monkeypatch.setattr(LearnerLoop, "_take_experience", act_and_take)
-    outcome = train_run(spec)
-    assert is_done
-    return outcome
-
-
-@pytest.mark.slow
-def test_with_collectors_of_their_own_and_one_killed_the_run_ends_with_the_planned_experience(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    cars, memory, before = {"step_s": 0.002}, [], memory_of()
-    spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.1, cars=cars)
-
-    def kill(others: RankProcesses, _patch: pytest.MonkeyPatch) -> None:
-        memory.extend((memory_of() - before) | memory_of(others.pids[0]))
-        os.kill(others.pids[0], signal.SIGKILL)
-
-    outcome = running(spec, monkeypatch, kill)
-    assert "learner 1 of 2 was ended by signal 9; all learners begin again at the last checkpoint" in caplog.text
+    monkeypatch.setattr(LearnerLoop, "_take_experience", harm_and_take)
+    assert train_run(spec).state.env_steps == 60 * BLOCK_STEPS
+    assert f"learner 1 of 2 {words}; all learners begin again at the last checkpoint" in caplog.text
     assert "going on from" in caplog.text, "or nothing was saved before, and this proves nothing"
     saved = newest(tmp_path)
-    assert outcome.state.env_steps == 60 * BLOCK_STEPS
     counts = [part["learner"]["num_env_steps"] for part in (saved, *saved["others"])]
     assert sum(counts) == 60 * BLOCK_STEPS
     assert [len(seen) * BLOCK_STEPS for seen in seen_by(tmp_path)] == counts, "every block that counts is there once"
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["num_restarts"] == 1
     assert len(memory) == 4, "weights and blocks of each"
     assert not any(path.exists() for path in memory)
-
-
-@pytest.mark.slow
-def test_one_that_says_nothing_is_ended_and_all_begin_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec = fake_run(tmp_path, learners=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.05, cars={"step_s": 0.002})
-
-    def stop(others: RankProcesses, patch: pytest.MonkeyPatch) -> None:
-        process = psutil.Process(others.pids[0])
-        process.suspend()
-        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "it to stand still")
-        patch.setattr(ranks, "SILENCE_LIMIT_S", 3.0)
-
-    running(spec, monkeypatch, stop)
-    assert re.search(r"learner 1 of 2 said nothing for 3 s; all learners begin again", caplog.text)
-    assert newest(tmp_path)["run"]["env_steps"] == 60 * BLOCK_STEPS
 
 
 @pytest.mark.slow
@@ -265,8 +206,6 @@ def test_permission_by_hand() -> None:
 
 
 def test_more_learners_than_there_is_to_share_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="num_collectors 3 cannot be split over 2 learners"):
-        fake_run(tmp_path, learners=2, num_collectors=3)
     monkeypatch.setattr(device, "_num_cores", lambda: 2)
     assert devices_of_learners(CPU, 2) == [CPU, CPU]
     with pytest.raises(DeviceError, match=r"train\.learners is 3, and there are 2 processor cores here"):
@@ -277,62 +216,3 @@ def test_more_learners_than_there_is_to_share_are_refused(tmp_path: Path, monkey
     assert [str(place) for place in devices_of_learners(second, 2)] == ["cuda:1", "cuda:2"]
     with pytest.raises(DeviceError, match="is 3, and there are 3 GPUs, of which they would take those from cuda:1 on"):
         devices_of_learners(second, 3)
-
-
-WHOLE_BATCHES = {
-    "ppo": {"steps_per_update": 48, "batch_size": 48, "epochs": 2, "value_warmup_steps": 96, "max_kl": 0.01},
-    "impala": {"steps_per_update": 48, "batch_size": 48, "value_warmup_steps": 96},
-}
-"""The order of minibatches is a rank's own."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", sorted(WHOLE_BATCHES))
-def test_a_serial_training_equals_one_learner_with_the_blocks_of_both_collectors(
-    tmp_path: Path, track: Path, algorithm: str
-) -> None:
-    """15 updates of real agents and cars, schedules over the environment steps of all."""
-    params = small_params(algorithm, WHOLE_BATCHES[algorithm], learners=2, checkpoint_s=60.0)
-    spec = run_spec(params, track, tmp_path / "ranks")
-    train_run(spec)
-    saved = newest(spec.folder)["learner"]
-    learner: Any = spec.make_learner()
-    begun = vector(learner)
-    sources = [SerialCollectors(spec.of_rank(rank), 0, 0) for rank in range(2)]
-    while learner.num_env_steps < params.train.max_env_steps:
-        share = learner.num_env_steps / params.train.max_env_steps
-        for source in sources:
-            source.publish(learner.version, learner.network.state_dict())
-        deliveries = [source.collect(10**9, 0.0, share, learner.num_env_steps // 2)[0] for source in sources]
-        for source, delivery in enumerate(deliveries):
-            learner.insert(delivery.block, source, delivery.facts.version)
-        learner.set_budget_share(learner.num_env_steps / params.train.max_env_steps)
-        learner.update()
-    for source in sources:
-        source.stop()
-    assert learner.version == saved["version"] > 10
-    expected = vector(learner)
-    learner.load_network(saved["network"])
-    assert (vector(learner) - expected).norm() <= 1e-5 * expected.norm()
-    assert (begun - expected).norm() >= 1e-3 * expected.norm(), "it has learned"
-
-
-def vector(learner: Any) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1).clone() for parameter in learner.network.parameters()])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
-def test_real_learners_that_were_killed_go_on_bit_for_bit(tmp_path: Path, track: Path, algorithm: str) -> None:
-    train_run(run_spec(small_params(algorithm, {}, learners=2, checkpoint_s=60.0), track, tmp_path / "whole"))
-    spec = run_spec(small_params(algorithm, {}, learners=2), track, tmp_path / "killed")
-    drive(spec, killed_at=newest(tmp_path / "whole")["learner"]["version"] // 2)
-    train_run(spec)
-    resumed, whole = newest(spec.folder), newest(tmp_path / "whole")
-    assert resumed["run"]["num_starts"] == 2
-    for part in ("learner", "collectors", "best"):
-        assert_equal(resumed[part], whole[part], part)
-    for one, other in zip(resumed["others"], whole["others"], strict=True):
-        assert_equal(one["learner"], other["learner"], "learner 1")
-        assert_equal(one["collectors"], other["collectors"], "collectors 1")
-        assert_equal(one["experience"]["state"], other["experience"]["state"], "experience 1")

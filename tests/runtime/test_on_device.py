@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from real_run import run_spec
-from test_exact_resume import small_params
+from real_run import run_spec, small_params
 
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.device import CPU

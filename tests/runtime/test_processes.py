@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,25 +16,23 @@ from runtime_fakes import (
     BLOCK_STEPS,
     OVER_S,
     FakeNetwork,
-    command_of,
     fake_run,
     fake_stage,
     family,
     is_alive,
     memory_of,
-    saved_env_steps,
+    newest,
     until_saved,
 )
 
 from rulka.runtime.central import CentralInference
-from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import CollectorProcesses, Delivery
+from rulka.runtime.collectors import Delivery, Turn
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import Request
 from rulka.runtime.shared import SharedWeights, layout_of
 from rulka.runtime.stop import StopSignals
-from rulka.runtime.supervisor import WorkerCrashError
+from rulka.runtime.supervisor import SILENCE_LIMIT_S, WorkerCrashError
 from rulka.schedule import Moment
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -74,17 +70,12 @@ def test_blocks_arrive_intact_and_fresh(tmp_path: Path, inference: str) -> None:
     assert loop._collectors.num_restarts == 0
 
 
-def test_central_inference_acts_for_processes_alone(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="central inference acts for collector processes"):
-        fake_run(tmp_path, num_collectors=0, inference="central")
-
-
 def _let_two_blocks_lag(loop: LearnerLoop) -> None:
     """Holds back two of the first four blocks until there are newer weights than those that drove in all four."""
     learner, collect, held = loop._learner, loop._collectors.collect, list[Delivery]()
 
-    def collect_late(*turn: Any) -> list[Delivery]:
-        held.extend(collect(*turn))
+    def collect_late(turn: Turn) -> list[Delivery]:
+        held.extend(collect(turn))
         if not learner.version and len(held) < 4:
             return []
         num_given = len(held) if learner.version else 2
@@ -94,39 +85,40 @@ def _let_two_blocks_lag(loop: LearnerLoop) -> None:
     loop._collectors.collect = collect_late  # type: ignore[method-assign]
 
 
-def _during(loop: LearnerLoop, condition: Callable[[], bool], act: Callable[[], object]) -> list[BaseException]:
-    """Does something beside the run as soon as a condition holds, then ends the run; returns what will go wrong."""
+def run_and_lose(loop: LearnerLoop, when: Callable[[], bool], harm: Callable[[], object], blocks_of: set[int]) -> None:
+    """Runs until a process that is harmed at some moment has a successor, and blocks of some collectors came since."""
     failures: list[BaseException] = []
+    collectors, learner = loop._collectors, loop._learner
 
-    def run() -> None:
+    def lose() -> None:
         try:
-            wait_for(condition, "the moment to act")
-            act()
+            wait_for(when, "the moment to act")
+            harm()
+            wait_for(lambda: collectors.num_restarts == 1, "the restart")
+            num_blocks = len(learner.collectors) + 6
+            wait_for(lambda: blocks_of <= set(learner.collectors[num_blocks:]), "blocks since then")
         except BaseException as error:
             failures.append(error)
         loop.state.seconds = OVER_S
 
-    threading.Thread(target=run, daemon=True).start()
-    return failures
+    threading.Thread(target=lose, daemon=True).start()
+    assert loop.run().ended_by == "max_minutes"
+    assert failures == []
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "building its environment",
-        *(pytest.param(moment, marks=pytest.mark.slow) for moment in ("filling a block", "waiting for permission")),
-    ],
-)
-def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture, moment: str) -> None:
-    is_waiting = moment == "waiting for permission"
+LOST = ("building its environment", "filling a block", "standing still", "waiting for permission")
+
+
+@pytest.mark.parametrize("moment", [LOST[0], *(pytest.param(moment, marks=pytest.mark.slow) for moment in LOST[1:])])
+def test_a_lost_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture, moment: str) -> None:
+    is_waiting, is_still = moment == "waiting for permission", moment == "standing still"
     cars = {"step_s": 0.0 if is_waiting else 0.001}
     spec = fake_run(tmp_path, num_collectors=2, max_env_steps=10**9, cars=cars)
     with StopSignals() as stop, connect(spec, stop) as loop:
         collectors, learner = loop._collectors, loop._learner
         victim = collectors.pids[1]
-        successors = []
         is_held, is_killed = threading.Event(), threading.Event()
-        update = learner.update
+        update, receive, worker = learner.update, collectors._supervisor.receive, collectors._supervisor._workers[1]
 
         def hold() -> object:
             """Lets nobody fill anything for a while: who learns gives no permission."""
@@ -135,28 +127,25 @@ def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureF
                 assert is_killed.wait(PATIENCE_S)
             return update()
 
-        learner.update = hold
+        def receive_and_age(timeout_s: float) -> Any:
+            heard = receive(timeout_s)
+            if is_still and is_killed.is_set() and worker.process.pid == victim:
+                worker.heard_s -= 2.0 * SILENCE_LIMIT_S
+            return heard
 
-        def kill() -> None:
+        def harm() -> None:
             if is_waiting:
                 wait_for(lambda: psutil.Process(victim).status() == psutil.STATUS_SLEEPING, "it to wait")
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim, signal.SIGSTOP if is_still else signal.SIGKILL)
             is_killed.set()
-            wait_for(lambda: collectors.num_restarts == 1, "the restart")
-            successors.append(collectors.pids[1])
-            num_blocks = len(learner.collectors)
-            wait_for(lambda: 1 in learner.collectors[num_blocks:], "blocks of its successor")
 
-        when: dict[str, Callable[[], bool]] = {
-            "building its environment": lambda: not learner.collectors,
-            "filling a block": lambda: 1 in learner.collectors,
-            "waiting for permission": is_held.is_set,
-        }
-        failures = _during(loop, when[moment], kill)
-        assert loop.run().ended_by == "max_minutes"
-        assert failures == []
-        assert successors != [victim]
-        assert "collector 1 was ended by signal 9; starting it again" in caplog.text
+        learner.update, collectors._supervisor.receive = hold, receive_and_age
+        has_begun = moment != "building its environment"
+        when = is_held.is_set if is_waiting else lambda: (1 in learner.collectors) == has_begun
+        run_and_lose(loop, when, harm, {1})
+        assert collectors._supervisor.num_restarts == 1
+        reason = f"said nothing for {SILENCE_LIMIT_S:.0f} s" if is_still else "was ended by signal 9; starting it again"
+        assert f"collector 1 {reason}" in caplog.text
 
 
 @pytest.mark.slow
@@ -164,27 +153,12 @@ def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_either_side_of_central_inference_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, victim: str
 ) -> None:
-    spec = fake_run(
-        tmp_path,
-        num_collectors=2,
-        max_env_steps=10**9,
-        cars={"step_s": 0.001},
-        inference="central",
-        learner={"is_central": True},
-    )
+    cars, learner = {"step_s": 0.001}, {"is_central": True}
+    spec = fake_run(tmp_path, num_collectors=2, max_env_steps=10**9, inference="central", cars=cars, learner=learner)
     with StopSignals() as stop, connect(spec, stop) as loop:
-        collectors, learner = loop._collectors, loop._learner
+        collectors = loop._collectors
         pid = collectors._inference._supervisor.pids[0] if victim == "policy worker" else collectors.pids[0]
-
-        def kill() -> None:
-            os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: collectors.num_restarts == 1, "the restart")
-            num_blocks = len(learner.collectors)
-            wait_for(lambda: {0, 1} <= set(learner.collectors[num_blocks + 6 :]), "blocks of both collectors")
-
-        failures = _during(loop, lambda: 0 in learner.collectors, kill)
-        assert loop.run().ended_by == "max_minutes"
-        assert failures == []
+        run_and_lose(loop, lambda: 0 in loop._learner.collectors, lambda: os.kill(pid, signal.SIGKILL), {0, 1})
         assert f"{victim} 0 was ended by signal 9; starting it again" in caplog.text
 
 
@@ -217,46 +191,15 @@ def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path) -> None
         worker.budget.window_s = 3.0 * PATIENCE_S  # three starts may take more than a minute
         with pytest.raises(WorkerCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
             loop.run()
-    assert Checkpoints(tmp_path).load_newest() is not None
-
-
-@pytest.mark.slow
-def test_silent_collector_is_replaced(tmp_path: Path) -> None:
-    spec = fake_run(tmp_path, num_collectors=1, cars={"step_s": 0.001})
-    collectors = CollectorProcesses(spec, FakeNetwork().state_dict(), env_steps=0, num_starts=0)
-    try:
-        collectors.start()
-        collectors.publish(0, FakeNetwork().state_dict())
-        _collect_until(collectors, lambda delivered: delivered > 0)
-        os.kill(collectors.pids[0], signal.SIGSTOP)
-        collectors._supervisor._silence_limit_s = 3.0
-        _collect_until(collectors, lambda _: collectors.num_restarts == 1)
-        collectors._supervisor._silence_limit_s = PATIENCE_S
-        _collect_until(collectors, lambda delivered: delivered > 3)  # more than were under way
-    finally:
-        collectors.stop()
-
-
-def _collect_until(collectors: CollectorProcesses, is_enough: Callable[[int], bool]) -> None:
-    delivered, give_up_s = 0, time.monotonic() + PATIENCE_S
-    while not is_enough(delivered):
-        assert time.monotonic() < give_up_s
-        for delivery in collectors.collect(10**9, 0.2):
-            collectors.release(delivery)
-            delivered += 1
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
+    assert newest(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: signal.Signals) -> None:
     with fake_stage(tmp_path, "1") as stage:
         until_saved(stage, tmp_path)
-        family = _family(stage.pid)
-        assert len(family) == 3  # stage, resource tracker, collector
+        family = psutil.Process(stage.pid).children(recursive=True)
+        assert len(family) == 2, "resource tracker and collector"
         memory = memory_of(stage.pid)
         assert memory
         stage.send_signal(number)
@@ -264,63 +207,7 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
         assert stage.returncode == 130, text
         assert "Traceback" not in text
         wait_for(lambda: not any(map(is_alive, family)), "the children to end")
-    saved = Checkpoints(tmp_path).load_newest()
-    assert saved is not None
+    saved = newest(tmp_path)
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
     assert not list(tmp_path.glob("*.tmp"))
     assert not any(path.exists() for path in memory)
-
-
-@pytest.mark.slow
-def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> None:
-    with fake_stage(tmp_path, "1") as stage:
-        until_saved(stage, tmp_path)
-        family, memory = _family(stage.pid), memory_of(stage.pid)
-        stage.kill()
-        stage.communicate(timeout=PATIENCE_S)
-        wait_for(lambda: not any(map(is_alive, family)), "the children to end")
-    assert not any(path.exists() for path in memory)
-    saved = Checkpoints(tmp_path).load_newest()
-    assert saved is not None
-    before = saved_env_steps(tmp_path)
-    with fake_stage(tmp_path, "1") as again:
-        until_saved(again, tmp_path, before)
-        again.send_signal(signal.SIGINT)
-        text, _ = again.communicate(timeout=PATIENCE_S)
-    assert "going on from" in text
-    resumed = Checkpoints(tmp_path).load_newest()
-    assert resumed is not None
-    assert resumed["run"]["num_starts"] == saved["run"]["num_starts"] + 1
-    assert resumed["run"]["seconds"] > saved["run"]["seconds"]
-
-
-@pytest.mark.slow
-def test_an_interrupt_while_collectors_import_prints_no_traceback(tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to all its processes; here collectors get it many times while they load libraries."""
-    with fake_stage(tmp_path, "2") as stage:
-        wait_for(lambda: any(map(_is_importing, _collectors_of(stage.pid))) or stage.poll() is not None, "imports")
-        assert stage.poll() is None, stage.communicate()[0]
-        os.killpg(stage.pid, signal.SIGINT)
-        give_up_s = time.monotonic() + PATIENCE_S
-        while stage.poll() is None and time.monotonic() < give_up_s:
-            for collector in _collectors_of(stage.pid):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    collector.send_signal(signal.SIGINT)
-            time.sleep(0.02)
-        text, _ = stage.communicate(timeout=PATIENCE_S)
-    assert stage.returncode == 130, text
-    assert "Traceback" not in text, text
-
-
-def _is_importing(process: psutil.Process) -> bool:
-    """Whether a process has begun to load NumPy: earlier than that, an interrupt would end it without a word."""
-    with contextlib.suppress(OSError):
-        return "numpy" in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
-    return False
-
-
-def _collectors_of(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        children = psutil.Process(pid).children()
-        return [child for child in children if "spawn_main" in command_of(child)]
-    return []

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from real_run import run_spec
-from test_exact_resume import assert_equal, drive, small_params
+from real_run import assert_equal, run_spec, small_params
+from runtime_fakes import drive
 
 from models.prepared import quantised_weight
-from rulka.agents.quantisation import ActingPrecisionError, Quantiser
+from rulka.agents.quantisation import ActingPrecisionError
 from rulka.agents.spec import AgentError
 from rulka.envs.episodes import read_facts
 from rulka.params import Params
-from rulka.presets import environment_params
+from rulka.presets import environment_params, laid_over
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.shared import layout_of
@@ -54,22 +54,40 @@ def log_prob(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray, ac
     return np.log(values[np.arange(len(action)), action])
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    "algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "grpo"))]
+    ("algorithm", "precision", "train"),
+    [
+        ("ppo", "int8", {}),
+        *(pytest.param(name, "int8", {}, marks=SLOW) for name in ("impala", "grpo")),
+        *(pytest.param(name, "bfloat16", {}, marks=SLOW) for name in ("ppo", "impala", "grpo")),
+        ("ppo", "int8", {"num_collectors": 1}),
+        pytest.param("ppo", "int8", {"num_collectors": 2, **CENTRAL}, marks=SLOW),
+        # One collector: sums in bfloat16 may depend on how many cars are decided for together.
+        pytest.param("ppo", "bfloat16", {"num_collectors": 1, **CENTRAL}, marks=SLOW),
+    ],
 )
-@pytest.mark.parametrize("precision", ["int8", pytest.param("bfloat16", marks=pytest.mark.slow)])
-def test_what_is_stored_is_of_the_quantised_policy(tmp_path: Path, track: Path, algorithm: str, precision: str) -> None:
-    """Of a version that is some updates old, too: the blocks' log-probabilities are those of whoever acted."""
-    spec, versions = run_spec(params_of(algorithm, precision), track, tmp_path), {}
+def test_what_is_stored_is_of_the_quantised_policy(
+    tmp_path: Path, track: Path, algorithm: str, precision: str, train: dict[str, Any]
+) -> None:
+    """The blocks' log-probabilities are those of whoever acted, of a version that is some updates old, too.
+
+    Collectors act in this process, in their own and by the policy worker; there a version takes fewer bytes.
+    """
+    spec, versions = run_spec(params_of(algorithm, precision, **train), track, tmp_path), {}
     with StopSignals() as stop, connect(spec, stop) as loop:
-        publish = loop._collectors.publish
+        publish, own = loop._collectors.publish, loop._learner.network
 
         def keep_version(version: int, tensors: Any) -> None:
-            own = loop._learner.network.state_dict()
-            versions[version] = [{name: x.clone() for name, x in each.items()} for each in (tensors, own)]
+            both = (tensors, own.state_dict())
+            versions[version] = [{name: x.clone() for name, x in each.items()} for each in both]
             publish(version, tensors)
 
         loop._collectors.publish = keep_version  # type: ignore[method-assign]
+        if train:
+            assert loop._collectors._weights._layout.num_bytes < layout_of(own.state_dict()).num_bytes
         stored = run_and_keep(loop)
     assert len(versions) > 3
     acting, exact, differences = spec.collecting_actor(0), spec.make_actor(0), []
@@ -78,31 +96,6 @@ def test_what_is_stored_is_of_the_quantised_policy(tmp_path: Path, track: Path, 
         np.testing.assert_allclose(found, log_prob(acting, quantised, image, floats, action), atol=1e-5)
         differences.append(np.abs(found - log_prob(exact, own, image, floats, action)).max())
     assert max(differences) > 1e-5, "not those of the learner's weights"
-
-
-@pytest.mark.parametrize(
-    ("train", "precision"),
-    [
-        ({"num_collectors": 1}, "int8"),
-        pytest.param({"num_collectors": 2, **CENTRAL}, "int8", marks=pytest.mark.slow),
-        # One collector: sums in bfloat16 may depend on how many cars are decided for together.
-        pytest.param({"num_collectors": 1, **CENTRAL}, "bfloat16", marks=pytest.mark.slow),
-    ],
-)
-def test_processes_load_what_was_published(tmp_path: Path, track: Path, train: dict[str, Any], precision: str) -> None:
-    """In collectors' own processes and in the policy worker; a version in shared memory has fewer bytes."""
-    spec = run_spec(params_of("ppo", precision, checkpoint_s=60.0, num_checks=1, **train), track, tmp_path)
-    with StopSignals() as stop, connect(spec, stop) as loop:
-        initial = {name: x.clone() for name, x in loop._learner.network.state_dict().items()}
-        quantiser = Quantiser(loop._learner.network, precision)
-        quantiser.load_state_dict(loop._quantiser.state_dict())
-        assert loop._collectors._weights._layout.num_bytes < layout_of(initial).num_bytes
-        published = quantiser.quantise(0, initial)
-        stored = [each for version, each in run_and_keep(loop) if version == 0]
-    assert stored
-    for image, floats, action, found in stored:
-        expected = log_prob(spec.collecting_actor(0), published, image, floats, action)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_the_learners_own_weights_race_and_are_saved(tmp_path: Path, track: Path) -> None:
@@ -136,31 +129,21 @@ def test_a_training_is_refused_before_it_reads_or_writes_anything(
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "words"),
+    ("changes", "words"),
     [
-        (
-            "encoder",
-            {"kind": "impala", "width": 1, "adaptive_pool": 0, "spectral_norm": False},
-            "encoder.kind is impala",
-        ),
-        ("encoder", {"kind": "conv", "adaptive_pool": 2}, "encoder.adaptive_pool is not 0"),
-        ("network", {"fusion": {"kind": "projected"}}, "network.fusion.kind is not concat"),
-        ("observation", {"frames": 2}, "observation.frames is not 1"),
-        ("observation", {"withheld": ["image"]}, "observation.withheld has image"),
-        ("network", {"iqn": {"embedding_at": "state"}}, "network.iqn.embedding_at is state"),
+        ({"encoder": {"kind": "impala", "width": 1}}, "encoder.kind is impala"),
+        ({"encoder": {"kind": "conv", "adaptive_pool": 2}}, "encoder.adaptive_pool is not 0"),
+        ({"network": {"fusion": {"kind": "projected"}}}, "network.fusion.kind is not concat"),
+        ({"observation": {"frames": 2}}, "observation.frames is not 1"),
+        ({"observation": {"withheld": ["image"]}}, "observation.withheld has image"),
+        ({"network": {"iqn": {"embedding_at": "state"}}}, "network.iqn.embedding_at is state"),
     ],
 )
-def test_int8_of_another_network_is_refused_when_parameters_are_read(
-    section: str, values: dict[str, Any], words: str
-) -> None:
-    data = params_of("ppo", "int8", compared=("iqn",)).model_dump()
-    for algorithm in ("ppo", "iqn"):  # several frames at once exclude repeated actions for another reason
-        data[algorithm]["action_repeat"] = 1
-    if "iqn" in values:
-        values = {"iqn": data["network"]["iqn"] | values["iqn"]}
-    data[section] = values if section == "encoder" else data[section] | values
-    with pytest.raises(ValueError, match=r"train\.acting_precision is int8, but") as error:
+def test_int8_of_another_network_is_refused_when_parameters_are_read(changes: dict[str, Any], words: str) -> None:
+    once = {"action_repeat": 1}  # several frames at once exclude repeated actions for another reason
+    params = params_of("ppo", "int8", compared=("iqn",)).model_dump()
+    data = laid_over(params, {"ppo": once, "iqn": once} | changes, "these", ValueError)
+    with pytest.raises(ValueError, match=rf"train\.acting_precision is int8, but[\s\S]*{words}"):
         Params.model_validate(data)
-    assert words in str(error.value)
     data["train"]["acting_precision"] = "bfloat16"
     Params.model_validate(data)

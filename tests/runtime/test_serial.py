@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,28 +19,22 @@ from runtime_fakes import (
     FakeCars,
     FakeNetwork,
     check_intact,
+    drive,
     fake_run,
+    newest,
     record_in,
 )
 
 from rulka.buffers.experience import new_block
 from rulka.runtime import learner_loop
-from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.runtime.collectors import Delivery
+from rulka.runtime.collectors import Delivery, Turn
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.ranks import DivergedError
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.schedule import Moment
-
-
-def _train(spec, during=lambda loop: None):
-    """Runs a spec and returns its outcome and its learner."""
-    with StopSignals() as stop, connect(spec, stop) as loop:
-        during(loop)
-        return loop.run(), loop._learner
 
 
 def test_blocks_follow_each_other() -> None:
@@ -83,23 +76,10 @@ def test_races_by_hand() -> None:
     assert races[4].total_reward == pytest.approx(second_of_car_1)
 
 
-def test_ends_by_env_steps_and_says_so(tmp_path: Path) -> None:
-    outcome, learner = _train(fake_run(tmp_path, max_env_steps=5 * BLOCK_STEPS + 1))
-    assert outcome.ended_by == "max_env_steps"
-    assert outcome.state.env_steps == 6 * BLOCK_STEPS == learner.num_env_steps
-    assert outcome.state.gradient_steps == 3 * learner.version
-
-
-def test_ends_by_minutes_and_says_so(tmp_path: Path) -> None:
-    outcome, _ = _train(fake_run(tmp_path, max_env_steps=10**9, max_minutes=0.02, cars={"step_s": 0.002}))
-    assert outcome.ended_by == "max_minutes"
-    assert 0 < outcome.state.env_steps < 10**6
-
-
 def test_metrics_hold_what_the_report_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the one report at its end: an earlier one, of a run that takes longer, would have the last update."""
     monkeypatch.setattr(learner_loop, "REPORT_S", OVER_S)
-    outcome, _ = _train(fake_run(tmp_path))
+    outcome = train_run(fake_run(tmp_path))
     (last,) = read_metrics(tmp_path / "metrics.jsonl")
     needed = "env_steps gradient_steps minutes finish_rate mean_return mean_progress_m loss versions_behind record_s"
     assert set(needed.split()) <= set(last)
@@ -112,7 +92,7 @@ def test_metrics_hold_what_the_report_needs(tmp_path: Path, monkeypatch: pytest.
 
 def test_only_greedy_races_make_records(tmp_path: Path) -> None:
     """Training races begin down the track; the one check car that finishes takes 7 decisions of 50 ms, kept whole."""
-    outcome, _ = _train(fake_run(tmp_path, cars={"starts_at_line": False}))
+    outcome = train_run(fake_run(tmp_path, cars={"starts_at_line": False}))
     assert outcome.record_s == 0.35
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["best_training_time_s"] is None
     race = record_in(tmp_path)
@@ -123,12 +103,12 @@ def test_only_greedy_races_make_records(tmp_path: Path) -> None:
 
 def test_stall_is_an_error_that_names_the_numbers(tmp_path: Path) -> None:
     with pytest.raises(StalledError, match=rf"allows {2 * BLOCK_STEPS} .* {2 * BLOCK_STEPS} were taken"):
-        _train(fake_run(tmp_path, learner={"fault": "stall"}))
+        train_run(fake_run(tmp_path, learner={"fault": "stall"}))
 
 
 def test_divergence_is_noticed_and_not_saved(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="'weight' holds NaN"):
-        _train(fake_run(tmp_path, learner={"fault": "diverge"}))
+        train_run(fake_run(tmp_path, learner={"fault": "diverge"}))
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
@@ -136,28 +116,17 @@ def test_stop_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
     """The fake learner sends SIGTERM to this process in its second update: 4 blocks were taken in by then."""
     with pytest.raises(StopRequestedError):
         train_run(fake_run(tmp_path, learner={"fault": "interrupt"}))
-    saved = Checkpoints(tmp_path).load_newest()
-    assert saved is not None
+    saved = newest(tmp_path)
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] == 4 * BLOCK_STEPS
     assert saved["learner"]["version"] == 2
-    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
-        learner = loop._learner
-        outcome = loop.run()
+    outcome, loop = drive(fake_run(tmp_path))
+    learner = loop._learner
     assert outcome.state.num_starts == 2
     assert outcome.state.env_steps == 20 * BLOCK_STEPS
     assert len(learner.collectors) == 16, "only what was missing was collected"
     assert learner.version == 10
     assert outcome.state.gradient_steps == 30
     assert outcome.state.seconds > saved["run"]["seconds"]
-
-
-def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
-    first = train_run(fake_run(tmp_path))
-    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
-        again = loop.run()
-        assert loop._learner.collectors == []
-    assert again.best.result == first.best.result
-    assert again.best.env_steps == first.best.env_steps
 
 
 def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path) -> None:
@@ -173,9 +142,7 @@ def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path
             loop.best.choose = broken_off  # type: ignore[method-assign]
             with pytest.raises(StopRequestedError):
                 loop.run()
-        saved = Checkpoints(tmp_path).load_newest()
-        assert saved is not None
-        offered.append(sorted(candidate["env_steps"] for candidate in saved["best"]))
+        offered.append(sorted(candidate["env_steps"] for candidate in newest(tmp_path)["best"]))
     assert offered == [[blocks * BLOCK_STEPS for blocks in (0, 10, 20)]] * 3
 
 
@@ -186,11 +153,11 @@ def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypa
     with StopSignals() as stop, connect(fake_run(tmp_path, max_minutes=2.0), stop) as loop:
         collect, num_calls = loop._collectors.collect, 0
 
-        def late(*turn: Any) -> list[Delivery]:
+        def late(turn: Turn) -> list[Delivery]:
             nonlocal now_s, num_calls
             num_calls += 1
             now_s += 60.0 if num_calls <= 10 else 1.0
-            return collect(*turn) if num_calls > 10 else []
+            return collect(turn) if num_calls > 10 else []
 
         loop._collectors.collect = late  # type: ignore[method-assign]
         outcome = loop.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from rulka.runtime.central import InferenceClient
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.messages import Response
 from rulka.runtime.shared import (
-    MEMORY_FOLDER,
     NO_VERSION,
     POISON,
     IncompleteBlockError,
@@ -29,9 +27,7 @@ from rulka.runtime.shared import (
     WeightsError,
     check_written,
     layout_of,
-    new_memory,
 )
-from tests.waiting import PATIENCE_S
 
 SPEC = BlockSpec(num_steps=4, num_cars=2, height=3, width=5, num_floats=6)
 TENSORS = {
@@ -149,36 +145,6 @@ def test_versions_that_are_kept_can_be_read_and_others_make_room(monkeypatch: py
             weights.read(gone)
 
 
-def test_reading_while_publishing_gives_whole_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each version's tensors all hold its number; a writer that never rests must not show the reader a mixture."""
-    monkeypatch.setattr(shared_module, "READ_TIMEOUT_S", PATIENCE_S)
-    size = 300_000
-    writer = SharedWeights(layout_of({"a": torch.zeros(size), "b": torch.zeros(size)}))
-    reader = SharedWeights(writer._layout, memory=writer._memory)
-    writer.publish(0, {"a": torch.zeros(size), "b": torch.zeros(size)})
-    is_over = threading.Event()
-
-    def publish() -> None:
-        version = 0
-        while not is_over.is_set():
-            version += 1
-            writer.publish(version, dict.fromkeys("ab", torch.full((size,), float(version))))
-
-    thread, num_reads, versions = threading.Thread(target=publish), 0, set[int]()
-    thread.start()
-    try:
-        while num_reads < 60 or len(versions) < 10:
-            version, tensors = reader.read()
-            versions.add(version)
-            num_reads += 1
-            for tensor in tensors.values():
-                assert float(tensor.min()) == float(tensor.max()) == version
-            assert thread.is_alive(), "or there would be nothing new to read"
-    finally:
-        is_over.set()
-        thread.join()
-
-
 def test_too_little_shared_memory_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker gives 64 MiB; without a word to the contrary, writing beyond that ends a process with SIGBUS."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
@@ -199,13 +165,3 @@ def test_memory_that_others_have_taken_meanwhile_is_a_named_error(monkeypatch: p
     for create in (lambda: SharedBlocks(SPEC, 3), lambda: SharedWeights(layout_of(TENSORS))):
         with pytest.raises(SharedMemoryError, match="others have taken it"):
             create()
-
-
-def test_reserved_memory_is_really_there_and_in_no_folder() -> None:
-    """Before anything is written into it; and a process that is killed leaves nothing behind."""
-    held, before = memory_of(), shutil.disk_usage(MEMORY_FOLDER).free
-    memory = new_memory(200_000_000)
-    assert before - shutil.disk_usage(MEMORY_FOLDER).free > 100_000_000, "others may give some back meanwhile"
-    (path,) = memory_of() - held
-    assert not path.exists()
-    del memory

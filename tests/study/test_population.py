@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -25,10 +23,8 @@ from rulka.study.population_page import ancestry, format_standings
 from rulka.study.population_run import run_population
 from rulka.study.turn import Result
 from tests.study.conftest import write_project
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
-RULKA = Path(sys.executable).with_name("rulka")
 LOOK_S = 0.05
 TRANSFER = """
 from pathlib import Path
@@ -44,7 +40,7 @@ agent = {"lap_share": reached, "finish_rate": 1.0, "median_time_s": 1 / reached}
 Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent}))
 """
 TURN = """
-import json, math, os, time, yaml
+import json, math, yaml
 from pathlib import Path
 with open("starts", "a") as file:
     file.write("x")
@@ -53,8 +49,6 @@ params = yaml.safe_load(Path("params.yaml").read_text())
 rate = order["values"]["ppo.learning_rate"]
 assert params["ppo"]["learning_rate"] == rate
 assert params["train"]["max_env_steps"] == 1000 * (order["turn"] + 1)
-while len([*Path().glob("../../member-*/turn-0000/starts")]) < int(os.environ.get("AT_ONCE", 1)):
-    time.sleep(0.05)
 begin = Path(order["begin"] or "data/agent_init/weights")
 reached = float(begin.read_text()) + 1 - abs(math.log10(rate / 1e-3)) / 3
 Path("runs/train").mkdir(parents=True, exist_ok=True)
@@ -87,7 +81,7 @@ FILE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose stages and turns are made up; the `rulka` in it hides the package from turns alone."""
+    """A project whose stages and turns are made up; the `rulka` in it hides the package from turns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rulka.study.work.LOOK_S", LOOK_S)
     stages = {
@@ -177,34 +171,18 @@ def test_a_replaced_member_goes_on_from_the_best_and_what_is_finished_is_not_don
         assert means.index(max(means)) == order.parent
 
 
-@pytest.mark.slow
-def test_two_processes_do_no_turn_twice_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This one and another. None gets on before each has begun one of the first turns, as it does one at a time."""
+def test_two_at_work_do_no_turn_twice_and_come_to_the_same() -> None:
+    """Threads of this process, each with locks of its own, as processes have them."""
     path = write(turns=2)
     alone = run_population(path, None, lambda _: None)
     turns = results(path)
     shutil.rmtree("runs")
-    monkeypatch.setenv("AT_ONCE", "2")
-    said: list[str] = []
-    command, pipe = [str(RULKA), "population", str(path), "--json"], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as other:
-        try:
-            assert run_population(path, None, said.append) == alone
-            text, errors = other.communicate(timeout=PATIENCE_S)
-        finally:
-            other.kill()
-    assert other.returncode == 0, errors
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(run_population, path, None, lambda _: None) for _ in range(2)]
+    assert [each.result() for each in both] == [alone, alone]
     assert set(starts().values()) == {1}
     assert len(starts()) == 4 * 2
     assert results(path) == turns
-    place = PopulationFolder(read_population(path)).path.as_posix()
-    shares = []
-    for lines in (said, errors.splitlines()):
-        assert lines[1] == f"in {place}"
-        shares.append(sum(line.startswith("turn") and "is done" in line for line in lines))
-    assert sum(shares) == 4 * 2
-    assert all(shares), "they did it together"
-    assert [row["member"] for row in json.loads(text)] == [each.member for each in alone]
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from rulka.study.population import Population, read_population
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = {"start": [1e-5, 1e-4], "range": [1e-6, 1e-1]}
+IN_GAME = {"environment": "game", "order": "free", "algorithm": "impala", "cars_per_collector": 1, "check_races": 1}
+IN_GAME |= dict.fromkeys(("start_anywhere", "start_from_earlier", "start_lateral_m", "start_heading_deg"), 0.0)
 FILE: dict[str, Any] = {
     "title": "A test",
     "question": "Is it read?",
@@ -84,15 +86,9 @@ def test_the_key_tells_populations_apart_and_not_what_is_for_people(tmp_path: Pa
         ({"parameters": {"impala.learning_rate": RATE | {"start": [1, 2]}}}, "start must rise and lie in the range"),
         ({"seeded": ["train.sead"]}, "unknown key train.sead"),
         ({"overrides": {"train": {"max_env_steps": 5}}}, "train.max_env_steps is the population's own matter"),
+        ({"overrides": {"train": IN_GAME}}, "train.environment is game"),
     ],
 )
 def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path, **changes)
-
-
-def test_games_hold_no_population(tmp_path: Path) -> None:
-    one_car = {"environment": "game", "order": "free", "cars_per_collector": 1, "check_races": 1, "start_anywhere": 0.0}
-    one_car |= {"start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0, "algorithm": "impala"}
-    with pytest.raises(UserError, match=r"train\.environment is game"):
-        read(tmp_path, overrides={"train": one_car})

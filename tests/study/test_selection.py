@@ -1,9 +1,8 @@
-"""Who is copied and what becomes of the parameters: golden values, and the toy problem of the paper's figure 2."""
+"""Who is copied and what becomes of the parameters: golden values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -111,44 +110,3 @@ def test_who_goes_on_from_whom() -> None:
     ours = scores(2.0, 2.0)
     assert parents([DIVERGED, ours[0], DIVERGED, ours[1]], 0.3, seed=1, turn=1) == [1, 1, 1, 3]
     assert parents([DIVERGED, DIVERGED, DIVERGED, ours[1]], 0.5, seed=1, turn=1) == [3, 3, 3, 3]
-
-
-# The toy problem ------------------------------------------------------------------------------------------------------
-
-
-def toy(num_turns: int, seed: int | None, weights: Sequence[tuple[float, float]]) -> float:
-    """Maximises 1.2 - x^2 - y^2 by gradients of 1.2 - a x^2 - b y^2; a and b are what is searched (figure 2).
-
-    Args:
-        num_turns: of four steps each.
-        seed: of the population; None copies nobody.
-        weights: the two members' a and b.
-    """
-    searched = dict.fromkeys(["a", "b"], Searched(start=(1e-3, 1.0), range=(1e-4, 2.0)))
-    explore = Explore(factors=(0.8, 1.25), resample=0.25)
-    values: list[dict[str, float]] = [{"a": a, "b": b} for a, b in weights]
-    places = [np.array([0.9, 0.9]) for _ in values]
-
-    def worth(place: NDArray[np.float64]) -> float:
-        return float(1.2 - np.square(place).sum())
-
-    for turn in range(num_turns):
-        if turn and seed is not None:
-            reached = [np.full(RACES, worth(place)) for place in places]
-            begun, known = [place.copy() for place in places], [dict(each) for each in values]
-            for member, parent in enumerate(parents(reached, 0.5, seed, turn)):
-                if parent != member:
-                    places[member] = begun[parent]
-                    values[member] = explored(known[parent], searched, explore, seed, turn, member)
-        for place, own in zip(places, values, strict=True):
-            for _ in range(4):
-                place -= 0.02 * 2.0 * np.array([own["a"], own["b"]]) * place
-    return max(map(worth, places))
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
-def test_a_population_solves_what_no_fixed_values_of_its_members_do(seed: int) -> None:
-    """Each objective knows but one of the two coordinates, so each alone stays at 1.2 - 0.9^2."""
-    opposite = [(1.0, 1e-3), (1e-3, 0.9)]
-    assert toy(60, None, opposite) == pytest.approx(1.2 - 0.81, abs=0.02)
-    assert toy(60, seed, opposite) > 1.1

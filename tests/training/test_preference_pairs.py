@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rulka.training.preference_pairs import (
     pairs_of_demonstrations,
     pairs_of_file,
 )
-from tests.conftest import sees, straight_track
+from tests.conftest import NUM_PIXELS, sees, straight_track, synthetic_race
 
 Captured = Callable[..., CapturedRaces]
 STEADY = {"slow": 10.0, "fast": 20.0, "middle": 15.0}
@@ -30,23 +31,11 @@ STEADY = {"slow": 10.0, "fast": 20.0, "middle": 15.0}
 
 
 def captured_race(race_id: str, along_m: np.ndarray, map_uid: str) -> CapturedRace:
-    """Frames whose first float is their own number, so that they can be told apart."""
-    num_frames = len(along_m)
-    floats = np.zeros((num_frames, NUM_FLOATS), np.float32)
-    floats[:, 0] = np.arange(num_frames)
-    return CapturedRace(
-        race_id,
-        "recording",
-        map_uid,
-        np.full((num_frames, 1, 36, 36), len(race_id), np.uint8),
-        floats,
-        (np.arange(num_frames) % 12).astype(np.uint8),
-        np.eye(12, dtype=np.float32)[np.arange(num_frames) % 12],
-        np.zeros((num_frames, 5), np.uint8),
-        np.zeros((num_frames, 3), np.float32),
-        np.arange(num_frames, dtype=np.int32) * 50,
-        along_m.astype(np.float32),
-    )
+    """Frames whose first float is their own number, and whose pixels that of their race's letters."""
+    race = synthetic_race(race_id, len(along_m), 0, map_uid)
+    number = np.arange(len(along_m))
+    race.image[:], race.floats[:, 0] = len(race_id), number
+    return replace(race, action=(number % 12).astype(np.uint8), along_m=along_m.astype(np.float32))
 
 
 def known_race(race_id: str, map_uid: str, time_ms: int | None) -> Race:
@@ -64,7 +53,7 @@ def captured(tmp_path: Path) -> Captured:
         splits: dict[str, str] | None = None,
         places: int = 1,
     ) -> CapturedRaces:
-        track, elsewhere = straight_track(), straight_track().__class__(**vars(straight_track()) | {"uid": "elsewhere"})
+        track, elsewhere = straight_track(), replace(straight_track(), uid="elsewhere")
         finished = {name: np.arange(0.0, 100.0, speed / 20.0) for name, speed in speeds_mps.items()}
         times_ms = {name: round(1000.0 * 100.0 / speed) for name, speed in speeds_mps.items()}
         driven = finished | (others or {})
@@ -73,7 +62,7 @@ def captured(tmp_path: Path) -> Captured:
         (tmp_path / "frames").mkdir(exist_ok=True)
         writer = FrameWriter(
             tmp_path / "frames",
-            observation=observation_contract(sees(36, 36)),
+            observation=observation_contract(sees(NUM_PIXELS, NUM_PIXELS)),
             actions=action_table(5),
             main_track="straight",
             splits=splits,  # type: ignore[arg-type]
@@ -117,7 +106,7 @@ def test_stretches_are_cut_where_each_race_crosses_their_ends(captured: Captured
     assert [numbers(pairs, stretch) for stretch in range(4)] == [[30, 59], [60, 119], [0, 199], [0, 99]]
     assert (pairs.action[0], pairs.action.shape) == (30 % 12, (390, 1))
     assert pairs.image[0, 0, 0, 0] == len("fast")
-    assert (pairs.image.shape, pairs.floats.shape) == ((390, 1, 36, 36), (390, NUM_FLOATS))
+    assert (pairs.image.shape, pairs.floats.shape) == ((390, 1, NUM_PIXELS, NUM_PIXELS), (390, NUM_FLOATS))
 
 
 STOPPED = np.arange(0.0, 40.0, 0.5)

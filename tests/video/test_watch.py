@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.errors import UserError
 from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference
@@ -94,13 +93,6 @@ def test_the_lap_that_comes_with_a_campaign_track(
     assert shown.race.track.name == "Copper Oval"
     assert shown.race.is_finished
     assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
-
-
-def test_more_races_than_an_evaluation_may_have_are_refused_before_any(tmp_path: Path, small: Params) -> None:
-    for num_races, said in ((0, "greater than or equal to 1"), (10_001, "less than or equal to 10000")):
-        with pytest.raises(UserError, match=f"num_races: must be {said}"):
-            show_races([Path("copper-oval")], small, track=None, num_races=num_races, out=tmp_path / "race.mp4")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_missing_is_said_before_the_screen_is(monkeypatch: pytest.MonkeyPatch, small: Params) -> None:
