@@ -17,7 +17,30 @@ from rulka.simulator.render import camera_array
 
 FRICTION, BACK, HEIGHT, PITCH, GAIN, OFFSET, NOISE, KEY, NUM_DRAWS = range(9)
 """Columns of the draws, each uniform in [0, 1)."""
-PHYSICS_SPREAD = {"sliding_push_mps2": 0.08}
+PHYSICS_SPREAD = {
+    "sliding_push_mps2": 0.043,
+    "locked_brake_mps2": 0.085,
+    "locked_grip": 0.095,
+    "turn_rate_rps": 0.009,
+    "yaw_per_s": 0.009,
+    "steer_per_s": 0.208,
+    "steer_radius_m": 0.035,
+    "steer_radius_s": 0.077,
+    "stiffness_per_s": 0.065,
+    "side_grip_mps2": 0.076,
+    "slide_grip_mps2": 0.054,
+    "excess_grip": 0.14,
+    "axle_m": 0.082,
+    "scrub": 0.093,
+    "dirt_grip": 0.076,
+    "dirt_slide": 0.06,
+    "dirt_push": 0.03,
+    "slope_loss": 0.162,
+    "rolling": 0.062,
+    "rest_m": 0.183,
+    "travel_m": 0.095,
+    "engine_brake_per_s": 0.006,
+}
 """Standard deviations of the logarithms of what is fitted, over the fits that leave one map out each
 (docs/calibration/calibration.json); of a curve that of its mean."""
 NUM_VARIANTS = 16
