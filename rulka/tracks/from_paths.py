@@ -302,14 +302,21 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
 
 
 def _common_line(paths: list[DensePath]) -> tuple[NDArray[np.float64], list[DensePath]]:
-    """Returns [Z, 3] the line through the median of the paths, and the paths that follow it, aligned to it."""
+    """Returns [Z, 3] the line through the median of the paths, and the paths that follow it, aligned to it.
+
+    Its height is that of the ground where any of them rolled, and of the flight where all flew.
+    """
     reference = min(paths, key=lambda path: path.time_ms[-1])  # the fastest drive is the one least likely to stray
     centre = _evenly_spaced(reference.point)
     for _ in range(NUM_ALIGNMENTS):
         aligned = _followers(centre, paths)
         along_m = np.arange(len(centre)) * ZONE_SPACING_M
         points = np.stack([_interpolated(along_m, path.along_m, path.point) for path in aligned])
-        centre = _evenly_spaced(np.median(points, axis=0))
+        rolls = np.stack([_material_at(path, along_m) != NOT_ON_GROUND for path in aligned])
+        counts = rolls | ~rolls.any(axis=0)
+        line = np.median(points, axis=0)
+        line[:, 1] = np.nanmedian(np.where(counts, points[:, :, 1], np.nan), axis=0)
+        centre = _evenly_spaced(line)
     return centre, _followers(centre, paths)
 
 
@@ -399,11 +406,15 @@ def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
     along_m = np.arange(zones) * ZONE_SPACING_M
     votes = np.zeros((zones, NUM_MATERIALS), dtype=np.int64)
     for path in paths:
-        point = np.clip(np.searchsorted(path.along_m, along_m), 0, len(path.along_m) - 1)
-        found = path.material[point]
+        found = _material_at(path, along_m)
         stations = np.flatnonzero((found >= 0) & (found < NUM_MATERIALS))
         votes[stations, found[stations]] += 1
     return np.where(votes.max(axis=1) > 0, votes.argmax(axis=1), NO_GROUND).astype(np.uint8)
+
+
+def _material_at(path: DensePath, along_m: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns [Z] the material under a path at places along the line, `NOT_ON_GROUND` in the air."""
+    return path.material[np.clip(np.searchsorted(path.along_m, along_m), 0, len(path.along_m) - 1)]
 
 
 def _with_landings(

@@ -168,6 +168,20 @@ def test_where_every_car_flew_is_a_gap() -> None:
     assert np.flatnonzero(is_gap).min() * ZONE_SPACING_M == pytest.approx(200.0, abs=6.0)
 
 
+def test_the_ground_is_where_somebody_rolled_not_where_others_flew() -> None:
+    def flying(t):
+        height = np.where((t > 3.0) & (t < 5.0), 2.0 * np.sin(np.pi * (t - 3.0) / 2.0) ** 2, 0.0)
+        return np.stack([100 + 0 * t, 10 + height, 20 + 50 * t], axis=1)
+
+    rolled, flown = drive(straight, end_s=8.0), drive(flying, end_s=8.0)
+    material = np.where((flown.time_ms > 3000) & (flown.time_ms < 5000), NOT_ON_GROUND, 6)
+    flown = replace(flown, material=material)
+    track = track_from_paths("", "", [flown, rolled, flown])
+    assert track.centre_m[:, 1] == pytest.approx(10.0, abs=0.01)
+    alone = track_from_paths("", "", [flown, flown])
+    assert alone.centre_m[:, 1].max() == pytest.approx(12.0, abs=0.2)
+
+
 def test_the_ground_of_a_landing_begins_before_it() -> None:
     """A car that falls 5 m between 3 and 5 s lands on level ground, which goes on under the end of its flight."""
 
