@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from rulka.observation import CAR
 from rulka.recordings.errors import TruncatedError
 from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader
 from rulka.recordings.summary import inspect_file
+from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError
 from tests.recordings import forge
@@ -283,10 +284,10 @@ def test_the_race_whose_track_runs_into_itself_is_found(
     """A path that looks drivable by itself can still make no track: it is found by building each alone."""
     build = from_recordings.track_from_paths
 
-    def refuse(uid: str, name: str, paths: list[DrivenPath]) -> Track:
+    def refuse(uid: str, name: str, paths: list[DrivenPath], blocks: Sequence[MapBlock]) -> Track:
         if any(path.position[0, 0] == 3.0 for path in paths):
             raise TrackError("it runs into itself")
-        return build(uid, name, paths)
+        return build(uid, name, paths, blocks)
 
     monkeypatch.setattr(from_recordings, "track_from_paths", refuse)
     content = {f"{lateral_m}.Gbx": make_recording(make_ghost(lateral_m=lateral_m)) for lateral_m in (0.0, 1.0, 3.0)}

@@ -177,7 +177,7 @@ def test_the_ground_is_where_somebody_rolled_not_where_others_flew() -> None:
     material = np.where((flown.time_ms > 3000) & (flown.time_ms < 5000), NOT_ON_GROUND, 6)
     flown = replace(flown, material=material)
     track = track_from_paths("", "", [flown, rolled, flown])
-    assert track.centre_m[:, 1] == pytest.approx(10.0, abs=0.01)
+    assert track.centre_m[:, 1] == pytest.approx(10.0, abs=0.1)
     alone = track_from_paths("", "", [flown, flown])
     assert alone.centre_m[:, 1].max() == pytest.approx(12.0, abs=0.2)
 
