@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import TURBO_IDS
+from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.track import NO_GROUND
 
 CELL_M, LEVEL_M = 32.0, 1.0
@@ -54,7 +55,6 @@ def add_blocks(
     centre: NDArray[np.float64],
     material: NDArray[np.uint8],
     blocks: Sequence[MapBlock],
-    asphalt: int,
     *,
     has_pads: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
@@ -64,7 +64,6 @@ def add_blocks(
         centre: [Z, 3] the line on the ground, in gaps the path of the flight.
         material: [Z] ids, `NO_GROUND` in gaps.
         blocks: of the map.
-        asphalt: id of the material of road blocks.
         has_pads: the material tells of turbo pads already, and better.
     """
     columns: dict[tuple[int, int], list[MapBlock]] = {}
@@ -79,13 +78,13 @@ def add_blocks(
         level = [_level_block(columns, point, HOP_M) for point in centre[first:landed]]
         tops_m = [block.floor_m[1] + LEVEL_M for block in level if block is not None]
         if len(tops_m) == landed - first:
-            centre[first:landed, 1], material[first:landed] = tops_m, asphalt
+            centre[first:landed, 1], material[first:landed] = tops_m, ASPHALT
     for zone in np.flatnonzero(material != NO_GROUND) if not has_pads else ():
         under = [_level_block(columns, point, NEAR_M) for point in reach[zone]]
         if any(block is not None and block.name.endswith("Turbo") for block in under):
             material[zone] = TURBO_IDS[0]
         elif material[zone] in TURBO_IDS and under[0] is not None:  # samples are 100 ms apart
-            material[zone] = asphalt
+            material[zone] = ASPHALT
     return centre, material
 
 

@@ -276,7 +276,7 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)
     has_pads = all(path.pads_ms is not None for path, reason in zip(paths, reasons, strict=True) if reason is None)
-    line, material = add_blocks(centre, _material(aligned, len(centre)), blocks, ASPHALT, has_pads=has_pads)
+    line, material = add_blocks(centre, _material(aligned, len(centre)), blocks, has_pads=has_pads)
     line, material = _with_landings(line, material)
     if not np.array_equal(line, centre):  # heights have changed: even spacing anew
         line = centre + _smooth(line - centre)
@@ -412,7 +412,7 @@ def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
     return np.where(votes.max(axis=1) > 0, votes.argmax(axis=1), NO_GROUND).astype(np.uint8)
 
 
-def _material_at(path: DensePath, along_m: NDArray[np.float64]) -> NDArray[np.int64]:
+def _material_at(path: DensePath, along_m: NDArray) -> NDArray[np.int64]:
     """Returns [Z] the material under a path at places along the line, `NOT_ON_GROUND` in the air."""
     return path.material[np.clip(np.searchsorted(path.along_m, along_m), 0, len(path.along_m) - 1)]
 
