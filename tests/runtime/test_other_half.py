@@ -41,8 +41,15 @@ def small_spec(folder: Path, track: Path, max_env_steps: int = 10_000) -> RunSpe
         "max_steps_ahead": 16,
         "buffer_steps": 1024,
     }
-    run = {"order": "free", "num_collectors": 1, "cars_per_collector": 4, "block_steps": 4, "num_checks": 1}
-    params = small_params("pql", own, max_env_steps=max_env_steps, checkpoint_s=60.0, **run)
+    run = {
+        "order": "free",
+        "num_collectors": 1,
+        "cars_per_collector": 4,
+        "block_steps": 4,
+        "num_checks": 1,
+        "checkpoint_s": 60.0,
+    }
+    params = small_params("pql", own, max_env_steps=max_env_steps, **run)
     seen = params.observation.model_copy(update={"withheld": ("image",)})
     return run_spec(params.model_copy(update={"observation": seen}), track, folder)
 
@@ -115,12 +122,13 @@ def train(learner: PqlLearner, cars: Cars, until: int, look: Look = lambda: None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", ["cars", "critics", "policy"])
+@pytest.mark.parametrize(
+    ("slow", "num_updates"), [("policy", 60), *((slow, 600) for slow in ("cars", "critics", "policy"))]
+)
 def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
-    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch, slow: str, num_updates: int
 ) -> None:
     """Nobody is ahead by more than two versions at any moment, and of 600 updates that is less than 1 %."""
-    num_updates = 600
     spec, make_half = small_spec(tmp_path, track), PqlLearner.make_half
     cars = Cars(spec.block)
     if slow == "policy":
@@ -141,7 +149,10 @@ def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
         assert max(steps for steps, _ in ahead) <= most_ahead, "a version, max_steps_ahead and a block"
         assert min(updates for _, updates in ahead) >= 0, "the policy does nothing that is not permitted"
         assert max(updates for _, updates in ahead) <= 4, "two versions"
-        assert most_ahead / (num_updates * STEPS) < 0.01
+        critic, policy = learner.num_critic_updates, learner.policy.num_updates
+        share_ahead = most_ahead / (num_updates * STEPS)  # 0.01 of 600 updates
+        assert (learner.num_env_steps - START) / (critic * STEPS) == pytest.approx(1.0, abs=share_ahead)
+        assert critic == policy * UPDATES, "at the end"
 
 
 @pytest.mark.slow
@@ -189,6 +200,25 @@ def test_what_is_shown_is_what_was_seen(tmp_path: Path, track: Path) -> None:
     for name in ("image", "floats", "is_reset"):
         np.testing.assert_array_equal(getattr(shown, name), getattr(cars.block, name))
     assert not shown.reward.any()
+
+
+@pytest.mark.slow
+def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path, track: Path) -> None:
+    spec = small_spec(tmp_path, track)
+    cars = Cars(spec.block)
+    with parted(spec) as (learner, _):
+        train(learner, cars, 20)
+        state, experience = copy.deepcopy(learner.state_dict()), learner.experience()
+    resumed = spec.make_learner()
+    assert isinstance(resumed, PqlLearner)
+    resumed.load_state_dict(state)
+    resumed.load_experience(experience)
+    half = resumed.make_half()
+    assert half is not None
+    made = half()
+    assert made.num_updates == 10
+    for name, tensor in made.tensors().items():
+        assert torch.equal(tensor, learner.half_tensors()[name]), name
 
 
 @pytest.mark.slow
