@@ -5,7 +5,7 @@ that were recorded from its place on, with corrections, and takes the one that s
 was (model predictive control with random shooting). Steering is corrected by no more than `MOST_STEER`. How much
 correction a race needs says how far the simulator is from the game over minutes, where an error in the open loop says
 how far it is over seconds.
-Dimensions: P plans, T ticks, H ticks of a plan.
+Dimensions: P plans, H ticks of a plan.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ FINER = (1.0, 0.3)
 """There are so many rounds of plans, each around the best so far and with corrections this much smaller."""
 DECISION = 10
 """A plan is followed for so many ticks, then there is a new one."""
-PART = np.digitize(np.arange(150), (20, 60))
-"""[H] part of a plan in each of its ticks; a correction is the same throughout a part."""
 LOOKS = (10, 20, 35, 50, 75, 100, 150)
-"""Ticks at which simulated and recorded car are compared."""
+"""Ticks at which simulated and recorded car are compared; a plan ends with the last."""
+PART = np.digitize(np.arange(LOOKS[-1]), (20, 60))
+"""[H] part of a plan in each of its ticks; a correction is the same throughout a part."""
 SPREADS = (0.05, 0.15, 0.4)
 """Corrections that are tried have one of these standard deviations."""
 EFFORT = 0.05

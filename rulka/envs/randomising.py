@@ -144,6 +144,7 @@ class Randomiser:
         """[N] number of the physics among `physics_variants`, from 1; 0 where all races have the same."""
         if self._params.physics <= 0.0:
             return np.zeros(len(self.draws), np.int64)
+        # By the key of the noise: with a column of its own, every other draw of a seed would be another.
         return 1 + (self.draws[:, KEY] * NUM_VARIANTS).astype(np.int64)
 
     def cameras(self) -> NDArray[np.float32]:

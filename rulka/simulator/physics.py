@@ -5,9 +5,9 @@ steps in which the car covers less than 0.3 m. An engine with five gears pushes 
 changes gear; off the gas it slows the car. Steering turns the car towards a yaw rate that depends on speed, whether it
 slides or not. Each tyre holds the car across its own direction, up to a grip that grows with its load; beyond it the
 tyre slides, holds less and remembers it, and where a rear one slides all do. Locked brakes let all slide. Where the
-road falls away the springs unload: first the grip goes, then the contact, and in the air there is no steering, engine
-or brake, and another gravity. Beyond the edge of the road lies grass, or a wall stands there, or there is nothing and
-the car falls, as in a gap. A car that stands reverses on the brake.
+road falls away the springs unload: first the grip goes, then the contact, and in the air there is no engine and another
+gravity, and steering and brake change only how the car turns about itself. Beyond the edge of the road lies grass, or a
+wall stands there, or there is nothing and the car falls, as in a gap. A car that stands reverses on the brake.
 
 The form is that of the game's StadiumCar as public descriptions have it and recordings show it; the constants are
 fitted to recordings (`rulka.calibration`), are parameters and reach the kernels as an array, see

@@ -217,7 +217,7 @@ class Simulator:
             which: [N] cars to put back; all where not given.
 
         Raises:
-            SimulatorError: if the rows are not of this track or batch.
+            SimulatorError: if the rows are not of this track or batch, or of variants that are not known here.
         """
         width = self._state.shape[1]
         if saved.shape != (self.num_cars, width + self.previous_keys[0].size):
@@ -227,6 +227,10 @@ class Simulator:
             )
             raise SimulatorError(message)
         cars = self._everyone if which is None else np.flatnonzero(which)
+        variant, num_known = saved[cars, columns.VARIANT], len(self._world.c)
+        if not ((variant >= 0) & (variant < num_known)).all():  # kernels do not look whether there is one
+            message = f"saved states have physics beyond the {num_known} that this simulator was made with"
+            raise SimulatorError(message)
         self.put(cars, saved[cars])
 
     def put(self, cars: NDArray[np.int64], saved: NDArray[np.float64]) -> None:

@@ -71,6 +71,8 @@ def add_blocks(
         if block.name in LEVEL_BLOCKS:
             columns.setdefault(_cell(block.floor_m), []).append(block)
     centre, material = centre.copy(), material.copy()
+    if not columns:
+        return centre, material
     along = np.gradient(centre, axis=0)
     along /= np.linalg.norm(along, axis=1, keepdims=True)
     reach = centre[:, None] + np.array([0.0, FRONT_M, -REAR_M])[:, None] * along[:, None]

@@ -278,13 +278,9 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
     has_pads = all(path.pads_ms is not None for path, reason in zip(paths, reasons, strict=True) if reason is None)
     line, material = add_blocks(centre, _material(aligned, len(centre)), blocks, has_pads=has_pads)
     line, material = _with_landings(line, material)
-    if not np.array_equal(line, centre):  # heights have changed: even spacing anew
-        line = centre + _smooth(line - centre)
-        along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1)))
-        beyond = line[-1] + 2.0 * (line[-1] - line[-2])
-        centre = _spaced(np.concatenate([line, beyond[None]]))[: round(along_m[-1] / ZONE_SPACING_M) + 1]
-        zone = np.interp(np.arange(len(centre)) * ZONE_SPACING_M, along_m, np.arange(len(line)))
-        material, aligned = material[np.round(zone).astype(np.int64)], _followers(centre, aligned)
+    if not np.array_equal(line, centre):
+        centre, material = _spaced_anew(centre + _smooth(line - centre), material)
+        aligned = _followers(centre, aligned)
     zones = len(centre)
     tangent, level, upright = (axis[:zones] for axis in line_frames(_bare_track(centre).exact_zones))
     left = _left_axes(tangent, level, aligned)
@@ -354,6 +350,17 @@ def _spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
     along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
     wanted_m = np.arange(round(along_m[-1] / ZONE_SPACING_M) + 1) * ZONE_SPACING_M
     return _interpolated(wanted_m, along_m, points)
+
+
+def _spaced_anew(
+    line: NDArray[np.float64], material: NDArray[np.uint8]
+) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """Returns points one spacing apart on a line whose heights have changed, and the material at each."""
+    along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1)))
+    beyond = line[-1] + 2.0 * (line[-1] - line[-2])
+    centre = _spaced(np.concatenate([line, beyond[None]]))[: round(along_m[-1] / ZONE_SPACING_M) + 1]
+    zone = np.interp(np.arange(len(centre)) * ZONE_SPACING_M, along_m, np.arange(len(line)))
+    return centre, material[np.round(zone).astype(np.int64)]
 
 
 def _interpolated(at: NDArray, known: NDArray, values: NDArray) -> NDArray[np.float64]:

@@ -1,5 +1,8 @@
 """Domain randomisation: nothing when off, something for each of its parts, the same again from the same seed."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -42,6 +45,11 @@ def test_friction_changes_the_path_alone(make_env) -> None:
     plain, slippery = (race(make_env(randomisation=chosen), 3, speed_mps=18.0) for chosen in (ALIKE, only("friction")))
     assert np.array_equal(plain[0][0], slippery[0][0])
     assert not np.array_equal(plain[1][-1], slippery[1][-1])
+
+
+def test_the_spread_of_the_physics_is_that_of_the_report() -> None:
+    report = json.loads(Path("docs/calibration/calibration.json").read_text(encoding="utf-8"))
+    assert report["spread"] == PHYSICS_SPREAD
 
 
 def test_physics_differ_from_race_to_race(make_vector) -> None:

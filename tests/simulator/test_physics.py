@@ -448,3 +448,5 @@ def test_a_variant_drives_as_a_car_of_that_physics(make_track, simulator_params,
     assert len({row.tobytes() for row in drive(cars, GAS, 5)[-1]}) == 1, "a reset gives a car back its own physics"
     with pytest.raises(SimulatorError, match="from 0 to 2"):
         cars.set_variant(np.ones(3, bool), 3)
+    with pytest.raises(SimulatorError, match="beyond the 1 that"):
+        Simulator(track, 3, simulator_params, table).restore(saved)
