@@ -2,7 +2,7 @@
 
     python -m benchmarks.suite fast:13 busy:5 elsewhere:2 all:3
 
-Prints a line for each run as it ends, with the names of what failed; exits with 1 if anything did. What each condition
+Prints a line for each run as it ends, with what failed or warned; exits with 1 if anything did. What each condition
 means is in `CONDITIONS`. The seed of the order is printed: `--seed` repeats it.
 """
 
@@ -71,7 +71,7 @@ def run(name: str, seed: int, arguments: list[str]) -> bool:
     minutes = (time.monotonic() - started_s) / 60
     last = text.rstrip().rpartition("\n")[2].strip("= ")
     print(f"{name:<10} seed {seed:<11} {minutes:5.1f} min  {last}", flush=True)
-    for line in re.findall(r"^(?:FAILED|ERROR) .*", text, re.MULTILINE):
+    for line in re.findall(r"^(?:FAILED|ERROR|  .*Warning:) .*", text, re.MULTILINE):
         print(f"    {line}", flush=True)
     if code and not re.search(r"^(?:FAILED|ERROR) ", text, re.MULTILINE):
         print(text[-3000:], flush=True)

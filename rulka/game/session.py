@@ -33,8 +33,10 @@ CONNECT_COMMANDS = (
 )
 """Settings of TMInterface that a race needs; unknown ones do no harm."""
 CAMERA_COMMAND = "cam 2"
-RACE_TIMEOUT_MS, IDLE_TIMEOUT_MS = 10_100, 600_000_000
-"""How long the game waits for an echo while a race is driven, and between races, while the program learns."""
+RACE_TIMEOUT_MS, IDLE_TIMEOUT_MS = 600_000, 600_000_000
+"""How long the game waits for an echo: in a race, where a collector may wait for a whole update, and between races.
+
+A program that is killed in a race leaves the game standing for so long, or until the next program connects."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class GameSession:
             sync.execute(command)
         if self._settings.map_name and sync.is_in_menus():
             sync.execute(f"map {self._settings.map_name}")
+        sync.set_timeout(RACE_TIMEOUT_MS)
         sync.set_step_period(self._settings.period_ms)
         sync.set_speed(self._settings.speed)
         sync.echo()

@@ -62,10 +62,8 @@ def servers(bend: Track) -> Iterator[Servers]:
 
 
 @pytest.fixture
-def make_game(bend: Track, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., GameEnv]]:
-    """Both sides wait as long as a busy machine may take, which may compile kernels in the middle of a race."""
+def make_game(bend: Track, servers: Servers) -> Iterator[Callable[..., GameEnv]]:
     made: list[GameEnv] = []
-    monkeypatch.setattr("rulka.game.session.RACE_TIMEOUT_MS", round(1000 * PATIENCE_S))
 
     def make(**options) -> GameEnv:
         options = {"track": bend, "speed": 100.0, "timeout_s": PATIENCE_S, "patience_s": PATIENCE_S} | options

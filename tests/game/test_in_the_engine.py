@@ -38,9 +38,12 @@ GATES = f"20,{metres_after(FINISH_MS // 10) - 1e-6}"
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience_ms = round(1000 * PATIENCE_S)
-    monkeypatch.setattr("rulka.game.session.RACE_TIMEOUT_MS", patience_ms)
-    changes = {"WAIT_S": PATIENCE_S, "PATIENT_TIMEOUT_MS": patience_ms, "QUIET_S": 0.03, "HELD_TIMEOUT_MS": 100}
+    changes = {
+        "WAIT_S": PATIENCE_S,
+        "PATIENT_TIMEOUT_MS": round(1000 * PATIENCE_S),
+        "QUIET_S": 0.03,
+        "HELD_TIMEOUT_MS": 100,
+    }
     for name, value in changes.items():
         monkeypatch.setattr(f"rulka.game.check.{name}", value)
 

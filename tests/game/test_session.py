@@ -26,11 +26,6 @@ def session_at(port: int) -> GameSession:
     return GameSession(GameClient("127.0.0.1", port, PATIENCE_S), SETTINGS)
 
 
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rulka.game.session.RACE_TIMEOUT_MS", round(1000 * PATIENCE_S))
-
-
 HABITS = [{}, {"is_step_first": True}, {"calls_back": True}, {"is_step_first": True, "calls_back": True}]
 """Of a game, of which nobody knows which it has."""
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,11 +74,13 @@ class Watched:
         self.loop, self.games = loop, games
         self.races: list[RaceEnd] = []
         self.num_ends = 0
-        self.is_over = False
+        self.is_over, self.pause_s = False, 0.0
         self._collect: Callable[..., Any] = loop._collectors.collect
         loop._collectors.collect = self._watch_collect
 
     def _watch_collect(self, *args: Any) -> Any:
+        time.sleep(self.pause_s)
+        self.pause_s = 0.0
         deliveries = self._collect(*args)
         for delivery in deliveries:
             block = delivery.block
@@ -137,6 +140,27 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
     assert [(race.collector, race.is_finished) for race in run.lost()] == [(1, False)], "lost once, counted once"
     assert len(run.races) == run.num_ends
     assert run.loop.state.env_steps > 200
+
+
+@pytest.mark.slow
+def test_a_learner_that_pauses_costs_no_race(small_params: Params, folders: Folders, tmp_path: Path) -> None:
+    """An update of a large network on a slow machine takes this long, while collectors wait in the middle of a race."""
+    port = free_ports(2)
+    params = in_games(small_params, num_collectors=1, max_race_s=1.5, **ENDLESS)
+    games = GameSupervisor(GameSettings(port=port, command=command(folders.races)), 2, tmp_path, tmp_path)
+    with watched(params, folders, GameLink(port=port, speed=100.0, timeout_s=PATIENCE_S), games) as run:
+
+        def pause() -> None:
+            wait_for(lambda: run.races, "a race")
+            run.pause_s = 12.0
+            wait_for(lambda: run.pause_s == 0, "the pause")
+            num_races = len(run.races)
+            wait_for(lambda: len(run.races) > num_races + 12, "races after it")
+            run.is_over = True
+
+        threading.Thread(target=pause, daemon=True).start()
+        assert run.loop.run().ended_by == "max_minutes"
+    assert not run.lost()
 
 
 @pytest.mark.slow
