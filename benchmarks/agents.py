@@ -1,18 +1,18 @@
-"""How fast agents learn and act here: `python -m benchmarks.agents [--device cuda] [--agent FOLDER] [--json]`.
+"""Throughput of learning and acting: `python -m benchmarks.agents [--device cuda] [--agent FOLDER] [--json]`.
 
-One thread, random observations. Variants are interleaved; the best of some tries counts, in samples or decisions per
-second of wall time. On a GPU the most memory that tensors took is told too.
+One thread, random observations. Variants are interleaved; the best of several tries counts, in samples or decisions
+per second of wall time. On a GPU, peak tensor memory is reported too.
 
 - update: PPO and IQN with the sizes of params.yaml.
-- update, reference: IQN's reference network of 1,051,805 parameters (`dense_hidden` 1024, fractions at the state, an
-  encoder that learns), in batches of 512, on a GPU in larger ones too.
-- draw: transitions out of the replay buffer, in batches of 512, IQN's mini-races included.
-- act: decisions of one actor, exploring.
+- update, reference: IQN's reference network of 1,051,805 parameters (`dense_hidden` 1024, fractions at the state,
+  trainable encoder), in batches of 512, on a GPU also 4,096.
+- draw: transitions sampled from the replay buffer in batches of 512, including IQN's mini-races.
+- act: exploring decisions of one actor.
 
-With `--agent` it measures a trained agent instead, in each precision that this processor can act in: the share of
-recorded frames (`--frames`) in which it takes the greedy action of float32, greedy races from the starts of the stage
-`evaluate` on the track of `--races`, exploring decisions per second, and bytes and CPU milliseconds of a version of the
-weights. Activations are calibrated on frames that are not compared.
+With `--agent` it measures a trained agent instead, in each inference precision that this processor supports: how often
+its greedy action on recorded frames (`--frames`) agrees with float32, greedy races from the starts of the stage
+`evaluate` on the track of `--races`, exploring decisions per second, and the size and CPU milliseconds of a weights
+version. Activations are calibrated on frames held out from the comparison.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NUM_CALIBRATED, NUM_COMPARED = 128, 2000
 
 
 def random_block(params: Params, num_steps: int, num_cars: int) -> ExperienceBlock:
-    """Returns a block of noise without resets."""
+    """Returns a block of random experience without resets."""
     rng, normalisation = np.random.default_rng(0), reference_normalisation()
     block = new_block(BlockSpec(num_steps, num_cars, params.observation.height, params.observation.width, NUM_FLOATS))
     block.image[...] = rng.integers(0, 256, block.image.shape, dtype=np.uint8)
@@ -77,7 +77,7 @@ def random_block(params: Params, num_steps: int, num_cars: int) -> ExperienceBlo
 
 
 def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **changes: object) -> AgentSpec:
-    """Returns the spec of an agent with some settings of its algorithm changed."""
+    """Returns the spec of an agent, with `changes` applied to its algorithm's settings."""
     settings = params.algorithms[algorithm]
     return AgentSpec(
         algorithm,
@@ -92,7 +92,7 @@ def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **cha
 
 
 def reference_params() -> Params:
-    """Returns params.yaml with the network of the reference, whose encoder learns."""
+    """Returns params.yaml with IQN's reference network and a trainable encoder."""
     params = read_params()
     body = params.network.iqn.model_copy(update={"embedding_at": "state", "guided": False})
     network = params.network.model_copy(update={"dense_hidden": REFERENCE_HIDDEN, "iqn": body})
@@ -102,7 +102,7 @@ def reference_params() -> Params:
 
 
 def ppo_updates(params: Params, device: torch.device) -> Variants:
-    """Returns updates of PPO, by precision and by how often the encoder learns."""
+    """Returns PPO updates by precision and number of epochs that train the encoder."""
     batch, variants = params.ppo.batch_size, Variants()
     block = random_block(params, 2 * batch // 32, 32)
     steps = {"steps_per_update": 2 * batch, "value_warmup_steps": 0, "max_kl": 1e9, "max_versions_behind": 9}
@@ -121,7 +121,7 @@ def ppo_updates(params: Params, device: torch.device) -> Variants:
 
 
 def iqn_learner(params: Params, precision: Precision, device: torch.device, **changes: object) -> IqnLearner:
-    """Returns a learner whose ring is full enough for any number of updates of two gradient steps."""
+    """Returns a learner whose replay ring is full enough for any number of updates of two gradient steps."""
     batch = params.iqn.model_copy(update=changes).batch_size
     settings: dict[str, object] = {"start_steps": max(1024, batch), "buffer_steps": max(4096, 4 * batch)}
     settings |= {"samples_per_insert": 1e9, "gradient_steps_per_update": 2}
@@ -133,7 +133,7 @@ def iqn_learner(params: Params, precision: Precision, device: torch.device, **ch
 
 
 def iqn_updates(params: Params, device: torch.device, **changes: object) -> Variants:
-    """Returns updates of IQN by precision."""
+    """Returns IQN updates by precision."""
     variants, batch = Variants(), params.iqn.model_copy(update=changes).batch_size
     for precision in PRECISIONS:
         learner = iqn_learner(params, precision, device, **changes)
@@ -147,7 +147,7 @@ def iqn_updates(params: Params, device: torch.device, **changes: object) -> Vari
 
 
 def decisions(params: Params, num_cars: int, device: torch.device) -> Variants:
-    """Returns decisions of PPO's and IQN's actors."""
+    """Returns decisions of PPO's and IQN's actors by precision."""
     block, variants = random_block(params, 1, num_cars), Variants()
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     algorithms: tuple[Algorithm, ...] = ("ppo", "iqn")
@@ -164,7 +164,7 @@ def decisions(params: Params, num_cars: int, device: torch.device) -> Variants:
 
 
 def fresh_rates(params: Params, device: torch.device) -> dict[str, Rates]:
-    """Returns the rates of agents with random weights, and the peak of a GPU's memory in GB."""
+    """Returns the rates of agents with random weights, and on a GPU the peak memory in GB."""
     rates = {
         "update": best_rates(
             ppo_updates(params, device) | iqn_updates(params, device), UPDATE_TRIES, wait=partial(wait_for, device)
@@ -186,7 +186,7 @@ def fresh_rates(params: Params, device: torch.device) -> dict[str, Rates]:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Returns the most memory that tensors of this process have taken on a GPU at once; None where nobody counts."""
+    """Returns the peak tensor memory of this process on a GPU; None on other devices."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
@@ -211,7 +211,7 @@ def spec_of(artifact: Artifact, params: Params) -> AgentSpec:
 
 
 class Greedy:
-    """Lets an actor race greedily, see `rulka.evaluation.race.Policy`."""
+    """Greedy policy of an actor, see `rulka.evaluation.race.Policy`."""
 
     def __init__(self, actor: Actor, artifact: Artifact) -> None:
         self.actions, self._actor = artifact.table, actor
@@ -229,7 +229,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def measure_agent(artifact: Artifact, frames: FrameDataset, races: EvaluationRaces, params: Params) -> dict[str, Any]:
-    """Returns what was measured by precision; those that this processor cannot act in are told on standard error."""
+    """Returns measurements by precision; precisions that this processor lacks are reported on standard error."""
     shown = np.sort(np.random.default_rng(0).permutation(len(frames))[: NUM_CALIBRATED + NUM_COMPARED])
     batch = frames.batch(shown)
     image, floats, spec = batch.image, batch.floats, spec_of(artifact, params)

@@ -1,12 +1,12 @@
-"""What collectors on the nodes of a Ray cluster cost beside those of plain processes, on one machine.
+"""Cost of collectors on the nodes of a Ray cluster, compared with plain processes, on one machine.
 
     python -m benchmarks.cluster [--algorithm ppo] [--blocks N] [--rounds N] [--json]
 
-Two collectors drive without a learner, with a new version of the weights after every update's worth of blocks; each
-block is copied as a learner would. Both ways are there all the time and take turns of some blocks, the other standing
-still. On the cluster, which this process starts, each of two nodes has one of the collectors. Counted are environment
-steps per CPU second of the collectors and of this process, from the first permission of a turn to its last block; what
-Ray's own daemons take, as a share of that, is a column of its own.
+Two collectors drive without a learner. This process copies each block as a learner would, and publishes new weights
+after every update's worth of blocks. Both variants stay running and take turns of several blocks while the other
+idles. On the cluster, which this process starts, each of two nodes runs one collector. The rate is environment steps
+per CPU second of the collectors and this process, from the first permission of a turn to its last block. The CPU time
+of Ray's daemons, as a share of that, has its own column.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ _TITLE = "ray::RemoteCollector"
 
 
 def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
-    """Returns the CPU seconds so far of this process, of collectors and of Ray's daemons.
+    """Returns the CPU seconds so far of this process, the collectors and Ray's daemons.
 
     Args:
         plain: process ids of the plain collectors.
-        on_cluster: whether Ray's are meant; then this process's own are with all that Ray does in it.
+        on_cluster: True to count Ray's collectors, and this process with Ray's threads in it; False to count the plain
+            collectors, and this thread only.
     """
     me = psutil.Process()
     spent_s: dict[str, float] = dict.fromkeys(PARTS, 0.0)
@@ -64,7 +65,7 @@ def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
             part = "daemons"
             if title.startswith(_TITLE) or process.pid in plain:
                 part = "collectors"
-            elif "multiprocessing" in title:  # what tracks the memory of plain collectors, and does nothing
+            elif "multiprocessing" in title:  # multiprocessing's idle resource tracker
                 continue
             if part == "daemons" or (process.pid in plain) != on_cluster:
                 spent_s[part] += times.user + times.system
@@ -72,7 +73,7 @@ def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
 
 
 class Way:
-    """Collectors, of either kind, that drive for as many blocks as they are let."""
+    """Collectors of either kind; they drive for a given number of blocks."""
 
     def __init__(self, spec: RunSpec, collectors: CollectorProcesses | RayCollectors, per_version: int) -> None:
         self._spec, self._collectors, self._per_version = spec, collectors, per_version
@@ -81,7 +82,7 @@ class Way:
         collectors.publish(0, self._tensors)
 
     def drive(self, num_blocks: int) -> int:
-        """Has so many blocks filled and copies them; returns their environment steps."""
+        """Collects and copies `num_blocks` blocks; returns their environment steps."""
         goal, give_up_s = self._count + num_blocks, time.monotonic() + LIMIT_S
         while self._count < goal:
             assert time.monotonic() < give_up_s
@@ -97,7 +98,7 @@ class Way:
 
 
 def turn(way: Way, plain: Sequence[int], num_blocks: int, *, on_cluster: bool) -> dict[str, float]:
-    """Lets one of the ways drive, and returns what that took."""
+    """Runs one turn of one variant, and returns its rates and CPU shares."""
     before, start_s = cpu_by_part(plain, on_cluster=on_cluster), time.monotonic()
     env_steps = way.drive(num_blocks)
     wall_s = time.monotonic() - start_s
@@ -110,7 +111,7 @@ def turn(way: Way, plain: Sequence[int], num_blocks: int, *, on_cluster: bool) -
 def measure(
     params: Params, track: Path, algorithm: Algorithm, num_rounds: int, num_blocks: int
 ) -> list[dict[str, Any]]:
-    """Returns what each round took, both ways."""
+    """Returns the rates and CPU shares of each round, for both variants."""
     with ExitStack() as stack:
         address = stack.enter_context(pretended_cluster(NUM_NODES, 1, STORE_MB)).address
         ways: dict[str, Way] = {}
@@ -129,7 +130,7 @@ def measure(
             collectors.start()
             plain = plain or (collectors.pids if isinstance(collectors, CollectorProcesses) else [])
             way = Way(spec, collectors, max(1, params.ppo.steps_per_update // spec.block.num_env_steps))
-            way.drive(3 * NUM_NODES)  # compiles, and everybody has begun
+            way.drive(3 * NUM_NODES)  # warm-up: kernels are compiled, all collectors have started
             ways["cluster" if cluster == "ray" else "processes"] = way
         rounds = []
         for number in range(num_rounds):

@@ -1,7 +1,7 @@
-"""How agents race under physics other than that of their training: `python -m benchmarks.folds AGENT ... [--json]`.
+"""Robustness of agents to physics other than that of training: `python -m benchmarks.folds AGENT ... [--json]`.
 
-Each agent races on its track under the shipped physics and under every fit that leaves the recordings of one map out,
-as `rulka calibrate` wrote them (`--calibration`). Shown are the share of races finished and the median time.
+Each agent races under the default physics and under every leave-one-map-out fit of `rulka calibrate`
+(`--calibration`). The table shows finish rate and median time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHIPPED = "shipped"
 
 
 def worlds(params: Params, calibration: Path) -> dict[str, Params]:
-    """Returns the parameters under each physics, by name."""
+    """Returns the parameters for each physics, by name."""
     folds = json.loads(calibration.read_text(encoding="utf-8"))["folds"]
     found = {SHIPPED: params}
     for uid, fitted in folds.items():
@@ -29,7 +29,7 @@ def worlds(params: Params, calibration: Path) -> dict[str, Params]:
 
 
 def race(agent: str, params: Params, track: str | None, num_races: int) -> dict[str, Any]:
-    """Returns how an agent's races went."""
+    """Races an agent and returns its finish rate and median time."""
     found = evaluate_agent(agent, params=params, track=track, num_races=num_races)["agent"]
     return {"finish_rate": found["finish_rate"], "median_time_s": found["median_time_s"]}
 

@@ -1,10 +1,9 @@
-"""What a second learner costs and gains: `python -m benchmarks.learners [--env-steps N] [--rounds R] [--json]`.
+"""Cost and gain of a second learner: `python -m benchmarks.learners [--env-steps N] [--rounds R] [--json]`.
 
-The same training by one learner and by two that learn as one (`train.learners`), by turns, each with its collectors in
-its own process or in two others; sizes are those of params.yaml, weights begin fresh, nothing is saved. Counted are
-environment steps, and decisions learned from, per second of CPU of all processes together, which other work on the
-machine hardly changes, and environment steps per second of wall time, which it does. Starts are left out; medians over
-the rounds, after the first update.
+Runs the same training with one learner and with two synchronised ones (`train.learners`), in turn, with collectors in
+the learner's process or in two others. Sizes are those of params.yaml, weights are random, nothing is saved. Reports
+environment steps and learned decisions per CPU second of all processes (robust to other load), and environment steps
+per second of wall time (not robust). Startup is excluded; values are medians over the rounds, after the first update.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.tracks.generate import generate_track
 
 PLANS = ((1, 0), (2, 0), (1, 2), (2, 2))
-"""Learners, and collector processes of all together."""
+"""Number of learners, and total number of collector processes."""
 
 
 def rates(
     params: Params, track: Path, algorithm: Algorithm, num_learners: int, num_collectors: int
 ) -> dict[str, float]:
-    """Trains once and returns what it did per second."""
+    """Trains once and returns its rates."""
     changes = {"learners": num_learners, "num_collectors": num_collectors, "algorithm": algorithm}
     params = params.model_copy(update={"train": params.train.model_copy(update=changes)})
     with tempfile.TemporaryDirectory() as folder:
-        with redirect_stdout(sys.stderr):  # progress is no result
+        with redirect_stdout(sys.stderr):  # keeps progress out of the result
             train_run(run_spec(params, track, algorithm, Path(folder)))
         lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["version"]]
-    first, last = lines[0], lines[-2]  # the last one counts the last choice too
+    first, last = lines[0], lines[-2]  # the last line includes the final checks
     done = {name: last[name] - first[name] for name in ("env_steps", "gradient_steps", "minutes", "cpu_minutes")}
     num_samples = done["gradient_steps"] * getattr(params, algorithm).batch_size
     return {

@@ -1,12 +1,11 @@
-"""How many decisions a second go over the link to a game: `python -m benchmarks.link [--json] [--port P | --engine]`.
+"""Decisions per second over the link to a game: `python -m benchmarks.link [--json] [--port P | --engine]`.
 
-A cycle is a decision as the game has it: run step, request of a frame, frame, inputs, on to the next run step 50 ms
-later. `with the state` fetches and rewinds to the simulation state in every run step as well, as a rollout does. The
-server is `rulka game serve` in a process of its own, over loopback, with 64 x 64 grey frames; with `--port` it is
-whatever listens there. With `--engine` it is the game's plugin in AngelScript's engine (tests/game/host), which shares
-one core with this process; measured are then also run steps a second, the wait of a program that takes over from a
-silent one, and the share of a core that a held game takes. Wall time, median of several tries; CPU time of both sides
-for each cycle.
+A cycle is one decision in the game's protocol: run step, frame request, frame, inputs, on to the next run step 50 ms
+later. `with the state` also fetches and rewinds to the simulation state in every run step, as a rollout does. The
+server is `rulka game serve` in a separate process, over loopback, with 64 x 64 grey frames; with `--port`, the server
+on that port. With `--engine` it is the game's plugin in AngelScript's engine (tests/game/host), on one core with this
+process; this mode also measures run steps per second, the time for a program to take over from a silent one, and the
+CPU share of a held game. Rates are medians of several tries in wall time; CPU time is per cycle, for both sides.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ TIMEOUT_S = 20.0
 TARGET = 3000.0
 HELD_S = 2.0
 ACTIONS = (0, 0, 1, 0, 2, 0)
-"""Wags along the road."""
+"""Alternates steering along the road."""
 
 
 def serve(pipe: Connection) -> None:
-    """Serves in a process of its own until that is ended."""
+    """Serves until the process is terminated; sends its port through `pipe`."""
     params = reference_params()
     server = make_server(generate_track(**dict(params.track)), params, 0, speed=SPEED)
     pipe.send(server.port)
@@ -51,7 +50,7 @@ def serve(pipe: Connection) -> None:
 
 
 class Driver:
-    """Drives cycles on one new connection."""
+    """Drives cycles on a new connection."""
 
     def __init__(self, client: GameClient) -> None:
         self._client = client
@@ -69,7 +68,7 @@ class Driver:
         self._sync = sync
 
     def cycle(self, *, with_state: bool) -> None:
-        """Takes one decision; at the end of the race it begins anew."""
+        """Takes one decision; at the end of the race, rewinds to its start."""
         sync = self._sync
         sync.set_speed(0.0)
         sync.request_frame(SIDE, SIDE)
@@ -98,7 +97,7 @@ class Driver:
 
 
 def measure(port: int, server: psutil.Process | None) -> dict[str, dict[str, float]]:
-    """Returns cycles a second, and CPU microseconds of both sides for each, by variant."""
+    """Returns cycles per second and CPU microseconds per cycle of both sides, by variant."""
     variants = {"request, frame, act": False, "with the state": True}
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in variants}
     with GameClient(LOOPBACK, port, TIMEOUT_S) as client:
@@ -169,7 +168,7 @@ def _takeover(port: int, game: psutil.Process) -> dict[str, float]:
         sync = silent.receive()
         sync.set_timeout(10**8)
         sync.flush()
-        time.sleep(0.2)  # it waits for the echo with all its power at first
+        time.sleep(0.2)  # at first the game busy-waits for the echo
         before_s = _cpu_s(game)
         time.sleep(HELD_S)
         shares.append((_cpu_s(game) - before_s) / HELD_S)
@@ -193,7 +192,7 @@ def main() -> None:
 
 
 def measure_own() -> dict[str, dict[str, float]]:
-    """Measures against a server of our own in a process of its own."""
+    """Measures against Rulka's server in a separate process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs,), daemon=True)

@@ -1,13 +1,12 @@
-"""What it costs that a training repeats: exact order beside free order, with two collector processes.
+"""Cost of reproducible training: exact order against free order, with two collector processes.
 
     python -m benchmarks.order [--env-steps N] [--rounds N] [--json]
 
-Each round trains PPO and IQN, from fresh weights on the track of params.yaml, for as many environment steps in either
-order, the first of them by turns. Counted are environment steps and gradient steps per second of CPU time of all
-processes, and the former per second of wall time, all from the first experience on; the share of their time that
-collectors wait; how many versions older than the learner's the weights were that made the experience; and the most
-memory that all processes had at once. In free order IQN's collectors run ahead of learning, as far as `start_steps`
-allow, so that a short run ends with fewer gradient steps.
+Each round trains PPO and IQN from random weights on the track of params.yaml, for the same number of environment steps
+in either order; which goes first alternates. Reports environment and gradient steps per CPU second of all processes,
+and environment steps per second of wall time, all from the first experience on; the share of time that collectors
+wait; the staleness of experience in weights versions; and the peak memory of all processes. In free order IQN's
+collectors run ahead of learning, limited by `start_steps`, so a short run ends with fewer gradient steps.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ ORDERS = ("exact", "free")
 ALGORITHMS: tuple[Algorithm, ...] = ("ppo", "iqn")
 LOOK_S = 0.5
 COMPARED = ("env steps per CPU s", "gradient steps per CPU s", "env steps per s", "memory, MB")
-"""What is compared as a ratio; the others may be zero."""
+"""Metrics compared as a ratio; the others may be zero."""
 
 
 class Memory(threading.Thread):
-    """Watches how much memory this process and those below it have; what they share counts once.
+    """Samples the memory (PSS) of this process and its descendants; shared pages count once.
 
     Attributes:
-        most_bytes: at once.
+        most_bytes: peak so far.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class Memory(threading.Thread):
         self.most_bytes, self.is_over = 0, threading.Event()
 
     def run(self) -> None:
-        """Looks until it is over."""
+        """Samples until `is_over` is set."""
         own = psutil.Process()
         while not self.is_over.wait(LOOK_S):
             total = 0
@@ -64,7 +63,7 @@ class Memory(threading.Thread):
 
 
 def turn(params: Params, track: Path, algorithm: Algorithm, order: str, num_steps: int) -> dict[str, float]:
-    """Trains once, and returns what it came to."""
+    """Trains once and returns its metrics."""
     limits = {"max_env_steps": num_steps, "max_minutes": None, "num_checks": 1, "check_races": 1, "checkpoint_s": 60.0}
     own = {"order": order, "num_collectors": 2, "final_check_races": 1}
     train = params.train.model_copy(update=limits | own)
@@ -72,7 +71,7 @@ def turn(params: Params, track: Path, algorithm: Algorithm, order: str, num_step
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder))
         memory.start()
-        with redirect_stdout(sys.stderr):  # progress is no result
+        with redirect_stdout(sys.stderr):  # keeps progress out of the result
             state = train_run(run).state
         memory.is_over.set()
         memory.join()

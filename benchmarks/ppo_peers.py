@@ -1,15 +1,15 @@
-"""Rulka's PPO beside stable-baselines3's, in environment steps per CPU second, end to end.
+"""Compares Rulka's PPO with stable-baselines3's, in environment steps per CPU second, end to end.
 
     python -m benchmarks.ppo_peers [--peers FOLDER] [--updates 5] [--rounds 3] [--json]
 
 rulka/Race-v0, 64 cars, rollouts of 64 decisions, batches of 512, 3 epochs, the same layers (encoder, float head, trunk)
-and a head each for policy and value. Rulka's row "as shipped" trains the encoder in the last epoch of each update
-alone, as params.yaml does; "every layer" in all of them, as the peer does. Rulka computes in the precision that is
-faster on this machine and steps all cars at once; the peer in float32, with an environment for each car.
+and one head each for policy and value. Rulka's row "as shipped" trains the encoder only in the last epoch of each
+update, as params.yaml does; "every layer" trains it in all epochs, as the peer does. Rulka uses the precision that is
+faster on this machine and steps all cars as one batch; the peer uses float32 and one environment per car.
 
-Sides take turns, each in a process with one thread; the medians of some rounds are shown. The first update is not
-counted, nor are imports. The peer is not installed beside Rulka: `pip install --no-deps --target FOLDER
-stable-baselines3==2.9.2` makes the folder of `--peers`. Without it Rulka is measured alone.
+Sides take turns, each in a single-threaded process; results are medians over the rounds. Imports and the first update
+are not counted. The peer is not a dependency of Rulka: `pip install --no-deps --target FOLDER
+stable-baselines3==2.9.2` makes the folder of `--peers`. Without it only Rulka is measured.
 
 Dimensions: B batch, F floats, W trunk width.
 """
@@ -54,7 +54,7 @@ Result = dict[str, float]
 
 
 class Layers(nn.Module):
-    """Rulka's encoder, float head and trunk, of the sizes in params.yaml, in float32; without heads.
+    """Rulka's encoder, float head and trunk in float32, with the sizes of params.yaml; no policy or value head.
 
     Attributes:
         num_features: W.
@@ -70,13 +70,13 @@ class Layers(nn.Module):
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         """Maps `image` [B, 1, H, W] and `floats` [B, F] to [B, W]."""
-        # In the order of memory that images have: to put channels last is Rulka's own way to be faster.
+        # Default memory format: channels-last is an optimisation of Rulka's own.
         image = (observation["image"].float() - 128.0) / 128.0
         return self.network.hidden(self.network.encoder(image), observation["floats"])
 
 
 def agent_spec(encoder_epochs: int) -> AgentSpec[PpoParams]:
-    """Returns the agent of params.yaml with what both sides share, and nothing that makes an update end early."""
+    """Returns the agent of params.yaml with the shared hyperparameters, and no early stopping of updates."""
     params = reference_params()
     changes = {
         "steps_per_update": CARS * ROLLOUT,
@@ -98,7 +98,7 @@ def agent_spec(encoder_epochs: int) -> AgentSpec[PpoParams]:
 
 
 def run_rulka(num_updates: int, encoder_epochs: int) -> Result:
-    """Measures some updates and the decisions for them, after one that is not counted."""
+    """Measures updates including their rollouts, after one warm-up update."""
     spec = agent_spec(encoder_epochs)
     learner, actor = make_learner(spec, 0), LocalActor(make_actor(spec, 1))
     observation = spec.observation
@@ -117,12 +117,12 @@ def run_rulka(num_updates: int, encoder_epochs: int) -> Result:
     collector.close()
     return {
         "steps_per_cpu_s": num_updates * CARS * ROLLOUT / spent_s,
-        "environment_share": simulating_s / spent_wall_s,  # which the collector measures in wall time
+        "environment_share": simulating_s / spent_wall_s,  # wall time, as the collector measures it
     }
 
 
 def run_peer(num_updates: int) -> Result:
-    """Measures the same of stable-baselines3, which the folder on the path holds."""
+    """Measures the same with stable-baselines3, imported from the `--peers` folder on the path."""
     from stable_baselines3 import PPO  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # pyright: ignore[reportMissingImports]
@@ -183,10 +183,10 @@ def run_peer(num_updates: int) -> Result:
 
 
 def ask(side: str, num_updates: int, peers: Path | None) -> Result:
-    """Runs one side in a process of its own and returns what it measured.
+    """Runs one side in a separate process and returns its result.
 
     Raises:
-        CalledProcessError: if it failed; its own message is on stderr.
+        CalledProcessError: if it fails; its own message is on stderr.
     """
     paths = os.pathsep.join(str(path.resolve()) for path in (ROOT, peers) if path is not None)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}

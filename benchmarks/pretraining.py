@@ -1,8 +1,8 @@
-"""How much of training is waiting for frames: `python -m benchmarks.pretraining [--device cuda] [--json]`.
+"""Data-loading overhead of pretraining: `python -m benchmarks.pretraining [--device cuda] [--json]`.
 
-Frames learned from per second of wall time, Level 0 with every objective and Level 1, through the loop of the stages
-(`rulka.pretraining.fit`): with batches read from shards that are made for it in a temporary folder, and with the first
-of them over and over. Sizes and precision of params.yaml. Medians of interleaved rounds, each in another order.
+Training frames per second of wall time for Level 0 with every objective and for Level 1, through the stages' loop
+(`rulka.pretraining.fit`): with batches read from shards in a temporary folder, and with the first batch repeated.
+Sizes and precision are those of params.yaml; values are medians of interleaved rounds in random order.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from tasks.races import races
 NUM_ROUNDS = 7
 NUM_BATCHES = 8
 NUM_DEMONSTRATIONS = 8
-"""Of some 250 frames each: enough that no batch of a round is read twice."""
+"""About 250 frames each: enough that no batch of a round is read twice."""
 
 Round = Callable[[], int]
-"""Learns and returns from how many frames."""
+"""Trains on some batches and returns their number of frames."""
 Way = tuple[nn.Module, FitParams, Callable[..., Any], Callable[[Any], Tensor]]
-"""A network, how it is trained, what iterates over an epoch's batches, and the loss of one."""
+"""Network, training parameters, iterator over an epoch's batches, and loss of a batch."""
 
 
 def make_frames(params: Params, folder: Path) -> FrameDataset:
-    """Returns the training frames of some races of the built-in driver."""
+    """Captures races of the built-in driver and returns their training frames."""
     chosen = params.races.model_copy(update={"num_demonstrations": NUM_DEMONSTRATIONS, "reference_decisions": 0})
     (folder / "recordings").mkdir()
     params = params.model_copy(update={"races": chosen})
@@ -60,7 +60,7 @@ def make_frames(params: Params, folder: Path) -> FrameDataset:
 
 
 def ways_of(params: Params, frames: FrameDataset, device: torch.device) -> dict[str, Way]:
-    """Returns every objective of Level 0, and Level 1."""
+    """Returns the setups of every Level 0 objective, and of Level 1, by name."""
     found: dict[str, Way] = {}
     for kind in OBJECTIVES:
         objective, generator = build_objective(kind(), params.encoder, params.observation), make_generator(device, 0)
@@ -81,7 +81,7 @@ def ways_of(params: Params, frames: FrameDataset, device: torch.device) -> dict[
 
 
 def rounds_of(way: Way) -> dict[str, Round]:
-    """Returns what learns from some batches that are read, and from the first of them over and over."""
+    """Returns two rounds of training: "read" reads its batches, "cached" repeats the first one."""
     network, params, iterate, loss = way
     device = next(network.parameters()).device
     epochs = itertools.count()
@@ -103,7 +103,7 @@ def rounds_of(way: Way) -> dict[str, Round]:
 
 
 def median_rates(ways: dict[str, Way]) -> dict[str, dict[str, float]]:
-    """Returns frames per second of wall time, read and cached, and the median ratio of the two, interleaved."""
+    """Returns median frames per second of wall time, read and cached, and their median ratio; rounds interleave."""
     rounds = {name: rounds_of(way) for name, way in ways.items()}
     rates: dict[str, list[dict[str, float]]] = {name: [] for name in rounds}
     rng = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def median_rates(ways: dict[str, Way]) -> dict[str, dict[str, float]]:
                 start_s = time.perf_counter()
                 num_frames = rounds[name][which]()
                 found[which] = num_frames / (time.perf_counter() - start_s)
-            if attempt:  # the first finds caches cold
+            if attempt:  # the first runs with cold caches
                 rates[name].append(found | {"ratio": found["read"] / found["cached"]})
     return {name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in rates.items()}
 

@@ -1,4 +1,4 @@
-"""A Ray cluster that pretends to have several nodes, on loopback: for benchmarks and tests."""
+"""Simulated multi-node Ray cluster on loopback, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ import psutil
 
 from rulka.cluster import load_ray
 
-# See `rulka.cluster.load_ray`; here already, as benchmarks import torchrl, and with it Ray, before they ask for a
-# cluster.
+# See `rulka.cluster.load_ray`. Set this early: benchmarks import torchrl, and with it Ray, before they call that.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 HOST = "127.0.0.1"
 BARE = {"node_ip_address": HOST, "include_log_monitor": False}
-"""A node without what shows people its logs, which takes longer to import than all the rest of it."""
+"""Settings of a node without log monitor, which takes longer to import than the rest of the node."""
 NUM_TRIES = 20
 
 
 @contextmanager
 def pretended_cluster(nodes: int, cpus: int, object_store_mb: int) -> Iterator[Any]:
-    """Runs a cluster of several nodes on this machine, and yields Ray's object of it, with its address.
+    """Runs a cluster of several nodes on this machine, and yields Ray's `Cluster`, which has its address.
 
     Args:
-        nodes: how many.
-        cpus: that each offers.
-        object_store_mb: memory of each for blocks and weights.
+        nodes: number of nodes.
+        cpus: CPUs of each node.
+        object_store_mb: object store of each node, in MiB.
     """
     load_ray(f"{HOST}:1")
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     cluster = Cluster()
-    # Ray also notes the address in its own folder for all programs, and fails where nobody has made that yet.
+    # Ray also writes the address to its global folder, and fails if that does not exist.
     Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rulka-ray-", ignore_cleanup_errors=True) as folder:
         try:
@@ -51,17 +50,17 @@ def pretended_cluster(nodes: int, cpus: int, object_store_mb: int) -> Iterator[A
 
 
 def add_node(cluster: Any, cpus: int, object_store_mb: int, **settings: Any) -> Any:
-    """Adds a node; where it does not start in time, ends what it leaves and tries again.
+    """Adds a node; if it does not start in time, kills its processes and retries.
 
-    Ray gives a node 30 s, which on a busy machine is enough only now and then, and then forgets its processes: they
-    would slow down all that follow.
+    Ray gives a node 30 s, often too little on a busy machine, and then forgets its processes, which would slow down all
+    further attempts.
     """
     node = BARE | {"num_cpus": cpus, "object_store_memory": object_store_mb << 20} | settings
     for number in range(NUM_TRIES):
         before = set(psutil.Process().children(recursive=True))
         try:
             return cluster.add_node(**node)
-        except Exception:  # Ray has no narrower one for it
+        except Exception:  # Ray raises nothing narrower
             for process in set(psutil.Process().children(recursive=True)) - before:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

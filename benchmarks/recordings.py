@@ -1,16 +1,16 @@
-"""How fast recordings are read, and races become frames: `python -m benchmarks.recordings [FOLDER] [--json]`.
+"""Speed of reading recordings and capturing frames: `python -m benchmarks.recordings [FOLDER] [--json]`.
 
-One thread, CPU time, the best of some interleaved tries. The measure of a reader is the work nobody can avoid, so the
-same run times
+One thread, CPU time, the best of several interleaved tries. Decompression is unavoidable, so it is the baseline of the
+reader. The same run times
 
 * `decompression`: LZO of every body and zlib of every block of samples, and nothing else,
-* `full`: the whole reading of every file, from its bytes to arrays (maps included),
-* `header`: the header-only reading of the same files, from their bytes.
+* `full`: reading every file completely, from bytes to arrays (maps included),
+* `header`: reading only the headers of the same files, from bytes.
 
-Targets: full at most 3 times decompression, header at least 20 times as fast as full. `frames` is the whole way of the
-stage `capture` in one process, for the races of the map with most recordings: cars at every decision, labels, floats,
-frames, and shards written to disk; in frames a second, beside frames drawn alone. The folder is `RULKA_RECORDINGS`, or
-`../shared/recordings`, when not given.
+Targets: full at most 3 times decompression, header at least 20 times as fast as full. `frames` is the complete work of
+the stage `capture` in one process, for the races of the main track: cars at every decision, labels, floats, frames, and
+shards written to disk; in frames per second, beside rendering alone. FOLDER defaults to `RULKA_RECORDINGS`, else
+`../shared/recordings`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from rulka.tracks.progress import progress_along
 
 TRIES = 15
 Files = list[tuple[bytes, bool]]
-"""Contents, and whether a file is a map."""
+"""Content of each file, and True if it is a map."""
 
 
 def read_whole(data: bytes, *, is_map: bool) -> None:
-    """Reads one file of any kind; a file that is refused by name has been read up to there."""
+    """Reads one file of any kind; a rejected file counts as read up to the error."""
     try:
         (parse_map if is_map else parse_recording)(data)
     except RecordingError:
@@ -58,7 +58,7 @@ def read_whole(data: bytes, *, is_map: bool) -> None:
 
 
 def zlib_blocks(files: Files) -> list[bytes]:
-    """Returns every zlib stream that reading the files decompresses."""
+    """Returns every zlib stream that is decompressed while reading the files."""
     blocks: list[bytes] = []
     make = zlib.decompressobj
 
@@ -91,7 +91,7 @@ def readings(files: Files) -> dict[str, Callable[[], object]]:
 
 
 def captures(params: Params, dataset: RaceDataset) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Returns how many frames the races of the main track have, and the ways to make them."""
+    """Returns the number of frames of the main track's races, and the variants of producing them."""
     races, track, size = dataset.on_main_track(), dataset.main_track, params.observation
     table, scene = action_table(params.actions.ticks_per_action), bake_scene(track)
     camera = camera_array(params.simulator.camera)

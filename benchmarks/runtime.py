@@ -1,12 +1,12 @@
-"""How fast collectors and learner are, alone and together.
+"""Throughput of collectors and learner, separately and together.
 
     python -m benchmarks.runtime [--seconds S] [--device cuda] [--json]
 
-Learners and central inference run on the device, collectors on the CPU; on the CPU all of it, where none is named.
+Learners and central inference run on the device (default: CPU), collectors on the CPU.
 
-Fresh weights of the sizes in params.yaml race on the track of params.yaml. What one process does alone is counted per
-second of its CPU time, which other work on the machine hardly changes; what several do together, per second of wall
-time. A decision is one "env step" of one car.
+Networks with the sizes of params.yaml and random weights race on the track of params.yaml. Work of one process is
+counted per second of its CPU time, which is robust to other load; work of several processes, per second of wall time.
+A decision is one "env step" of one car.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from rulka.training.run import block_spec
 CENTRAL_CARS = (64, 256, 1024, 4096)
 NEVER = 10**9
 STARTUP_S = 12.0
-"""Given to collector processes to import and compile, on top of the time that is measured."""
+"""Extra time for collector processes to import and compile, before the measured time."""
 
 
 def _block_spec(params: Params) -> BlockSpec:
@@ -68,14 +68,14 @@ def _block_spec(params: Params) -> BlockSpec:
 
 
 def race_settings(params: Params) -> RaceSettings:
-    """Returns how the races of collectors go."""
+    """Returns the race settings of collectors."""
     return RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
 
 
 def per_cpu_second(run: Callable[[], int], seconds: float) -> float:
-    """Calls `run`, which returns how much it did, twice to warm up and then again and again for a while."""
+    """Returns the units of work that `run` does per CPU second: two warm-up calls, then calls for `seconds`."""
     run()
     run()
     start_s, count = time.process_time(), 0
@@ -85,9 +85,9 @@ def per_cpu_second(run: Callable[[], int], seconds: float) -> float:
 
 
 def central(params: Params, device: torch.device, seconds: float) -> dict[str, float]:
-    """Measures decisions a second of central inference: from request slots in shared memory and back, nobody driving.
+    """Measures decisions per second of central inference, through request slots in shared memory, without driving.
 
-    Four collectors share the cars, and all of them ask at once.
+    Four collectors share the cars, and all send requests at once.
     """
     rates = {}
     for algorithm in ("ppo", "iqn"):
@@ -107,7 +107,7 @@ def _central_rate(
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     try:
         shared.publish(0, weights)
-        for each in slots:  # which are poisoned until something is seen
+        for each in slots:  # fresh slots are poisoned
             each[0].image[:], each[0].floats[:] = 0, reference_normalisation().mean
         ends = tuple(end for _, end in pipes)
         make = partial(make_actor, spec, 0, device)
@@ -132,7 +132,7 @@ def _central_rate(
 
 
 def alone(params: Params, track: Path, seconds: float, device: torch.device) -> dict[str, float]:
-    """Measures cars, forward pass, collector and learners, one after the other in this process."""
+    """Measures cars, forward pass, collector and learner, one after the other in this process."""
     spec = _block_spec(params)
     block, num_cars = new_block(spec), spec.num_cars
     cars = Races(race_settings(params), [load_track(track)]).make_cars(num_cars, at_line=False)
@@ -157,18 +157,18 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
 
 
 def act(actor: Actor, image: torch.Tensor, floats: torch.Tensor) -> int:
-    """Decides once for every car and returns how many there are."""
+    """Takes one decision for every car and returns the number of cars."""
     return len(actor.act(image, floats, explore=True).action)
 
 
 def collect(collector: Collector, block: ExperienceBlock) -> int:
-    """Fills a block and returns how many decisions that took."""
+    """Fills a block and returns its number of decisions."""
     collector.fill(block, Moment(0))
     return block.reward.size
 
 
 def learn(learner: Learner, block: ExperienceBlock, batch_size: int) -> int:
-    """Feeds a learner until it makes an update, and returns how many samples that learned from."""
+    """Feeds a learner until it makes an update, and returns the number of samples used."""
     while (values := learner.update()) is None:
         learner.insert(block, 0, learner.version)
     return int(values["gradient_steps"]) * batch_size
@@ -177,13 +177,13 @@ def learn(learner: Learner, block: ExperienceBlock, batch_size: int) -> int:
 def together(
     params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
+    """Trains for a while and returns env steps per second, and the shares of busy learner and waiting collectors."""
     limits = {"max_env_steps": NEVER, "max_minutes": (seconds + (STARTUP_S if num_collectors else 0.0)) / 60.0}
     few = {"order": "free", "num_checks": 1, "check_races": 1, "final_check_races": 1, "checkpoint_s": 1e9}
     train = params.train.model_copy(update={"num_collectors": num_collectors, **limits, **few})
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder), device)
-        with redirect_stdout(sys.stderr):  # progress is no result
+        with redirect_stdout(sys.stderr):  # keeps progress out of the result
             train_run(run)
         lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
     if len(lines) < 2:
@@ -199,7 +199,7 @@ def _learner_of(spec: AgentSpec, num_learners: int, device: torch.device) -> Lea
 
 
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
-    """Returns a run as `params.train` says."""
+    """Returns the spec of a run with the settings of `params.train`."""
     spec = agent_spec(params, algorithm, params.train.precision)
     races = Races(race_settings(params), [load_track(track)])
     return RunSpec(
@@ -219,15 +219,15 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
 def inference(
     params: Params, track: Path, num_cars: int, place: str, seconds: float, device: torch.device = CPU
 ) -> float:
-    """Lets four collectors drive without a learner and returns env steps per second of wall time.
+    """Runs four collectors without a learner and returns env steps per second of wall time.
 
     Args:
-        params: whose networks and cars they are.
-        track: to drive on.
-        num_cars: of each collector.
+        params: settings of networks and cars.
+        track: track file.
+        num_cars: cars per collector.
         place: where actions are chosen, `train.inference`.
-        seconds: to measure, after every collector has filled a block.
-        device: of central inference.
+        seconds: duration to measure, after every collector has filled a block.
+        device: device of central inference.
     """
     update = {
         "order": "free",
@@ -256,7 +256,7 @@ def inference(
 
 
 def take_blocks(collectors: CollectorProcesses) -> list[int]:
-    """Waits for blocks, gives them back unread, and returns who filled them."""
+    """Waits for blocks, releases them unread, and returns the indices of their collectors."""
     deliveries = collectors.collect(Turn(NEVER, 1.0))
     for delivery in deliveries:
         collectors.release(delivery)

@@ -1,4 +1,4 @@
-"""How benchmarks measure several things in turn, and print what they found."""
+"""Helpers of the benchmarks: interleaved timing of variants, and printing of results."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Variants = dict[str, Callable[[], int]]
-"""What to measure by name; each call returns how many samples or decisions it made."""
+"""Functions to measure, by name; each call returns the number of samples or decisions processed."""
 Rates = dict[str, float]
 SMALL = 100.0
-"""Numbers from here on are printed whole."""
+"""Numbers from here on are printed without decimals."""
 
 
 def best_rates(
@@ -20,13 +20,13 @@ def best_rates(
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[], object] = lambda: None,
 ) -> Rates:
-    """Returns what each variant makes in a second, the best of interleaved tries, the first of which does not count.
+    """Returns the rate per second of each variant, the best of interleaved tries after one warm-up.
 
     Args:
-        variants: by name.
-        num_tries: of each.
-        clock: of wall time, or of CPU time.
-        wait: for what a device still does.
+        variants: functions to measure, by name.
+        num_tries: counted tries of each.
+        clock: clock of wall time or CPU time.
+        wait: waits for pending work of the device.
     """
     best = dict.fromkeys(variants, 0.0)
     for attempt in range(num_tries + 1):
@@ -40,7 +40,7 @@ def best_rates(
 
 
 def show(found: Mapping[str, Any], as_json: bool) -> None:
-    """Prints numbers by name, which may be grouped: as one JSON object, or a line for each."""
+    """Prints (possibly nested) results by name, as one JSON object or one line each."""
     for line in [json.dumps(found)] if as_json else _lines(found, ""):
         print(line)
 

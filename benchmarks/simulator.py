@@ -1,11 +1,11 @@
-"""How fast the simulator is on one thread: `python -m benchmarks.simulator [--json] [--seconds S]`.
+"""Single-threaded speed of the simulator: `python -m benchmarks.simulator [--json] [--seconds S]`.
 
-Frames, and decisions (50 ms of driving), per second of CPU time. Frames are of cars spread over a track; decisions of a
-Simulator with floats and one 64 x 64 grey frame each, driven by the built-in driver from starts all over the track, and
-of whole environments under random actions; on the track of params.yaml with its hills and gates, and one of 3 km.
-Variants are interleaved and the best of their tries is taken. Where Box2D is installed, gymnasium's CarRacing-v3 is
-measured in the same run, and every rate of decisions is given as a multiple of its. Beside them the time to the first
-frame of a fresh process, with an empty kernel cache and a warm one, and the memory of a baked track of 4 km.
+Measures frames and decisions (50 ms of driving) per CPU second. Frames show cars spread over the track of params.yaml,
+with its hills and gates, and over one of 3 km. Decisions are measured on the track of params.yaml: of a Simulator, with
+and without floats and one grey frame each, driven by the built-in driver from starts all over the track; and of whole
+environments under random actions. Variants are interleaved, and the best try counts. If Box2D is installed,
+gymnasium's CarRacing-v3 runs too, and every decision rate is also given as a multiple of its. Also reported: the time
+to the first frame of a new process, with a cold and a warm kernel cache, and the memory of a baked track of 4 km.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from rulka.tracks.track import Track
 
 CAR_RACING = "CarRacing-v3"
 NUM_DECISIONS = 60
-"""Decisions of one pass, 3 s of driving from the same starts."""
+"""Decisions of one pass: 3 s of driving from the same starts."""
 FRAMES = ((1, 64, 64), (16, 64, 64), (256, 64, 64), (64, 120, 160))
-"""Cars, height and width."""
+"""Number of cars, height and width."""
 FIRST_FRAME = """
 import os, time
 start_s = time.perf_counter()
@@ -53,17 +53,17 @@ env.step(0)
 print(time.perf_counter() - start_s, sum(os.times()[:4]))
 """
 Pass = Callable[[], int]
-"""Returns how many frames it drew, or decisions it drove."""
+"""Returns the number of frames drawn, or decisions taken."""
 
 
 def track_of(params: Params, length_m: float | None = None) -> Track:
-    """Returns the track of the parameters, or one like it of another length."""
+    """Returns the track of the parameters, or a similar one of another length."""
     changes = {} if length_m is None else {"length_m": length_m, "seed": 3}
     return generate_track(**params.track.model_dump() | changes)
 
 
 def spread_cars(track: Track, num_cars: int, params: Params) -> Simulator:
-    """Places cars all over a track, rolling."""
+    """Returns a simulator with moving cars at random places of a track."""
     rng = np.random.default_rng(0)
     simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
     along_m = rng.uniform(0, track.length_m - 250.0, num_cars)
@@ -72,7 +72,7 @@ def spread_cars(track: Track, num_cars: int, params: Params) -> Simulator:
 
 
 def frame_passes(params: Params) -> dict[str, Pass]:
-    """Returns by name what draws frames; renderers are made before."""
+    """Returns rendering passes by name; renderers are built in advance."""
     passes: dict[str, Pass] = {}
     camera = camera_array(params.simulator.camera)
     for name, track in (("hills", track_of(params)), ("hills, 3 km", track_of(params, 3000.0))):
@@ -89,7 +89,7 @@ def frame_passes(params: Params) -> dict[str, Pass]:
 
 
 def drawing(renderer: FrameRenderer, out: NDArray[np.uint8]) -> Pass:
-    """Returns a pass that draws one frame for each car."""
+    """Returns a pass that draws one frame per car."""
 
     def draw() -> int:
         renderer.render(out)
@@ -99,7 +99,7 @@ def drawing(renderer: FrameRenderer, out: NDArray[np.uint8]) -> Pass:
 
 
 def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
-    """Returns by name what is measured of the simulator, driven by the built-in driver's decisions."""
+    """Returns simulator passes by name; they replay decisions of the built-in driver."""
     simulator, skills = spread_cars(track, num_cars, params), sample_skills(num_cars, params.races.driver, seed=0)
     driver = PurePursuitDriver(track, params.simulator.physics, skills, seed=0)
     starts, actions = simulator.save(), []
@@ -124,7 +124,7 @@ def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, P
 
 
 def vector_pass(track: Track, num_cars: int) -> Pass:
-    """Returns a pass of the vector environment under random actions; a race that ends begins anew."""
+    """Returns a pass of the vector environment under random actions, with autoreset."""
     env = RaceVectorEnv(num_cars, track)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 12, (NUM_DECISIONS, num_cars))
@@ -153,7 +153,7 @@ def single_pass(env: gymnasium.Env) -> Pass:
 
 
 def decision_passes(params: Params) -> dict[str, Pass]:
-    """Returns everything that takes decisions, by name."""
+    """Returns all passes that take decisions, by name."""
     track = track_of(params)
     passes: dict[str, Pass] = {}
     for num_cars in (256, 16, 1):
@@ -168,7 +168,7 @@ def decision_passes(params: Params) -> dict[str, Pass]:
 
 
 def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
-    """Returns frames or decisions per CPU second of each, the best of interleaved passes of `seconds` each in all."""
+    """Returns frames or decisions per CPU second: the best pass of each variant, interleaved for `seconds` each."""
     spent, best = dict.fromkeys(variants, 0.0), dict.fromkeys(variants, 0.0)
     for run in variants.values():
         run()  # compiles
@@ -185,9 +185,9 @@ def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
 
 
 def first_frame_s() -> dict[str, float]:
-    """Returns seconds from the start of an import to the first step's frame, in fresh processes, and their CPU seconds.
+    """Returns wall and CPU seconds from import to the first step's frame, in new processes, by cache state.
 
-    With an empty cache the process has a helper; CPU seconds are of both.
+    With an empty cache the process starts a helper; CPU seconds include both.
     """
     times = {}
     with tempfile.TemporaryDirectory() as cache:
@@ -200,7 +200,7 @@ def first_frame_s() -> dict[str, float]:
 
 
 def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float] | float]:
-    """Returns rates by name, how often CarRacing's they are where it was measured, times and memory."""
+    """Returns rates by name, their multiples of CarRacing's if measured, startup times and memory."""
     rates = measure(decision_passes(params), seconds)
     ratios = {name: rate / rates[CAR_RACING] for name, rate in rates.items()} if CAR_RACING in rates else {}
     long = track_of(params, 4000.0)

@@ -1,9 +1,9 @@
-"""Runs a tier of the tests again and again, each time in another order, alone, beside a load, or in another place.
+"""Runs a tier of the tests repeatedly in random order: alone, under load, or in another time zone and locale.
 
     python -m benchmarks.suite fast:13 busy:5 elsewhere:2 all:3
 
-Prints a line for each run as it ends, with what failed or warned; exits with 1 if anything did. What each condition
-means is in `CONDITIONS`. The seed of the order is printed: `--seed` repeats it.
+Prints one line per finished run, with its failures and warnings; exits with 1 if a run failed. `CONDITIONS` defines
+the conditions. The seed of the order is printed; `--seed` repeats it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BUSY_LOOP = "while True: pass"
 
 
 class Condition(NamedTuple):
-    """What runs, and beside what."""
+    """Test tier and the conditions it runs under."""
 
     tier: str
-    """What pytest selects with `-m`."""
+    """Marker expression for pytest's `-m`."""
     num_loops: int = 0
-    """Endless loops that run beside the tests."""
+    """Number of busy loops that run beside the tests."""
     environment: Mapping[str, str] = MappingProxyType({})
 
 
@@ -47,7 +47,7 @@ CONDITIONS = {
 
 @contextmanager
 def busy_loops(number: int) -> Iterator[None]:
-    """Keeps as many cores busy until the block ends."""
+    """Keeps `number` cores busy until the block ends."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY_LOOP]) for _ in range(number)]
     try:
         yield
@@ -58,7 +58,7 @@ def busy_loops(number: int) -> Iterator[None]:
 
 
 def run(name: str, seed: int, arguments: list[str]) -> bool:
-    """Runs one tier under one condition, prints its line, and returns whether it was green."""
+    """Runs one tier under one condition, prints its result, and returns True if it passed."""
     condition = CONDITIONS[name]
     order = ["-p", "randomly", "--randomly-dont-reset-seed", f"--randomly-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *WORKERS, "-m", condition.tier, *order, *arguments]
@@ -79,7 +79,7 @@ def run(name: str, seed: int, arguments: list[str]) -> bool:
 
 
 def main() -> int:
-    """Runs what the command line asks for, and returns the exit status."""
+    """Runs the conditions of the command line, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", help=f"CONDITION:NUMBER; conditions are {', '.join(CONDITIONS)}")
     parser.add_argument("--seed", type=int, help="of the first order; each run takes the next (default: by chance)")

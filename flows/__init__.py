@@ -1,1 +1,1 @@
-"""Prefect: when to run the stages. No computation lives here."""
+"""Prefect flows: schedule the stages. They compute nothing themselves."""

@@ -1,4 +1,4 @@
-"""What is asked of DVC: to bring one stage up to date, and which stages are not."""
+"""Calls DVC: reproduces one stage, and lists the changed stages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rulka.graph import check_names, read_graph, read_lock
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
-"""What DVC says where another DVC runs a stage: for that it does not wait."""
+"""DVC's message if another DVC runs a stage; `--wait-for-lock` does not wait for that."""
 RUNNING = "Running stage '{}':"
-"""What DVC says as a stage begins, with its name."""
+"""DVC's line at the start of a stage; takes the stage's name."""
 ASK_AGAIN_S = 5.0
 
 
 class DvcError(UserError):
-    """DVC cannot do what was asked."""
+    """DVC failed, or its output cannot be interpreted."""
 
 
 class Outcome(StrEnum):
-    """What came of one stage, in DVC's own account."""
+    """Result of one stage, as reported by DVC."""
 
     RAN = "ran"
     RESTORED = "taken from DVC's cache"
@@ -37,22 +37,22 @@ class Outcome(StrEnum):
 
 
 def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], timeout_s: float) -> Outcome:
-    """Brings one stage up to date with what is on the disk now; waits while another DVC process runs a stage.
+    """Brings one stage up to date with the files on disk; waits while another DVC process runs a stage.
 
     Args:
         stage: name of the stage in `dvc.yaml`.
-        force: run it even if nothing has changed; a frozen one is not run all the same.
-        say: gets each line that DVC and the stage write.
-        timeout_s: seconds after which the stage is ended; waiting does not count.
+        force: run it even if nothing has changed; a frozen stage is never run.
+        say: receives each line that DVC and the stage write.
+        timeout_s: timeout of the stage in seconds, not counting the wait.
 
     Raises:
-        CommandError: if the stage fails or takes too long.
-        DvcError: if DVC did not say what it did.
+        CommandError: if the stage fails or times out.
+        DvcError: if DVC's output does not tell the result.
         UserError: if a recording has a name that DVC cannot read.
     """
     check_names(RECORDINGS)
     is_frozen = _is_frozen(read_graph()[stage])
-    # Of a frozen stage, `--force` runs nothing, and has DVC record its old output as made from the inputs of today.
+    # On a frozen stage, `--force` runs nothing, but makes DVC record its old output as made from the current inputs.
     command = [*DVC, "repro", "--single-item", *(["--force"] if force and not is_frozen else []), stage]
     while True:
         try:
@@ -83,7 +83,7 @@ def _outcome(stage: str, lines: list[str]) -> Outcome:
 
 
 def with_upstream(stages: Iterable[str]) -> list[str]:
-    """Returns the stages and all whose outputs reach them, in the order of `dvc.yaml`; nothing feeds a frozen one."""
+    """Returns the stages and their transitive dependencies, in `dvc.yaml` order; a frozen stage has none."""
     graph = read_graph()
     writers = {path: name for name, parts in graph.items() for path in parts["outs"]}
     found: set[str] = set()
@@ -98,10 +98,10 @@ def with_upstream(stages: Iterable[str]) -> list[str]:
 
 
 def changed_stages() -> set[str]:
-    """Returns the stages for which something has changed since they ran.
+    """Returns the stages that `dvc status` reports as changed.
 
     Raises:
-        DvcError: if DVC cannot say.
+        DvcError: if `dvc status` fails.
     """
     answer = subprocess.run(
         [*DVC, "status", "--json"],
@@ -113,7 +113,7 @@ def changed_stages() -> set[str]:
         env=child_environment(),
     )
     if answer.returncode != 0:
-        read_lock()  # where that is damaged, its error says what to do
+        read_lock()  # raises a helpful error if the lock file is damaged
         message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
         raise DvcError(message)
     return set(json.loads(answer.stdout)) & set(read_graph())

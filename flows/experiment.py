@@ -1,4 +1,4 @@
-"""An experiment as a flow: `rulka experiment`, by the worker."""
+"""Flow that runs `rulka experiment` in the worker."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def experiment(
     page: str | None = None,
     timeout_h: Hours = 24.0,
 ) -> State:
-    """Does what is left to do of an experiment; started again after a crash or a cancellation, it goes on.
+    """Runs the unfinished part of an experiment; resumes after a crash or a cancellation.
 
     Args:
-        file: of the experiment, such as experiments/sight.yaml.
-        processes: stages that may run at once, 1 to 64.
-        page: Markdown file to write, with a table, curves and every run; none where it is left out.
-        timeout_h: hours after which it is ended.
+        file: experiment file, such as experiments/sight.yaml.
+        processes: maximum number of stages that run at once, 1 to 64.
+        page: Markdown file to write, with a table, curves and every run; None writes none.
+        timeout_h: timeout in hours.
     """
     log = get_run_logger()
     command = [sys.executable, "-m", "rulka.cli", "experiment", file, "--processes", str(processes)]

@@ -1,6 +1,6 @@
-"""The nightly evaluation as a flow: `rulka night`, for the date that the schedule meant.
+"""Flow of the nightly evaluation: `rulka night` for the scheduled date.
 
-It is no stage: outputs of stages stay as they are. See `rulka.registry.nights` for what is raced and noted.
+It is not a stage and leaves outputs of stages unchanged. See `rulka.registry.nights` for the races and records.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from rulka.errors import UserError
 from rulka.folders import NIGHTS
 
 LATE, MISSED = timedelta(minutes=30), timedelta(days=1)
-"""After how long a night says that it is late, and after how long the next one takes its place."""
+"""Delays after which a night reports being late, and after which it is skipped in favour of the next one."""
 
 
 def planned_at() -> datetime:
-    """Returns when this run was meant to start, in the time zone of its schedule."""
+    """Returns the scheduled start of this run, in its schedule's time zone."""
     zone = "UTC"
     if deployment.id is not None:
         with get_client(sync_client=True) as client:
             schedules = client.read_deployment(UUID(deployment.id)).schedules
-            planned_by = client.read_flow_run(UUID(flow_run.id)).idempotency_key or ""  # of several: names the one
+            planned_by = client.read_flow_run(UUID(flow_run.id)).idempotency_key or ""  # contains the schedule's id
         schedules.sort(key=lambda each: str(each.id) not in planned_by)
         zone = next((found for each in schedules if (found := getattr(each.schedule, "timezone", None))), zone)
     return flow_run.scheduled_start_time.astimezone(ZoneInfo(zone))
@@ -53,15 +53,15 @@ def nightly(
     races: Annotated[int, Field(ge=10, le=10_000)] | None = None,
     timeout_h: Hours = 4.0,
 ) -> State:
-    """Lets the promoted agent and the latest race from starts that the date decides; the latest is promoted if it wins.
+    """Races the promoted and the latest agent from starts seeded by the date; promotes the latest if it wins.
 
-    Of a machine that was off for some nights, the last night is made up for.
+    If the machine was off for several nights, only the last night is caught up.
 
     Args:
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for
-            four generated ones that nothing is trained on.
-        races: of each agent on each track, 10 to 10,000; evaluate.num_races when left out.
-        timeout_h: hours after which the races are ended.
+        tracks: slugs, uids or files, "main" for the main track of data/races, "campaign" for all its tracks, "held-out"
+            for four generated ones that are never trained on.
+        races: races of each agent on each track, 10 to 10,000; None takes evaluate.num_races.
+        timeout_h: timeout of the races in hours.
     """
     log = get_run_logger()
     planned = planned_at()
@@ -86,10 +86,10 @@ def nightly(
 
 
 def result_of(lines: list[str]) -> dict[str, Any]:
-    """Returns what `rulka night --json` found, among the lines that it wrote.
+    """Parses the JSON result among the output lines of `rulka night --json`.
 
     Raises:
-        UserError: if it is not there.
+        UserError: if there is none.
     """
     for line in reversed(lines):
         if line.startswith("{"):

@@ -1,4 +1,4 @@
-"""The flow `rulka`: the stages of `dvc.yaml`, one task each. Prefect decides when, DVC decides whether."""
+"""The flow `rulka`: one task per stage of `dvc.yaml`. Prefect decides when a stage runs, DVC whether."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from rulka.errors import UserError
 from rulka.graph import read_graph
 
 Stage = Literal["races", "capture", "pretrain", "clone", "transfer", "train", "evaluate"]
-"""The stages of `dvc.yaml`, for those who start a deployment: its page lists them, and another name is refused."""
+"""Stages of `dvc.yaml`: the deployment's page lists them, and Prefect rejects other names."""
 Hours = Annotated[float, Field(gt=0.0, le=168.0)]
 HOUR_S = 3600.0
 GOES_ON = ("pretrain", "clone", "train")
-"""Stages that go on from a checkpoint: one that was killed is started once more."""
+"""Stages that resume from a checkpoint; retried once if killed."""
 RETRY_DELAY_S = 30.0
 KILLED = re.compile(r"exited with -\d+")
-"""What DVC says of a stage that a signal ended."""
+"""DVC's message for a stage that a signal killed."""
 LAST_LINES = 15
 
 
 def _was_killed(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a stage was ended by somebody else, most often for want of memory, and not by an error of its own."""
+    """True if a signal killed the stage (most often the OOM killer), rather than an error of its own."""
     del task, task_run
     return state.message is not None and KILLED.search(state.message) is not None
 
 
 @task(task_run_name="{stage}", cache_policy=NO_CACHE, retry_delay_seconds=RETRY_DELAY_S, retry_condition_fn=_was_killed)
 def reproduce(stage: str, force: bool, timeout_h: float) -> State:
-    """Runs one stage in a process group of its own; DVC skips it when nothing it reads has changed.
+    """Runs one stage in its own process group; DVC skips it if its inputs are unchanged.
 
     Args:
         stage: name of the stage in `dvc.yaml`.
         force: run it even if nothing has changed.
-        timeout_h: hours after which the stage is ended.
+        timeout_h: timeout in hours.
     """
     log = get_run_logger()
     say = StageProgress(stage, log.info)
@@ -61,10 +61,10 @@ def reproduce(stage: str, force: bool, timeout_h: float) -> State:
 
 
 def _what_to_do(stage: str, error: CommandError) -> str:
-    """Returns what a stage last said, and what to type when that is mended."""
+    """Returns the last output of a failed stage, and the command to rerun it."""
     said = error_lines(error.lines)
     if not said:
-        # Of a bar that was written again and again, only where it came to.
+        # Keep only the last update of each progress bar.
         following = [*error.lines[1:], ""]
         said = [line for line, then in zip(error.lines, following, strict=True) if not (is_bar(line) and is_bar(then))]
     goes_on = ", which goes on from its last checkpoint" if stage in GOES_ON else ""
@@ -72,28 +72,28 @@ def _what_to_do(stage: str, error: CommandError) -> str:
 
 
 def _name_of_run() -> str:
-    """Says what a run is of, for the lists of Prefect, before the name that Prefect gave it."""
+    """Names a run in Prefect's lists: its stages, then the name that Prefect generated."""
     stages = flow_run.parameters.get("stages")
     return f"{', '.join(stages) if stages else 'all stages'}: {(flow_run.name or '').rpartition(': ')[2]}"
 
 
 @flow(name="rulka", flow_run_name=_name_of_run)
 def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: Hours = 24.0) -> State:
-    """Brings stages and all that feed them up to date, one after another, in the order of `dvc.yaml`.
+    """Brings stages and their upstream stages up to date, one after another, in the order of `dvc.yaml`.
 
     Args:
-        stages: names of the stages to run; all when None.
-        force: run them, and all that feed them, even if nothing they read has changed.
-        timeout_h: hours after which a stage is ended; more than 0, and at most a week.
+        stages: names of the stages to run; None runs all.
+        force: run them and their upstream stages even if nothing has changed.
+        timeout_h: timeout of each stage in hours; more than 0, at most a week (168).
     """
     outcomes: dict[str, Outcome] = {}
     try:
         chosen = with_upstream(stages or read_graph())
         try:
-            # One question for all stages: a DVC for each would take a second each. It holds until a stage has run.
+            # One `dvc status` for all stages: one per stage takes a second each. It is valid until a stage has run.
             changed = set(chosen) if force else changed_stages()
         except DvcError:
-            changed = set(chosen)  # another DVC is at work: each stage waits for that, and asks for itself
+            changed = set(chosen)  # another DVC holds the lock: each stage waits for it, and DVC checks the stage then
     except UserError as error:
         return Failed(message=error.for_people())
     for stage in chosen:
@@ -109,7 +109,7 @@ def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: 
 
 
 def summary(outcomes: Mapping[str, Outcome]) -> str:
-    """Returns as one text what came of each stage, in the order in which they ran."""
+    """Formats the outcomes in one line: each kind of outcome with its stages, in the order in which they ran."""
     return "; ".join(
         f"{outcome}: {', '.join(stages)}"
         for outcome in Outcome

@@ -1,4 +1,4 @@
-"""One command in a process group of its own: its output line by line, and no process left behind."""
+"""Runs a command in its own process group, streams its output by line, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rulka.processes import end_group
 from rulka.stage import STARTED_BY
 
 SAVE_GRACE_S = 20.0
-"""How long a group may take to save its work after an interrupt; below the 30 s that Prefect's worker grants."""
+"""Grace period of a group to save its work after an interrupt; below the 30 s of Prefect's worker."""
 
 
 class CommandError(UserError):
-    """A command failed or ran too long; its output says why.
+    """A command failed or timed out; its output says why.
 
     Attributes:
-        lines: its output, line by line.
+        lines: output lines.
     """
 
     def __init__(self, message: str, lines: Sequence[str] = (), *, hint: str = "") -> None:
@@ -37,22 +37,22 @@ def run_in_group(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Runs a command to its end and hands on each line it writes; on any exception the whole group is ended.
+    """Runs a command and forwards its output by line; ends the whole group afterwards, also on any exception.
 
     Args:
         command: the program and its arguments.
-        write_line: gets each line of standard output and standard error that is not empty, without its end.
-        timeout_s: seconds after which the group is ended.
-        environment: of the command; None takes `child_environment()`.
+        write_line: receives each non-empty line of standard output and standard error, trailing whitespace stripped.
+        timeout_s: timeout in seconds; the group is then ended.
+        environment: environment of the command; None takes `child_environment()`.
 
     Returns:
         The same lines.
 
     Raises:
-        CommandError: if the command ends with an exit code other than 0 or runs longer than `timeout_s`.
+        CommandError: if the exit code is not 0, or the command runs longer than `timeout_s`.
     """
-    # Not tied to this process by the kernel, as `start_group` would: a DVC that is ended alone leaves its stage behind.
-    # When this process is killed, the stage notices by `STARTED_BY` and ends in its own way, and DVC after it.
+    # `start_group` would have the kernel end DVC with this process, which orphans DVC's stage. Instead, if this process
+    # is killed, the stage notices through `STARTED_BY` and shuts down, and DVC after it.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ def run_in_group(
 
 
 def error_lines(lines: Sequence[str]) -> list[str]:
-    """Returns the lines of errors that are meant for users, each with its hint, which is indented."""
+    """Returns the user-facing error lines, each with its indented hint."""
     found: list[str] = []
     is_of_error = False
     for line in lines:
@@ -101,7 +101,7 @@ def error_lines(lines: Sequence[str]) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """Returns the environment of a child: this Python first on PATH, unbuffered output, and who started it."""
+    """Returns the environment of a child: this Python first on PATH, unbuffered output, and the ancestors' PIDs."""
     folder = str(Path(sys.executable).parent)
     return {
         **os.environ,

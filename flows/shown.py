@@ -1,4 +1,4 @@
-"""What a run shows on Prefect's pages: how far each stage is, its numbers, links to the dashboard."""
+"""Prefect artifacts of a run: progress and metrics of each stage, links to the dashboard."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from rulka.graph import read_graph
 from rulka.ports import DASHBOARD_PORT, LOOPBACK
 
 PERIOD_S = 5.0
-"""How often the server is told how far a stage is."""
+"""Minimum interval between progress updates to the server."""
 PERCENT = re.compile(r"\((\d+) %\)")
-"""In the lines of `rulka.progress`."""
+"""Percentage in the lines of `rulka.progress`."""
 WATCHED = "train"
-"""The stage that the dashboard shows while it runs."""
+"""Stage that the dashboard shows live."""
 
 
 def is_bar(line: str) -> bool:
-    """Whether a line of a stage says how far it is."""
+    """True if a line of a stage is a progress bar."""
     return PERCENT.search(line) is not None
 
 
 class StageProgress:
-    """Tells Prefect how far a stage is, from its beginning, by the lines that DVC and it write; call it with each.
+    """Reports a stage's progress to Prefect; call it with each line that DVC and the stage write.
 
-    A stage may show the progress of several pieces of work, one after another, or of none.
+    A stage may show several progress bars, one after another, or none.
 
     Args:
-        stage: its name.
-        say: gets every line.
+        stage: name of the stage.
+        say: receives every line.
     """
 
     def __init__(self, stage: str, say: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ class StageProgress:
         self._told_s, self._percent = -PERIOD_S, 0.0
 
     def __call__(self, line: str) -> None:
-        """Hands a line on, and tells Prefect what it says of the work."""
+        """Forwards a line, and reports the progress in it to Prefect."""
         self._say(line)
         found = PERCENT.search(line)
         is_end = line.endswith((", done", ", stopped"))
@@ -66,7 +66,7 @@ class StageProgress:
             self._tell(float(found[1]), line)
 
     def end(self) -> None:
-        """Tells Prefect that the stage is complete, where its last line has not said so."""
+        """Reports 100 % to Prefect unless already reported."""
         if self._percent < 100.0:
             self._tell(100.0, f"{self._stage}: done")
 
@@ -84,7 +84,7 @@ class StageProgress:
 
 @contextmanager
 def _which_may_fail(say: Callable[[str], None]) -> Iterator[None]:
-    """A server that is away for a moment costs what would have been shown, which is said, and not the stage."""
+    """Logs errors of Prefect's server instead of raising: the artifact is lost, the stage continues."""
     try:
         yield
     except (httpx.HTTPError, PrefectException) as error:
@@ -92,11 +92,11 @@ def _which_may_fail(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def show_results(stage: str, say: Callable[[str], None]) -> None:
-    """Puts the numbers of a stage's outputs, and a link to its report, on the page of its run.
+    """Puts the metrics of a stage's outputs, and a link to its report, on the page of its run.
 
     Args:
-        stage: its name.
-        say: gets a line where the server does not take them.
+        stage: name of the stage.
+        say: receives a line if the server fails.
     """
     with _which_may_fail(say):
         for out in (Path(path) for path in read_graph()[stage]["outs"]):
@@ -110,13 +110,13 @@ def show_results(stage: str, say: Callable[[str], None]) -> None:
 def show_link(key: str, page: str, text: str, say: Callable[[str], None]) -> None:
     """Puts a link to a page of `rulka dashboard` on the page of this run.
 
-    A browser opens no file of this machine from Prefect's page, so the dashboard shows the report, too.
+    Browsers open no local files from Prefect's page, so the dashboard also serves the report.
 
     Args:
-        key: of the artifact: small letters, digits and dashes.
+        key: key of the artifact: lower-case letters, digits and dashes.
         page: path at the dashboard.
-        text: of the link.
-        say: gets a line where the server does not take it.
+        text: text of the link.
+        say: receives a line if the server fails.
     """
     served = f"On the machine that did the work, while `rulka dashboard` runs there in `{Path.cwd()}`."
     with _which_may_fail(say):
@@ -125,13 +125,13 @@ def show_link(key: str, page: str, text: str, say: Callable[[str], None]) -> Non
 
 
 def show_rows(rows: list[dict[str, Any]], key: str, description: str, say: Callable[[str], None]) -> None:
-    """Puts a table on the page of this run; `say` gets a line where the server does not take it."""
+    """Puts a table on the page of this run; `say` receives a line if the server fails."""
     with _which_may_fail(say):
         create_table_artifact(rows, key=key, description=description)
 
 
 def numbers_of(out: Path) -> dict[str, float | str]:
-    """Returns the numbers and words of an output's `metrics.json`, lists left out, with a dot before each inner key."""
+    """Returns the scalars and strings of an output's `metrics.json`, nested keys joined by a dot, lists left out."""
     file = out / "metrics.json"
     if not file.is_file():
         return {}

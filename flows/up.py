@@ -1,7 +1,7 @@
 """`rulka up`: Prefect's server and a worker on this machine, with the deployments of `prefect.yaml`.
 
-Both run until Ctrl-C, or until one of them ends. What restarts them, and starts them with the machine, is systemd or
-Docker: `deploy/rulka.service`, `deploy/compose.yaml`.
+Both run until Ctrl-C, or until one of them ends. systemd or Docker restarts them, and starts them at boot:
+`deploy/rulka.service`, `deploy/compose.yaml`.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from rulka.stage import interrupt_on_signals
 
 HOME = Path(".prefect")
 PROFILES_FILE = HOME / "profiles.toml"
-"""Where `prefect.toml` lets Prefect look for the password, in whatever command is typed in this folder."""
+"""Prefect profile that holds the password; `prefect.toml` points every Prefect command in this folder to it."""
 CLIENT_KEY, SERVER_KEY = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 PREFECT = [sys.executable, "-m", "prefect"]
 DEPLOY = [*PREFECT, "--no-prompt", "deploy", "--all"]
-# Two runs would write the same outputs. A limit of the pool would count runs that a killed worker has left behind.
+# `--limit 1`: two runs would write the same outputs. A limit on the pool would count runs that a killed worker left.
 POOL = "rulka"
 WORKER = ["worker", "start", "--pool", POOL, "--type", "process", "--limit", "1"]
 READY_TIMEOUT_S, DEPLOY_TIMEOUT_S, CANCEL_TIMEOUT_S, POLL_S = 300.0, 180.0, 60.0, 0.5
-HANG_TIMEOUT_S = 60.0  # a busy machine delays an answer by seconds
+HANG_TIMEOUT_S = 60.0  # generous: a busy machine delays an answer by seconds
 
 
 class UpError(UserError):
-    """The server or the worker cannot start, or has ended."""
+    """The server or the worker cannot start, hangs, or has exited."""
 
 
 def up(say: Callable[[str], None]) -> None:
-    """Runs server and worker until Ctrl-C or SIGTERM, then ends both and all that they have started.
+    """Runs server and worker until Ctrl-C or SIGTERM, then ends both and all their descendants.
 
     Args:
-        say: gets each line for people.
+        say: receives each line for the user.
 
     Raises:
-        UserError: if they cannot start, or one of them ends or hangs.
+        UserError: if the server or the worker cannot start or exits, or the server hangs.
     """
     interrupt_on_signals()
-    if (spared := no_proxy_for_loopback()) is not None:  # this process, Prefect's and those of the flows
+    if (spared := no_proxy_for_loopback()) is not None:  # for this process, Prefect's and those of the flows
         os.environ["no_proxy"] = spared
     url, host, port = free_address()
     secret = password()
     client: dict[Any, Any] = {"PREFECT_API_URL": url, CLIENT_KEY: secret}
-    environment = {  # also of a flow run, which starts in another folder
+    environment = {  # flow runs inherit it and start in another folder, hence the absolute PREFECT_HOME
         **child_environment(),
         **client,
         SERVER_KEY: secret,
@@ -94,29 +94,29 @@ def up(say: Callable[[str], None]) -> None:
 
 
 class _Part:
-    """A command of Prefect that runs until `close`."""
+    """A long-running Prefect command; runs until `close`."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         self._name, self._started = name, list[psutil.Process]()
         self._process = start_group([*PREFECT, *command], environment, None)
 
     def close(self) -> None:
-        """Ends the process, and what it has started."""
+        """Ends the process and its descendants."""
         end_group(self._process, 2.0 * SAVE_GRACE_S, ask=signal.SIGINT, strays=self._started)
 
     def check(self) -> None:
-        """Raises UpError if the process has ended; notes what it has started, to be ended with it."""
+        """Raises UpError if the process has exited; remembers its descendants for `close`."""
         if self._process.poll() is not None:
             message = f"the Prefect {self._name} ended with exit code {self._process.returncode}"
             raise UpError(message, hint="Its output above says why.")
-        self._started = descendants(self._process) or self._started  # none of one that ends just now
+        self._started = descendants(self._process) or self._started  # a process that is just exiting has none
 
 
 def free_address() -> tuple[str, str, int]:
-    """Returns the address of Prefect's API on this machine, its host and its port, where nobody listens.
+    """Returns the URL of Prefect's API on this machine, its host and its port, after checking that the port is free.
 
     Raises:
-        UserError: if it is another machine's, none that Prefect can have, or taken.
+        UserError: if the configured URL is not on this machine, is malformed, or its port is taken.
     """
     url = get_current_settings().api.url or ""
     found = re.fullmatch(rf"http://({'|'.join(map(re.escape, HOSTS))}):(\d+)/api", url)
@@ -133,12 +133,13 @@ def free_address() -> tuple[str, str, int]:
 
 
 def password() -> str:
-    """Returns `user:password` of the server, as Prefect's settings have it; makes one where there is none.
+    """Returns the server's `user:password` from Prefect's settings; creates one if there is none.
 
-    A web page that is open on this machine can send requests to any loopback port, but cannot read a file.
+    The password is needed even on loopback: any web page open in a browser here can send requests to loopback ports,
+    but cannot read a file.
 
     Raises:
-        UpError: if the file for it is there and holds none.
+        UpError: if the profile file exists but holds no password.
     """
     if configured := get_current_settings().api.auth_string:
         return configured.get_secret_value()
@@ -156,10 +157,10 @@ def password() -> str:
 
 
 def watch(url: str, parts: list[_Part], timeout_s: float, *, until_ready: bool = False) -> None:
-    """Watches over the server at `url` and the worker, without an end or until the server answers.
+    """Monitors the processes and the server at `url`, forever or until the server is ready.
 
     Raises:
-        UpError: if one has ended, or the server has not answered for `timeout_s`.
+        UpError: if a process has exited, or the server has not answered for `timeout_s`.
     """
     answered_s = time.monotonic()
     while True:
@@ -176,14 +177,14 @@ def watch(url: str, parts: list[_Part], timeout_s: float, *, until_ready: bool =
 
 
 def is_ready(url: str) -> bool:
-    """Whether a Prefect server answers at this address of an API."""
+    """True if a Prefect server answers at this API URL."""
     with suppress(httpx.HTTPError):
         return httpx.get(f"{url}/health", timeout=5.0).text == "true"
     return False
 
 
 def prepare_pool() -> None:
-    """Makes the work pool, not paused, and ends in the records the runs that a killed `rulka up` had under way."""
+    """Creates the work pool, unpaused, and marks runs left active by a killed `rulka up` as crashed."""
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"), overwrite=True)
         while left := _under_way(client):  # 200 at a time
@@ -192,10 +193,10 @@ def prepare_pool() -> None:
 
 
 def cancel_runs() -> None:
-    """Lets the worker end what is under way, and waits for that: a worker that is ended leaves its runs `Running`."""
+    """Has the worker cancel active runs, and waits for that: a worker that exits first leaves its runs `Running`."""
     deadline_s = time.monotonic() + CANCEL_TIMEOUT_S
     with get_client(sync_client=True) as client:
-        client.update_work_pool(POOL, WorkPoolUpdate(is_paused=True))  # else the worker begins the next that waits
+        client.update_work_pool(POOL, WorkPoolUpdate(is_paused=True))  # else the worker starts the next queued run
         for run in _under_way(client):
             client.set_flow_run_state(run.id, Cancelling(message="`rulka up` is stopping"))
         while _under_way(client) and time.monotonic() < deadline_s:

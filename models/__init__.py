@@ -1,1 +1,1 @@
-"""Torch networks, and what encoders can be told: no loss, no files, nothing of ours imported from elsewhere."""
+"""Torch networks and their configurations: no losses, no file access, no imports from other packages of Rulka."""

@@ -1,9 +1,9 @@
-"""The cloned policy (Level 1) and the actor-critic of PPO, the same policy with a value head, as the later peer has it.
+"""The cloned policy (Level 1) and PPO's actor-critic, the same policy with a value head, as in the later peer.
 
-Deviations from it: the float head has LeakyReLU, as in IQN, so that its weights mean the same everywhere; initial
-weights are orthogonal, the policy output scaled by 0.01.
-Dimensions: B batch, H x W pixels, F floats, E image features or numbers of image tokens, W trunk width, A actions
-or choices, D numbers of the state, K numbers of a decision.
+Deviations from the peer: the float head has LeakyReLU, as in IQN, so that its weights have the same meaning everywhere;
+initial weights are orthogonal, the policy output scaled by 0.01.
+Dimensions: B batch, H x W pixels, F floats, E image features or flattened image tokens, W trunk width, A actions
+or choices, D state, K dimensions of a decision, L stacked frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.torso import ActingHead, InputShape, Torso
 
 
 class PolicyAndValue(NamedTuple):
-    """Outputs of a policy [B, P], logits or what else tells of its decisions, and values [B], both float32."""
+    """Outputs of a policy [B, P], logits or distribution parameters, and values [B], both float32."""
 
     outputs: Tensor
     value: Tensor
@@ -32,7 +32,7 @@ OutputsT = TypeVar("OutputsT", Tensor, PolicyAndValue)
 
 
 class Policy(Torso, ABC, Generic[OutputsT]):
-    """What both have: a trunk of two hidden layers behind the fusion, and a policy head."""
+    """Base class of both: a trunk of two hidden layers after the fusion, and a policy head."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Policy(Torso, ABC, Generic[OutputsT]):
         self._add_heads(dense_hidden)
 
     def _add_heads(self, dense_hidden: int) -> None:
-        """Adds further heads behind a trunk of this width."""
+        """Adds further heads after a trunk of this width."""
 
     def forward(self, image: Tensor, floats: Tensor) -> OutputsT:
-        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32, or these and a value."""
+        """Maps raw images [B, L, H, W] uint8 and raw floats [B, F] to logits [B, A] float32, or these and a value."""
         return self.decide(self.encode(image), floats)
 
     def decide(self, encoded: Tensor, floats: Tensor) -> OutputsT:
-        """The same from image features [B, E], for epochs in which the encoder is frozen."""
+        """Does the same from image features [B, E], for epochs with a frozen encoder."""
         return self.read_out(self.hidden(encoded, floats))
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class ClonePolicy(Policy[Tensor]):
 
 
 class ActorCritic(Policy[PolicyAndValue]):
-    """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
+    """Observations to a policy and a value; can load all weights of a `ClonePolicy` by name."""
 
     def _add_heads(self, dense_hidden: int) -> None:
         self.value_head = nn.Linear(dense_hidden, 1)
@@ -114,13 +114,13 @@ class ActorCritic(Policy[PolicyAndValue]):
 
 
 AHEAD_HEADS = "ahead_heads."
-"""How the names of the tensors of `CloningHeads.ahead` begin; the offset follows."""
+"""Prefix of the tensor names of `CloningHeads.ahead`; the offset follows."""
 
 
 class CloningHeads(nn.Module):
-    """Heads of Level 1 beside the policy, one for each offset after now: the action that many decisions later.
+    """Auxiliary heads of Level 1, one per offset: each predicts the action that many decisions later.
 
-    They have the trunk learn more than the action of now, never drive, and are not transferred.
+    They make the trunk learn more than the current action. They never drive, and are not transferred.
     """
 
     def __init__(self, num_hidden: int, num_actions: int, offsets: Sequence[int]) -> None:
@@ -129,7 +129,7 @@ class CloningHeads(nn.Module):
         Args:
             num_hidden: W.
             num_actions: A.
-            offsets: in decisions, 0 (the policy itself) left out.
+            offsets: in decisions, without 0 (the policy itself).
         """
         super().__init__()
         self.ahead_heads = nn.ModuleDict({str(offset): nn.Linear(num_hidden, num_actions) for offset in offsets})
@@ -167,10 +167,10 @@ class _Critic(nn.Module):
 
 
 class Critics(nn.Module):
-    """Two critics beside each other, which begin differently: they rate all choices of a state, or one of numbers.
+    """Two critics with different initial weights: values of all choices in a state, or of one continuous decision.
 
-    Behind each linear layer lies a layer norm, which bounds what a critic makes of decisions that nobody has tried,
-    Ball et al. 2023, arXiv:2302.02948.
+    A layer norm after each hidden layer bounds the extrapolation to untried decisions, Ball et al. 2023,
+    arXiv:2302.02948.
     """
 
     def __init__(self, num_state: int, dense_hidden: int, *, num_numbers: int, num_choices: int) -> None:
@@ -179,14 +179,14 @@ class Critics(nn.Module):
         Args:
             num_state: D.
             dense_hidden: width of both hidden layers.
-            num_numbers: K, of the decision that is rated; 0 rates all choices.
-            num_choices: A; 1 where one decision is rated.
+            num_numbers: K, dimensions of the decision to evaluate; 0 evaluates all choices.
+            num_choices: A; 1 if one decision is evaluated.
         """
         super().__init__()
         critics = (_Critic(num_state + num_numbers, dense_hidden, num_choices) for _ in range(NUM_CRITICS))
         self.each = nn.ModuleList(critics)
 
     def forward(self, state: Tensor, decision: Tensor | None = None) -> Tensor:
-        """Maps states [B, D], and decisions [B, K] in [-1, 1] where these are rated, to [2, B, A] float32."""
+        """Maps states [B, D], and decisions [B, K] in [-1, 1] if continuous, to values [2, B, A] float32."""
         inputs = state if decision is None else torch.cat([state, decision.to(state.dtype)], dim=1)
         return torch.stack([critic(inputs) for critic in self.each])

@@ -1,11 +1,10 @@
-"""Fusions: how image features and floats become the state, and `build_fusion`, the one way to make them.
+"""Fusions of image features and floats into the state, and their factory `build_fusion`.
 
-Sources: Dosovitskiy et al. 2020, arXiv:2010.11929, whose blocks attend here to image and floats alike; the tokens are
-those of the later peer's fusion modes. To add one: a configuration in `fusion_config.py`, which joins `FusionConfig`
-there; a subclass of `Fusion`; a case in `build_fusion`.
-Dimensions: B batch, F floats, X numbers of the float head's output, I tokens of the image with V numbers each (one of
-all its features, or all of its encoder's; several frames have theirs one after another), T tokens, W numbers of each, D
-numbers of the state.
+Sources: Dosovitskiy et al. 2020, arXiv:2010.11929, whose blocks here attend to both image and floats; the tokens are
+those of the later peer's fusion modes. To add one: a configuration in `fusion_config.py` and in its `FusionConfig`; a
+subclass of `Fusion`; a case in `build_fusion`.
+Dimensions: B batch, F floats, X outputs of the float head, I image tokens of width V (one token of all features, or all
+tokens of the encoder; tokens of several frames follow each other), T tokens of width W, D state.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from models.fusion_config import (
 from models.layers import LEAKY_GAIN, LEAKY_SLOPE, initialise, initialise_all
 
 _LINEAR_GAIN = 1.0
-"""For layers that nothing but attention or another layer follows."""
+"""For layers without an activation after them."""
 
 
 class Fusion(nn.Module):
     """Image features [B, I V] and the float head's output [B, X] to the state [B, D].
 
     Attributes:
-        num_state: D, set by whoever derives from this.
+        num_state: D, set by subclasses.
     """
 
     num_state: int
 
 
 class Concat(Fusion):
-    """Both side by side, with no weights of its own: D = I V + X."""
+    """Concatenation, without weights: D = I V + X."""
 
     def __init__(self, num_encoded: int, num_floats: int) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ class Concat(Fusion):
 
 
 class Projected(Fusion):
-    """Both side by side, the floats projected to as many numbers as the image has: D = 2 I V."""
+    """Concatenation, with the floats projected to as many dimensions as the image has: D = 2 I V."""
 
     def __init__(self, num_encoded: int, num_floats: int) -> None:
         super().__init__()
@@ -67,7 +66,7 @@ class Projected(Fusion):
 
 
 class _Attending(Fusion):
-    """Tokens through transformer blocks; the state is the mean of the last ones: D = W."""
+    """Transformer blocks over tokens; the state is the mean of the output tokens: D = W."""
 
     def __init__(self, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -81,9 +80,9 @@ class _Attending(Fusion):
 
 
 class FusedVector(_Attending):
-    """One linear layer of both makes the tokens: each knows image and floats before any attention.
+    """Tokens from one linear layer on both inputs: each token contains image and floats before any attention.
 
-    Its bias is what tells the tokens apart.
+    Its bias serves as position embedding.
     """
 
     def __init__(self, config: FusedVectorConfig, num_encoded: int, num_floats: int) -> None:
@@ -98,18 +97,18 @@ class FusedVector(_Attending):
 
 
 class TokenSequence(_Attending):
-    """Tokens of the image, then those of the floats.
+    """Image tokens, followed by float tokens.
 
-    Positions of the image's tokens are learned; tokens of floats have a bias each, which says the same.
+    Image tokens have learned position embeddings; for float tokens, their bias serves the same purpose.
     """
 
     def __init__(self, config: TokenSequenceConfig, image_tokens: tuple[int, int], num_floats: int) -> None:
-        """Makes fresh weights.
+        """Initialises the weights.
 
         Args:
-            config: of it.
+            config: of the fusion.
             image_tokens: I and V.
-            num_floats: X; where the float head makes tokens itself, they are taken as they are.
+            num_floats: X; ignored if the float head produces tokens itself.
         """
         super().__init__(config.width, config.depth, config.heads)
         count, numbers = image_tokens
@@ -129,7 +128,7 @@ class TokenSequence(_Attending):
 
 
 class FloatTokens(nn.Module):
-    """A token for each float: the float times a vector of its own, plus another vector, which says which float it is.
+    """One token per float: the float times a learned vector, plus a learned embedding that identifies the float.
 
     Attributes:
         weight: [W, F].
@@ -142,15 +141,15 @@ class FloatTokens(nn.Module):
         self.bias = nn.Parameter(torch.randn(width, num_floats) * POSITION_STD)
 
     def forward(self, floats: Tensor) -> Tensor:
-        """Maps normalised floats [B, F] to tokens, one after another, [B, F W]."""
+        """Maps normalised floats [B, F] to flattened tokens [B, F W]."""
         return (floats[:, :, None] * self.weight.T + self.bias.T).flatten(1).to(floats.dtype)
 
 
 def build_fusion(config: FusionConfig, image_tokens: tuple[int, int], num_floats: int) -> Fusion:
-    """Returns a fusion with fresh weights from torch's global generator.
+    """Returns a fusion with new weights from torch's global generator.
 
     Args:
-        config: of it.
+        config: of the fusion.
         image_tokens: I and V.
         num_floats: X.
     """
@@ -167,16 +166,16 @@ def build_fusion(config: FusionConfig, image_tokens: tuple[int, int], num_floats
 
 
 def build_float_head(config: FusionConfig, num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequential:
-    """Returns what makes of normalised floats [B, F] what the fusion takes; its first layer, called 0, sees them.
+    """Returns the float head: normalised floats [B, F] to the fusion's input; its first layer is named 0.
 
-    Two linear layers, or what makes tokens of floats at once. The linear layers are called 0 and 2 with layer norm too,
-    as weights go by name.
+    It has two linear layers, or one layer that produces tokens. The two linear layers are named 0 and 2 also with layer
+    norm, because weights transfer by name.
 
     Args:
         config: of the fusion.
         num_floats: F.
         hidden: width of both layers.
-        layer_norm: normalises the outputs of both, Ba et al. 2016, arXiv:1607.06450.
+        layer_norm: whether to normalise the outputs of both, Ba et al. 2016, arXiv:1607.06450.
     """
     match config:
         case TokenSequenceConfig(floats=EachFloatConfig()):

@@ -1,6 +1,6 @@
-"""What can lie between encoder, floats and trunk: `network.fusion` of params.yaml, and part of artifacts' `config`.
+"""Configurations of the fusion: `network.fusion` of params.yaml, and part of artifacts' `config`.
 
-Imports no torch, as parameters are read where there is no network.
+Imports no torch, because parameters are also read without a network.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pydantic import Field, model_validator
 from models.encoders.config import Config, Heads, TokenWidth, check_heads, key
 
 MOST_TOKENS = 256
-"""That one linear layer makes."""
+"""Maximum number of tokens from one linear layer."""
 
 
 class ConcatConfig(Config):
-    """Image features and the float head's output side by side, see `models.fusion.Concat`."""
+    """Concatenation of image features and the float head's output, see `models.fusion.Concat`."""
 
     kind: Literal["concat"] = key("concat", "side by side")
 
 
 class ProjectedConfig(Config):
-    """The same with as many numbers of the floats as of the image, see `models.fusion.Projected`."""
+    """Concatenation, with floats projected to the dimension of the image, see `models.fusion.Projected`."""
 
     kind: Literal["projected"] = key("projected", "side by side, the floats projected to as many numbers")
 
@@ -41,14 +41,14 @@ class _AttendingConfig(Config):
 
 
 class FusedVectorConfig(_AttendingConfig):
-    """One vector of both, cut into tokens, see `models.fusion.FusedVector`."""
+    """One linear projection of both, split into tokens, see `models.fusion.FusedVector`."""
 
     kind: Literal["fused_vector"] = key("fused_vector", "tokens that are each made of image and floats")
     tokens: int = key(8, "how many", ge=2, le=MOST_TOKENS)
 
 
 class EachFloatConfig(Config):
-    """A token for each float, see `models.fusion.FloatTokens`."""
+    """One token per float, see `models.fusion.FloatTokens`."""
 
     kind: Literal["each"] = key("each", "a token for each float")
 
@@ -78,13 +78,13 @@ class TokenSequenceConfig(_AttendingConfig):
 
     @property
     def takes_all(self) -> bool:
-        """Whether it takes all tokens of the image."""
+        """Whether it uses all tokens of the image."""
         return self.image == "all"
 
 
 AnyFusion = ConcatConfig | ProjectedConfig | FusedVectorConfig | TokenSequenceConfig
 FusionConfig = Annotated[AnyFusion, Field(discriminator="kind")]
-"""The configuration of any fusion, told apart by its `kind`."""
+"""Configuration of any fusion, discriminated by `kind`."""
 
 CONCAT = ConcatConfig()
-"""What networks have that are not told otherwise."""
+"""Default fusion of networks."""

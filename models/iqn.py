@@ -2,11 +2,11 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Wang et al. 2016 (duelling), arXiv:1511.06581. The embedding counts
 cosines from i = 1, as Linesight does (the paper from 0, whose first cosine is a constant).
-The paper multiplies an embedded fraction into the state, so that all behind it is computed for each fraction. Where it
-is multiplied into the hidden units of both heads instead, only their output layers are, and the mean over
-fractions, which acting takes, costs no more than one of them.
-Dimensions: B batch, T quantile fractions, A actions, K places of a decision, E image features, D state, G hidden units
-of both heads, L frames seen at once, H x W pixels, F floats, C cosines.
+The paper multiplies an embedded fraction into the state, so that all later layers run once per fraction. If it is
+multiplied into the hidden units of both heads instead, only their output layers do, and the mean over fractions, used
+for acting, costs no more than a single fraction.
+Dimensions: B batch, T quantile fractions, A actions, K actions per decision, E image features, D state, G hidden units
+of both heads, L stacked frames, H x W pixels, F floats, C cosines.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EmbeddingPlace = Literal["state", "hidden"]
 
 
 class IqnSizes(NamedTuple):
-    """Sizes of an `IqnNetwork` behind its encoder; layer norm and noise are BTR's, Clark et al. 2024, arXiv:2411.03820.
+    """Sizes of an `IqnNetwork` after its encoder; layer norm and noise are BTR's, Clark et al. 2024, arXiv:2411.03820.
 
     Attributes:
         float_hidden: width of the float head; 256 in the reference.
-        dense_hidden: of both heads together; 1024 in the reference.
+        dense_hidden: hidden units of both heads together; 1024 in the reference.
         tau_embedding: cosines of the quantile embedding; 128 in the reference.
-        layer_norm: between the linear layers and activations of the float head and of both heads.
+        layer_norm: whether layer norms follow the hidden linear layers of the float head and of both heads.
         noisy_sigma: sigma_0 of the noisy layers of both heads; 0 for plain ones.
-        embedding_at: what the embedded fractions are multiplied into.
+        embedding_at: where the embedded fractions are multiplied in.
         fusion: of image features and floats.
     """
 
@@ -56,18 +56,18 @@ class Quantiles(NamedTuple):
 
 
 class Guide(nn.Module):
-    """The cloned policy inside an agent, frozen: it limits which actions the agent may take.
+    """Frozen cloned policy inside an agent, which masks actions that the clone considers unlikely.
 
-    An action is left where the policy gives it at least a share (`floor`) of the probability of its likeliest action,
-    Fujimoto et al. 2019 (discrete BCQ), arXiv:1910.01708: 1 leaves the likeliest one alone, so that the agent drives as
-    the clone, and 0 leaves all. Values of actions that nobody has tried yet can so neither be driven by nor be learned
-    from. Of decisions with several places each place is limited by itself.
+    An action is allowed if its probability is at least a share (`floor`) of that of the likeliest action, Fujimoto et
+    al. 2019 (discrete BCQ), arXiv:1910.01708. With 1 only the likeliest one is allowed, so that the agent drives like
+    the clone; with 0 all are. Values of untried actions thus affect neither acting nor learning. If a decision has
+    several places, each is masked independently.
 
     Attributes:
-        policy: never learns.
+        policy: frozen.
         num_places: K.
-        floor: share of the likeliest action's probability, 0 to 1; a part of the weights, so that whoever takes these
-            over acts within the same limits.
+        floor: share of the likeliest action's probability, 0 to 1; part of the weights, so that a network that loads
+            these has the same mask.
     """
 
     floor: Tensor
@@ -83,7 +83,7 @@ class Guide(nn.Module):
         return self._by_place(self.policy(image, floats)).log_softmax(dim=2).flatten(1)
 
     def limit(self, preference: Tensor, log_probs: Tensor) -> Tensor:
-        """Returns preferences [B, K A] with minus infinity for the actions that are not left."""
+        """Returns preferences [B, K A] with minus infinity for masked actions."""
         likely = self._by_place(log_probs)
         is_left = likely >= likely.amax(dim=2, keepdim=True) + self.floor.log()
         return preference.masked_fill(~is_left.flatten(1), -torch.inf)
@@ -95,10 +95,10 @@ class Guide(nn.Module):
 class IqnNetwork(Torso):
     """Return distribution of every action at quantile fractions chosen by the caller.
 
-    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes, a guide not counted.
+    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes, without a guide.
 
     Attributes:
-        guide: limits which actions are taken; None where there is none. Values and advantages are those of all actions.
+        guide: masks actions; None if there is none. Values and advantages include masked actions.
     """
 
     frequency: Tensor
@@ -119,37 +119,37 @@ class IqnNetwork(Torso):
         self.guide: Guide | None = None
 
     def forward(self, image: Tensor, floats: Tensor, tau: Tensor, *, is_encoded: bool = False) -> Quantiles:
-        """Maps raw observations and fractions to returns.
+        """Maps raw observations and fractions to quantiles of the return.
 
         Args:
-            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
+            image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
-            is_encoded: `image` holds features.
+            is_encoded: whether `image` holds features.
         """
         return Quantiles(self._values(self.state(image, floats, is_encoded=is_encoded), tau), tau)
 
     def of_action(
         self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor, *, is_encoded: bool = False
     ) -> Tensor:
-        """Return distribution of one action for each observation, all that learning takes.
+        """Computes the return distribution of one action per observation, as needed for learning.
 
         Args:
-            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
+            image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
             action: [B] int64.
-            is_encoded: `image` holds features.
+            is_encoded: whether `image` holds features.
 
         Returns:
-            [B, T] float32, the part of `forward(...).value` that belongs to the actions.
+            [B, T] float32, `forward(...).value` gathered at the actions.
         """
         state = self.state(image, floats, is_encoded=is_encoded)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
             index = action[:, None, None].expand(-1, tau.shape[-1], 1)
             return self._values(state, tau).gather(2, index)[:, :, 0]
-        # Behind the hidden units everything is linear: V + A(a) - mean A of all fractions is one product of matrices,
-        # without the values of other actions and without hidden units [B, T, G]. It saves a sixth of the update.
+        # Everything after the hidden units is linear: V + A(a) - mean A for all fractions is one matrix product,
+        # without values of other actions and without hidden units [B, T, G]. This saves a sixth of the update.
         advantage, value = self.output_layers()
         relative = advantage.weight - advantage.weight.mean(dim=0)
         weight = torch.cat([value.weight.expand(len(action), -1), relative.index_select(0, action)], dim=1)
@@ -159,32 +159,32 @@ class IqnNetwork(Torso):
             return (units.float() * weight) @ factors.float().T + bias[:, None]
 
     def advantages(self, image: Tensor, floats: Tensor, tau: Tensor, *, is_encoded: bool = False) -> Tensor:
-        """Mean advantage of every action, all that choosing one takes; the value head is never run.
+        """Computes the mean advantage of every action, as needed for acting; does not run the value head.
 
         Args:
-            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
+            image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [T] fractions, the same for all rows, see `fixed_fractions`.
-            is_encoded: `image` holds features.
+            is_encoded: whether `image` holds features.
 
         Returns:
-            [B, A] float32; differs from the mean Q-values by one number for each row.
+            [B, A] float32; differs from the mean Q-values by a constant per row.
         """
         return self.advantages_by(self.acting_factors(tau), image, floats, is_encoded=is_encoded)
 
     def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor, *, is_encoded: bool = False) -> Tensor:
-        """The same by `acting_factors`, which change with the weights alone."""
-        # The output layer is linear: the mean over fractions may be taken before it.
+        """Does the same with precomputed `acting_factors`, which depend only on the weights."""
+        # The output layer is linear, so the mean over fractions may be taken before it.
         state = self.state(image, floats, is_encoded=is_encoded)
         return output(self.output_layers()[0], self._advantage_units(factors, state))
 
     def acting_factors(self, tau: Tensor) -> Tensor:
-        """Returns factors [T, D] of the state; or those of the advantage head's units, meaned over fractions [T]."""
+        """Returns factors [T, D] of the state; or factors [G / 2] of the advantage head's units, averaged over T."""
         factors = self.embed(tau)
         return factors.tensor_split(2, dim=-1)[1].mean(dim=0) if self.embedding_at == "hidden" else factors
 
     def acting_head(self, tau: Tensor | None = None) -> ActingHead | None:
-        """Returns the layers of `advantages`; None if noise or a layer norm is among them."""
+        """Returns the layers of `advantages`; None if they include noise or a layer norm."""
         if self._is_noisy or len(self.advantage_head) > 3:
             return None
         factors = None if tau is None else self.acting_factors(tau)
@@ -214,21 +214,21 @@ class IqnNetwork(Torso):
         return self.value_head, self.advantage_head
 
     def _advantage_units(self, factors: Tensor, state: Tensor) -> Tensor:
-        """Hidden units [B, G / 2] of the advantage head, meaned over fractions."""
+        """Returns the hidden units [B, G / 2] of the advantage head, averaged over fractions."""
         if self.embedding_at == "hidden":
             return _hidden(self.advantage_head, state) * factors
         return _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
 
 
 NUM_CLONED_FRACTIONS = 32
-"""Of returns, of which a `ClonedIqn` takes the mean, as IQN acts (`iqn.num_quantiles_acting`): so it acts alike."""
+"""Fractions that a `ClonedIqn` averages over, as IQN does for acting (`iqn.num_quantiles_acting`): both act alike."""
 
 
 class ClonedIqn(IqnNetwork):
-    """IQN's network as a cloned policy: its mean values as logits, so that an agent can take over all of it.
+    """IQN's network as a cloned policy, with its mean advantages as logits, so that an agent can load all of it.
 
-    A softmax does not know what all actions have in common, so that the value head, which adds just that, learns
-    nothing: it stays as it began.
+    A softmax is invariant to a constant shared by all actions. The value head adds only such a constant, so it is not
+    trained and keeps its initial weights.
 
     Attributes:
         tau: the fractions.
@@ -250,11 +250,11 @@ class ClonedIqn(IqnNetwork):
         return self.read_out(self.hidden(encoded, floats))
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """Maps image features [B, E] and raw floats [B, F] to hidden units [B, G / 2], meaned over fractions."""
+        """Maps image features [B, E] and raw floats [B, F] to hidden units [B, G / 2], averaged over fractions."""
         return self._advantage_units(self.acting_factors(self.tau), self.join(encoded, floats))
 
     def read_out(self, hidden: Tensor) -> Tensor:
-        """Maps these to logits."""
+        """Maps hidden units [B, G / 2] to logits [B, A]."""
         return output(self.output_layers()[0], hidden)
 
 
@@ -264,7 +264,7 @@ def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -
     Args:
         batch: B.
         num_fractions: T, even.
-        generator: source of randomness; its device is that of the result.
+        generator: of random numbers; the result is on its device.
 
     Returns:
         [B, T] float32; column j < T / 2 is uniform on [j / T, (j + 1) / T), column T / 2 + j is one minus column j.
@@ -276,7 +276,7 @@ def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -
 
 
 def fixed_fractions(num_fractions: int) -> Tensor:
-    """Returns the middles [T] of the strata of `draw_fractions`, for acting; T must be even."""
+    """Returns the midpoints [T] of the strata of `draw_fractions`, for acting; T must be even."""
     half = _half(num_fractions)
     lower = (torch.arange(half) + 0.5) / num_fractions
     return torch.cat([lower, 1.0 - lower])
@@ -290,7 +290,7 @@ def _half(num_fractions: int) -> int:
 
 
 def _head(num_inputs: int, num_outputs: int, sizes: IqnSizes) -> nn.Sequential:
-    """Returns a head; its linear layers are called 0 and 2 whatever lies between."""
+    """Returns a head; its linear layers are always named 0 and 2."""
     hidden = sizes.dense_hidden // 2
     head = nn.Sequential()
     head.add_module("0", _layer(num_inputs, hidden, sizes.noisy_sigma))
@@ -308,7 +308,7 @@ def _layer(num_inputs: int, num_outputs: int, noisy_sigma: float) -> nn.Linear:
 
 
 def _hidden(head: nn.Sequential, rows: Tensor) -> Tensor:
-    """Applies all of a head but its output layer."""
+    """Applies a head without its output layer."""
     for layer in [*head][:-1]:
         rows = layer(rows)
     return rows

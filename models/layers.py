@@ -1,6 +1,6 @@
-"""Initial weights of layers, output layers in float32, and noisy layers.
+"""Weight initialisation, output layers in float32, and noisy layers.
 
-Initial weights are orthogonal, Saxe et al. 2014, arXiv:1312.6120, with the gains that Linesight's IQN uses.
+Initial weights are orthogonal, Saxe et al. 2014, arXiv:1312.6120, with the gains of Linesight's IQN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLICY_GAIN = 0.01
 
 
 def initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    """Makes the weights of a layer orthogonal, scaled by `gain`, and its bias zero."""
+    """Initialises a layer with orthogonal weights, scaled by `gain`, and zero bias."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -43,9 +43,9 @@ def initialise_all(module: nn.Module, gain: float) -> None:
 
 
 def output(layer: nn.Linear, hidden: Tensor) -> Tensor:
-    """Applies an output layer in float32, whatever the precision of the layers before it.
+    """Applies an output layer in float32, regardless of the precision of the layers before it.
 
-    The 8 bits of a bfloat16 logit or value are too few: two actions may differ by less.
+    The 8 significant bits of a bfloat16 logit or value are too few: two actions may differ by less.
     """
     if not torch.is_autocast_enabled(hidden.device.type):
         return layer(hidden.float())
@@ -54,7 +54,7 @@ def output(layer: nn.Linear, hidden: Tensor) -> Tensor:
 
 
 class NoisyLinear(nn.Linear):
-    """[..., I] to [..., O] by weights that carry noise of learned size; all rows of a batch see the same noise.
+    """Linear layer [..., I] to [..., O] with noise of learned size on its weights, the same for all rows of a batch.
 
     Fortunato et al. 2017, arXiv:1706.10295, factorised: W = mu + sigma * f(e_out) f(e_in)^T and b = mu + sigma *
     f(e_out) with f(x) = sign(x) sqrt(|x|). The means are named `weight` and `bias` and start orthogonal like those of
@@ -63,7 +63,7 @@ class NoisyLinear(nn.Linear):
 
     Attributes:
         weight_sigma: [O, I] size of the noise on each weight.
-        bias_sigma: [O] and on each bias.
+        bias_sigma: [O] size of the noise on each bias.
         noise_in: [I] f(e_in); 0 without noise. Not part of the state.
         noise_out: [O] f(e_out).
     """
@@ -81,7 +81,7 @@ class NoisyLinear(nn.Linear):
         self.register_buffer("noise_out", torch.zeros(num_outputs), persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Applies the layer with the noise drawn last."""
+        """Applies the layer with the current noise."""
         outer = torch.outer(self.noise_out, self.noise_in).to(self.weight.dtype)
         weight = self.weight + self.weight_sigma * outer
         bias = self.bias + self.bias_sigma * self.noise_out.to(self.bias.dtype)
@@ -96,7 +96,7 @@ class NoisyLinear(nn.Linear):
 
     @torch.no_grad()
     def clear_noise(self) -> None:
-        """Makes the layer compute with its means alone."""
+        """Sets the noise to zero, so that the layer uses only its means."""
         self.noise_in.zero_()
         self.noise_out.zero_()
 
@@ -109,7 +109,7 @@ def draw_noise(network: nn.Module, generator: torch.Generator) -> None:
 
 
 def clear_noise(network: nn.Module) -> None:
-    """Takes the noise out of every noisy layer of a network."""
+    """Clears the noise of every noisy layer of a network."""
     for layer in network.modules():
         if isinstance(layer, NoisyLinear):
             layer.clear_noise()

@@ -1,13 +1,13 @@
-"""Networks of the plain kind for ONNX Runtime on one core, in float32 or int8: several times as fast for few cars.
+"""Inference of simple networks with ONNX Runtime on one core, in float32 or int8: several times faster for few cars.
 
-Plain are four convolutions of one frame side by side with the floats, and an `ActingHead` behind them. All other
-networks act as they learn. The graph is made anew for each version of the weights, in some 5 ms.
+A simple network has the four-convolution encoder on one frame, concatenated with the floats, and an `ActingHead`. All
+other networks act with torch, as they learn. The graph is rebuilt for each version of the weights, in about 5 ms.
 
-In int8 weights are symmetric, a scale for each output channel, and inputs of layers are unsigned and begin at zero, a
-scale for each layer: what a LeakyReLU leaves below zero, a hundredth, is less than a few steps of these and is left
-out. The first convolution, layers that see floats alone, outputs, and what is done with the last hidden units stay in
-float32. Pairs of quantising and dequantising stand around each layer; ONNX Runtime makes integer operators of them.
-(Its own quantiser makes the same operators, in 120 ms in place of 10 for each version.)
+In int8, weights are symmetric with one scale per output channel; inputs of layers are unsigned from zero with one scale
+per layer. The negative outputs of a LeakyReLU, scaled by a hundredth, are less than a few quantisation steps and are
+dropped. The first convolution, layers that see only floats, operations on the last hidden units, and outputs stay in
+float32. Each layer is wrapped in quantise and dequantise nodes, which ONNX Runtime fuses into integer operators. (Its
+own quantiser produces the same operators, in 120 ms instead of 10 per version.)
 Dimensions: N observations, O output channels, H x W pixels, F floats, T fractions, D state.
 """
 
@@ -32,19 +32,19 @@ from models.torso import ActingHead, Torso
 
 WEIGHT_STEPS, ACTIVATION_STEPS = 127, 255
 INPUT_SCALE, WEIGHT_SCALE = ".input_scale", ".weight_scale"
-"""How the names of published scales end; that of the layer comes first."""
+"""Suffixes of the names of published scales, after the layer's name."""
 
 _OPSET, _IR_VERSION = 18, 10
 _LEAST_HIGH = 1e-6
-"""Taken for the highest input of a layer whose inputs are all zero."""
+"""Lower bound of the highest input of a layer, for inputs that are all zero."""
 _INT32 = np.iinfo(np.int32)
 
 Scales = Mapping[str, Tensor]
-"""Scale [] of the inputs of each layer that computes in int8, by its name, in the order of computing."""
+"""Scale [] of the inputs of each int8 layer by name, in order of execution."""
 
 
 def can_prepare(network: nn.Module) -> bool:
-    """Whether a network is of the plain kind, and on the CPU."""
+    """Returns whether a network is simple in the sense of this module, and on the CPU."""
     if not isinstance(network, Torso) or network.acting_head() is None:
         return False
     sees_one_frame = network.inputs.frames == 1 and network.inputs.shows_image
@@ -66,7 +66,7 @@ class Int8Weight(NamedTuple):
 
 
 def quantised_weight(weight: Tensor) -> Int8Weight:
-    """Rounds a weight [O, ...] to 127 steps up and down from zero, for each output channel its own."""
+    """Quantises a weight [O, ...] symmetrically to 127 steps on either side of zero, per output channel."""
     largest = weight.detach().abs().flatten(1).amax(dim=1)
     scale = torch.where(largest > 0, largest / WEIGHT_STEPS, 1.0)
     steps = torch.round(weight / _by_channel(scale, weight)).clamp(-WEIGHT_STEPS, WEIGHT_STEPS)
@@ -79,11 +79,11 @@ def _by_channel(scale: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def input_scales(network: Torso, image: Tensor, floats: Tensor) -> dict[str, Tensor]:
-    """Returns scales that reach to the highest input of each layer that computes in int8.
+    """Calibrates the input scales of all int8 layers to the highest input of each.
 
     Args:
-        network: one that `can_prepare`.
-        image: [N, 1, H, W] uint8, such as it is about to see.
+        network: accepted by `can_prepare`.
+        image: [N, 1, H, W] uint8, typical of the coming observations.
         floats: [N, F] raw.
     """
     head = network.acting_head()
@@ -108,7 +108,7 @@ def _scale_of(rows: Tensor) -> Tensor:
 
 
 def quantise(tensors: Mapping[str, Tensor], scales: Scales) -> dict[str, Tensor]:
-    """Returns the weights of a network by name, those of layers with a scale in int8 with both scales beside them."""
+    """Returns a network's weights by name; layers with a scale get int8 weights and both scales as extra entries."""
     published = dict(tensors)
     for name, scale in scales.items():
         weight = quantised_weight(tensors[f"{name}.weight"])
@@ -117,7 +117,7 @@ def quantise(tensors: Mapping[str, Tensor], scales: Scales) -> dict[str, Tensor]
 
 
 def dequantise(published: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Scales]:
-    """Returns the float32 weights that are nearest to what `quantise` made, and the scales of inputs."""
+    """Returns dequantised float32 weights and the input scales, from the output of `quantise`."""
     scales = {name.removesuffix(INPUT_SCALE): each for name, each in published.items() if name.endswith(INPUT_SCALE)}
     tensors = {name: each for name, each in published.items() if not name.endswith((INPUT_SCALE, WEIGHT_SCALE))}
     for name in scales:
@@ -127,15 +127,15 @@ def dequantise(published: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Scal
 
 
 class PreparedNetwork:
-    """A snapshot of a network's weights; make another one when they change."""
+    """Snapshot of a network for inference; create another one when the weights change."""
 
     def __init__(self, network: Torso, head: ActingHead, scales: Scales | None = None) -> None:
         """Builds the graph.
 
         Args:
-            network: one that `can_prepare`.
-            head: its own, with the factors to act by.
-            scales: of inputs, for int8; None for float32.
+            network: accepted by `can_prepare`.
+            head: its acting head, with factors.
+            scales: input scales, for int8; None for float32.
         """
         self._session = _session(network, head, scales or {})
 
@@ -156,7 +156,7 @@ def _session(network: Torso, head: ActingHead, scales: Scales) -> Any:
     seen = graph.quantised(head.hidden[0], graph.float_head(network))
     rows = graph.node("Concat", graph.node("Flatten", rows), seen, axis=1)
     factors, is_of_state = head.factors, head.factors is not None and head.factors.dim() == 2
-    if factors is not None and is_of_state:  # [N, D] to rows of each fraction, [N T, D]
+    if factors is not None and is_of_state:  # [N, D] to one row per fraction, [N T, D]
         rows = graph.node("Unsqueeze", rows, graph.constant(np.array([1])))
         rows = graph.reshaped(graph.node("Mul", rows, graph.constant(factors)), -1, network.num_state)
     for index, layer in enumerate(head.hidden):
@@ -172,9 +172,9 @@ def _session(network: Torso, head: ActingHead, scales: Scales) -> Any:
 
 
 class _Graph:
-    """Collects nodes and constants; every method that adds one returns the name of its output.
+    """Builder of an ONNX graph; every method that adds a node or constant returns the name of its output.
 
-    Layers whose names have a scale compute in int8, and the LeakyReLUs before them are ReLUs.
+    Layers with a scale compute in int8, and the LeakyReLUs before them become ReLUs.
     """
 
     def __init__(self, scales: Scales, network: nn.Module) -> None:
@@ -197,7 +197,7 @@ class _Graph:
         return self.node("Reshape", rows, self.constant(np.array(shape)))
 
     def first_convolution(self, layer: nn.Conv2d) -> str:
-        """Adds the one that sees the input "image", whose normalisation, (p - 128) / 128, is part of it."""
+        """Adds the convolution of the input "image", with the normalisation (p - 128) / 128 folded in."""
         assert layer.bias is not None
         weight, bias = layer.weight / 128, layer.bias - layer.weight.sum(dim=(1, 2, 3))
         inputs = self.node("Cast", "image", to=onnx.TensorProto.FLOAT), self.constant(weight), self.constant(bias)
@@ -212,10 +212,10 @@ class _Graph:
     def activated(self, rows: str, slope: float, *, is_last: bool = False) -> str:
         if self._scales and not is_last:
             return self.node("Relu", rows)
-        return self.node("LeakyRelu", rows, alpha=slope)  # with a slope of 0, too: only a Relu that is rounded is fused
+        return self.node("LeakyRelu", rows, alpha=slope)  # also for slope 0: a Relu is only fused if quantised
 
     def quantised(self, layer: nn.Module, rows: str) -> str:
-        """Adds the rounding of a layer's inputs, if it computes in int8."""
+        """Adds the quantisation of a layer's inputs, if it computes in int8."""
         if id(layer) not in self._scales:
             return rows
         scale = self.scale(self._scales[id(layer)], 0)
@@ -225,11 +225,11 @@ class _Graph:
         return self.constant(np.array(scale, np.float32)), self.constant(np.array(zero, np.uint8))
 
     def float_head(self, network: Torso) -> str:
-        """Adds the linear layers that see the input "floats", whose normalisation is part of the first one."""
+        """Adds the linear layers on the input "floats", with the normalisation folded into the first."""
         rows = "floats"
         for index, layer in enumerate(layer for layer in network.float_head if isinstance(layer, nn.Linear)):
             weight, bias = layer.weight.detach(), layer.bias.detach()
-            if index == 0:  # to which what is withheld is zero
+            if index == 0:  # withheld floats get zero weights
                 weight = weight * network.float_shown / network.float_std
                 bias = bias - weight @ network.float_mean
             rows = self.node("Gemm", rows, self.constant(weight), self.constant(bias), transB=1)
@@ -248,7 +248,7 @@ class _Graph:
         model = onnx.helper.make_model(graph, opset_imports=operators, ir_version=_IR_VERSION)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        # Which would take a linear layer away from its dequantising, into float32.
+        # This fusion would separate a linear layer from its dequantise node, and so keep it in float32.
         disabled = ["GemmActivationFusion"] if self._scales else []
         return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
@@ -259,10 +259,10 @@ class _Graph:
         if id(layer) not in self._scales:
             return self.constant(layer.weight), self.constant(layer.bias)
         weight = quantised_weight(layer.weight)
-        scale = weight.scale.double() * self._scales[id(layer)]  # of the sums that the bias is added to
+        scale = weight.scale.double() * self._scales[id(layer)]  # of the accumulator that the bias is added to
         bias = (layer.bias.detach().double() / scale).round().clamp(_INT32.min, _INT32.max).to(torch.int32)
         return self._dequantised(weight.steps, weight.scale), self._dequantised(bias, scale.float())
 
     def _dequantised(self, steps: Tensor, scale: Tensor) -> str:
-        zero = torch.zeros(len(scale), dtype=steps.dtype)  # without it the products of a linear layer stay in float32
+        zero = torch.zeros(len(scale), dtype=steps.dtype)  # without a zero point linear layers stay in float32
         return self.node("DequantizeLinear", *map(self.constant, (steps, scale, zero)), axis=0)

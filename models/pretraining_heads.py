@@ -1,7 +1,7 @@
-"""What Level 0 has behind the encoder and throws away: a decoder, the latent space of the VAE, SimCLR's projection.
+"""Heads of Level 0, discarded after pretraining: the decoder, the VAE head, and SimCLR's projector.
 
-Dimensions: B batch, D input features, E encoder features, C channels, H x W pixels, Z latent numbers, P numbers of a
-projection.
+Dimensions: B batch, D input features, E encoder features, C channels, H x W pixels, Z latent dimensions, P dimensions
+of a projection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _HIDDEN = 256
 class ConvDecoder(nn.Module):
     """Features [B, D] to images [B, C, H, W] in (-1, 1); 308,081 parameters for D = 512 and one channel at 64 x 64.
 
-    The output is a tanh, so that it reaches the whole range of `normalise_image`. (A sigmoid, as in the peer, cannot
-    produce the darker half of it.) The last map grows to 16 times the first; rows and columns beyond the image are cut
+    The output is a tanh, so that it covers the whole range of `normalise_image`. (A sigmoid, as in the peer, cannot
+    produce the darker half.) The last map has 16 times the size of the first; rows and columns beyond the image are cut
     off.
     """
 
@@ -51,14 +51,14 @@ def _two_layers(num_inputs: int, num_outputs: int) -> nn.Sequential:
 
 
 class Gaussian(NamedTuple):
-    """A diagonal normal distribution for each row; both [B, Z]."""
+    """Diagonal normal distribution of each row; both [B, Z]."""
 
     mean: Tensor
     log_variance: Tensor
 
 
 class VaeHead(nn.Module):
-    """Encoder features [B, E] to a distribution over Z latent numbers, Kingma and Welling 2013, arXiv:1312.6114."""
+    """Encoder features [B, E] to a distribution over Z latent dimensions, Kingma and Welling 2013, arXiv:1312.6114."""
 
     def __init__(self, num_inputs: int, num_latent: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class VaeHead(nn.Module):
 
 
 def sample(latent: Gaussian, generator: torch.Generator | None = None) -> Tensor:
-    """Draws [B, Z] such that gradients flow into the distribution."""
+    """Draws latents [B, Z] with the reparameterisation trick, so that gradients flow into the distribution."""
     mean, log_variance = latent
     noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
     return mean + torch.exp(0.5 * log_variance) * noise

@@ -1,8 +1,8 @@
-"""Base of every network that acts: raw observations to one state vector.
+"""Base of all acting networks: raw observations to one state vector.
 
-Submodules carry the same names and shapes in all of them, so that weights are handed on by name.
-Dimensions: B batch, L frames seen at once, oldest first, H x W pixels, F floats (184), E image features of all frames,
-or numbers of their tokens, D numbers of the state.
+Submodules have the same names and shapes in all of them, so that weights transfer by name.
+Dimensions: B batch, L stacked frames, oldest first, H x W pixels, F floats (184), E image features or flattened tokens
+of all frames, D state.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from models.fusion_config import CONCAT, FusionConfig, TokenSequenceConfig
 
 
 class InputShape(NamedTuple):
-    """What a network sees.
+    """Shape and normalisation of a network's observations.
 
     Attributes:
         height: H.
         width: W.
-        float_mean: [F] subtracted from the floats.
-        float_std: [F] divides them.
+        float_mean: [F] means of the floats.
+        float_std: [F] standard deviations of the floats.
         frames: L.
-        frames_as: whether frames are channels of one image, or are encoded one by one and their features joined.
-        withheld_floats: [F] bool, floats that the network is not shown; None shows all.
-        shows_image: whether it is shown images.
+        frames_as: "channels": frames are channels of one image; "features": encoded separately and concatenated.
+        withheld_floats: [F] bool, True for floats that are hidden from the network; None hides none.
+        shows_image: whether the network uses images.
     """
 
     height: int
@@ -44,18 +44,19 @@ class InputShape(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """Frames that the encoder takes at once."""
+        """Number of input channels of the encoder, one per frame."""
         return self.frames if self.frames_as == "channels" else 1
 
 
 class ActingHead(NamedTuple):
-    """Layers between the fusion and an actor's outputs, where they are few and plain; see `models.prepared`.
+    """Layers between the fusion and an actor's outputs, if they are simple enough for `models.prepared`.
 
     Attributes:
         hidden: linear layers, each followed by an activation.
         slope: of the activations below zero; 0 for a ReLU.
         output: the last layer.
-        factors: None; or multiplied into these units [H]; or into the state [T, D], with the mean over T of the units.
+        factors: [H], multiplied into the last hidden units; or [T, D], multiplied into the state, and the hidden units
+            are then averaged over T; or None.
     """
 
     hidden: tuple[nn.Linear, ...]
@@ -67,10 +68,10 @@ class ActingHead(NamedTuple):
 class Torso(nn.Module):
     """Base of the acting networks: `encoder`, `float_head` and `fusion`, and the normalisation as buffers.
 
-    What is withheld, the networks see as zeros, whatever is there: parts then keep their shapes, and can be handed on.
+    Networks see zeros for withheld parts. Submodules thus keep their shapes, and their weights can be transferred.
 
     Attributes:
-        inputs: what is seen.
+        inputs: observations.
         num_encoded: E.
         num_state: D.
     """
@@ -88,10 +89,10 @@ class Torso(nn.Module):
         *,
         layer_norm: bool = False,
     ) -> None:
-        """Builds what all acting networks share.
+        """Builds the common part of all acting networks.
 
         Args:
-            inputs: what is seen.
+            inputs: observations.
             encoder: of the images.
             float_hidden: width of the float head.
             fusion: of image features and floats.
@@ -116,11 +117,11 @@ class Torso(nn.Module):
         self._stored_dtype = torch.float32
 
     def acting_head(self) -> ActingHead | None:
-        """Returns the layers behind the fusion that an actor's outputs take; None if they are no such."""
+        """Returns the layers between the fusion and an actor's outputs; None if they do not fit `ActingHead`."""
         return None
 
     def encode(self, image: Tensor) -> Tensor:
-        """Maps raw images [B, L, H, W] uint8 to image features, or tokens one after another, [B, E]."""
+        """Maps raw images [B, L, H, W] uint8 to image features or flattened tokens [B, E]."""
         if not self.inputs.shows_image:
             return torch.zeros(len(image), self.num_encoded, dtype=self._compute_dtype(), device=image.device)
         seen = normalise_image(image.reshape(-1, self.inputs.channels, *image.shape[2:]), self._compute_dtype())
@@ -140,14 +141,14 @@ class Torso(nn.Module):
         return self.fusion(encoded, self.float_head(normalised))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
-        """Returns the layers that end in logits or values; they always compute in float32."""
+        """Returns the layers that produce logits or values; they always compute in float32."""
         raise NotImplementedError
 
     def store_in(self, dtype: torch.dtype) -> None:
         """Stores and computes everything but the output layers in bfloat16 or float16; for acting only, in place."""
-        torsos = [module for module in self.modules() if isinstance(module, Torso)]  # one may carry another
+        torsos = [module for module in self.modules() if isinstance(module, Torso)]  # a torso may contain another
         layers: list[nn.Module] = [layer for torso in torsos for layer in torso.output_layers()]
-        # Batch norms want weights in the precision of their statistics, and take inputs in any.
+        # Batch norms need weights in the precision of their statistics, and accept inputs in any.
         layers += [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
         exact = {id(parameter) for layer in layers for parameter in layer.parameters()}
         for parameter in self.parameters():

@@ -1,8 +1,8 @@
-"""The action table: what one decision of an agent does to the controls of the car.
+"""The action table: how a decision of an agent sets the controls of the car.
 
 Twelve actions, {none, left, right} x {gas, coast, brake, gas and brake}, each held for a fixed number of
 10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a chunk of
-several that follow each other; an agent may take each several times in a row.
+several consecutive ones; an agent may take each several times in a row.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydantic import Field
 from rulka.section import Section, key
 
 Ticks = Annotated[int, Field(ge=1, le=100)]
-"""10 ms each: an action lasts a second at most."""
+"""Ticks of 10 ms each: an action lasts at most a second."""
 Times = Annotated[int, Field(ge=1, le=100)]
-"""How many actions a decision has, or how many times it is taken."""
+"""Actions of a decision, or repeats of it."""
 
 
 class ActionParams(Section):
-    """How long one decision lasts."""
+    """Duration of a decision."""
 
     ticks_per_action: Ticks = key(5, "10 ms ticks for which one action is held; 5 in the game")
 
@@ -46,10 +46,10 @@ class Controls(NamedTuple):
 
 @dataclass(frozen=True)
 class Choices:
-    """Decisions that are one of a number of choices, or one for each of several places.
+    """Discrete decisions: one of A choices, in each of K places.
 
     Attributes:
-        num_choices: A, of every place; positive.
+        num_choices: A, the same in every place; positive.
         num_places: K; positive.
     """
 
@@ -58,27 +58,27 @@ class Choices:
 
     @property
     def decision_shape(self) -> tuple[int, ...]:
-        """Shape of the indices of one decision: none for one choice, [K] for several."""
+        """Shape of a decision's indices: () for one place, [K] for several."""
         return () if self.num_places == 1 else (self.num_places,)
 
     @property
     def space(self) -> ActionSpace:
-        """Itself, as `ActionTable` has one."""
+        """Itself, for a common interface with `ActionTable`."""
         return self
 
     @property
     def num_outputs(self) -> int:
-        """Numbers by which a network compares choices."""
+        """Network outputs: one per choice and place."""
         return self.num_choices * self.num_places
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Decisions of D numbers, each within an interval of its own.
+    """Continuous decisions: D numbers, each within its own interval.
 
     Attributes:
-        low: [D] where these begin.
-        high: [D] where they end; larger.
+        low: [D] lower bounds.
+        high: [D] upper bounds; larger.
     """
 
     low: tuple[float, ...]
@@ -91,19 +91,19 @@ class Intervals:
 
     @property
     def space(self) -> ActionSpace:
-        """Itself, as `ActionTable` has one."""
+        """Itself, for a common interface with `ActionTable`."""
         return self
 
     @property
     def num_outputs(self) -> int:
-        """Numbers by which a policy says where in the intervals it aims, and how surely: two for each."""
+        """Policy outputs: two per number, for location and spread."""
         return 2 * len(self.low)
 
 
 ActionSpace = Choices | Intervals
 
 STEER_GAS_BRAKE = Intervals((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-"""Steering, positive right, gas and brake."""
+"""Steering (positive right), gas and brake."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ class ActionTable:
     """The discrete actions and how long each is held.
 
     Attributes:
-        controls: one entry for each action index.
+        controls: one entry per action index.
         ticks_per_action: number of 10 ms ticks for which one action is held; positive.
-        actions_per_decision: K, actions of one decision, one after another; positive.
-        is_analog: whether a decision is none of these, but steer, gas and brake as numbers.
-        repeats: how many times a decision is taken in a row, before the next one is asked for; positive.
+        actions_per_decision: K, consecutive actions of one decision; positive.
+        is_analog: True if decisions are continuous instead: steer, gas and brake.
+        repeats: how many times a decision is taken in a row, before the next one is requested; positive.
     """
 
     controls: Annotated[tuple[Controls, ...], Field(min_length=1)]
@@ -136,17 +136,17 @@ class ActionTable:
 
     @property
     def taken_once(self) -> ActionTable:
-        """The same decisions, each taken once."""
+        """The same table without repeats."""
         return replace(self, repeats=1)
 
     @property
     def decision_shape(self) -> tuple[int, ...]:
-        """Shape of one decision: none for the index of an action, [K] for a chunk of these, [3] for numbers."""
+        """Shape of a decision: () for an action index, [K] for a chunk of them, [3] for continuous controls."""
         return self.space.decision_shape
 
     @property
     def space(self) -> ActionSpace:
-        """What a decision is chosen from."""
+        """The space of decisions."""
         return STEER_GAS_BRAKE if self.is_analog else Choices(self.num_actions, self.actions_per_decision)
 
     def keys(self) -> NDArray[np.float32]:
@@ -196,12 +196,12 @@ def action_table(
 
     Args:
         ticks_per_action: 10 ms ticks of a decision that is taken once.
-        actions_per_decision: actions that share them evenly.
-        is_analog: whether decisions are numbers.
+        actions_per_decision: actions that divide these ticks evenly.
+        is_analog: True if decisions are continuous.
         repeats: how many times each is taken in a row.
 
     Raises:
-        ValueError: if they cannot.
+        ValueError: if the ticks cannot be divided evenly.
     """
     if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
         message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
@@ -210,14 +210,14 @@ def action_table(
 
 
 def shares_of_ticks(held: NDArray[np.int64], num_actions: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Returns what was done for how long, of the actions of every tick.
+    """Returns each action's share of time, and the action held longest, from the action of every tick.
 
     Args:
         held: [D, K] action of every tick of D stretches of time.
         num_actions: A.
 
     Returns:
-        [D, A] share of each action, and [D] that with the largest, the earliest held of equals.
+        [D, A] share of each action, and [D] the action with the largest share; ties go to the one held earliest.
     """
     shares = (held[:, :, None] == np.arange(num_actions)).mean(axis=1)
     share_held = np.take_along_axis(shares, held, axis=1)

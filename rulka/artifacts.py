@@ -4,9 +4,9 @@
     meta.json             kind, schema version, environment, network config, observation and action contract,
                           normalisation, provenance with the resolved parameters, SHA-256 of the weights and of itself
 
-Agents that race and agents of any other environment have the same form. An artifact is written whole into a temporary
-folder, metadata last, and renamed into place, so that a folder with `meta.json` is complete. Loading checks everything
-and refuses with the name of the field that differs. No pickle.
+Agents that race and agents of other environments share this format. An artifact is written into a temporary folder,
+metadata last, and renamed into place, so that a folder with `meta.json` is complete. Loading checks everything; its
+error names the field that differs. No pickle.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from rulka.stage import output_folder
 from rulka.stored import checked, plain_json
 
 LARGEST_WEIGHT = 1e6
-"""No training leaves one as large; products of such overflow."""
+"""Limit on weights: no training produces larger ones, and products of such overflow."""
 SCHEMA_VERSION = 4
-"""Version of the folder format; another one is refused."""
+"""Version of the folder format; loading refuses any other."""
 RACES = "races"
-"""The environment of everything that the stages make; of an agent trained elsewhere it is the environment's ID."""
+"""Environment of all that the stages produce; for an agent trained elsewhere it is the environment's ID."""
 
 WEIGHTS_FILE = "weights.safetensors"
 META_FILE = "meta.json"
@@ -54,9 +54,9 @@ class Files(NamedTuple):
 
 OWN_FILES = Files()
 MODEL_TYPE = "rulka"
-"""`model_type` in metadata: by it, transformers knows that it does not know the network."""
+"""`model_type` in metadata, which tells transformers that it does not know the network."""
 STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
-"""Which stage makes artifacts of a kind, for messages."""
+"""The stage that produces artifacts of a kind, for messages."""
 
 
 class ArtifactError(UserError):
@@ -65,7 +65,7 @@ class ArtifactError(UserError):
 
 @dataclass(frozen=True)
 class ObservationContract:
-    """What frames and floats are.
+    """Format of frames and floats.
 
     Attributes:
         schema_version: version of the observation's meaning.
@@ -82,12 +82,12 @@ class ObservationContract:
 
 @dataclass(frozen=True)
 class SightContract(ObservationContract):
-    """What a network was trained to see of them.
+    """The observation that a network was trained on.
 
     Attributes:
-        frames: seen at once.
+        frames: number of stacked frames.
         frames_as: how they reach the network.
-        withheld: parts that it is not shown.
+        withheld: parts hidden from it.
     """
 
     frames: int
@@ -95,7 +95,7 @@ class SightContract(ObservationContract):
     withheld: tuple[Part, ...]
 
     def params(self) -> ObservationParams:
-        """Returns the same in the words of the parameters."""
+        """Returns the same as observation parameters."""
         return ObservationParams(**{name: getattr(self, name) for name in ObservationParams.model_fields})
 
 
@@ -104,14 +104,14 @@ class Artifact:
     """Weights with everything needed to use them.
 
     Attributes:
-        kind: what the weights are, a key of `STAGE_OF_KIND`.
+        kind: of the weights, a key of `STAGE_OF_KIND`.
         tensors: weights by name, on the CPU.
-        config: plain JSON from which the network can be rebuilt; `encoder` is that of all kinds.
-        observation: what the network sees.
-        actions: what its outputs mean.
-        normalisation: how raw observations become its inputs.
-        provenance: plain JSON about where the weights come from, see `rulka.provenance`.
-        environment: what it acts in: `RACES`, or the ID of a Gymnasium environment.
+        config: plain JSON from which the network can be rebuilt; every kind has `encoder`.
+        observation: input of the network.
+        actions: meaning of its outputs.
+        normalisation: turns raw observations into its inputs.
+        provenance: plain JSON about the origin of the weights, see `rulka.provenance`.
+        environment: `RACES`, or the ID of a Gymnasium environment.
     """
 
     kind: str
@@ -125,18 +125,18 @@ class Artifact:
 
     @property
     def table(self) -> ActionTable:
-        """What the actions of a car do, of an artifact that races."""
+        """The action table of an artifact that races."""
         assert isinstance(self.actions, ActionTable)
         return self.actions
 
     @property
     def encoder(self) -> EncoderConfig:
-        """The encoder, from which its network can be built; of a backbone more than what parameters ask for."""
+        """Config from which the encoder can be built; a backbone's holds more than the parameters do."""
         return ENCODER_CONFIG.validate_python(self.config["encoder"])
 
 
 class _Named(BaseModel):
-    """What is read from an artifact's config by name; the class of its network checks the rest."""
+    """Config keys that are read by name; the network's class checks the rest."""
 
     algorithm: str = ""
     shape: str = ""
@@ -163,7 +163,7 @@ class _Provenance(BaseModel):
 
 
 class _Meta(BaseModel):
-    """What metadata hold beside version and checksums; inner keys that nobody here reads may be more."""
+    """Metadata besides schema version and own checksum; inner objects may have extra keys, which are not read here."""
 
     kind: str
     environment: str
@@ -186,13 +186,13 @@ def float_layout_hash(actions_per_decision: int = 1) -> str:
 
 
 def observation_contract(observation: ObservationParams, actions_per_decision: int = 1) -> ObservationContract:
-    """Returns the contract of this version of the code for frames of the given size, those of recordings with K = 1."""
+    """Returns this code version's contract for frames of the given size; that of recordings has K = 1."""
     layout = float_layout_hash(actions_per_decision)
     return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, layout)
 
 
 def sight_contract(observation: ObservationParams, actions_per_decision: int = 1) -> SightContract:
-    """Returns the contract of this version of the code for networks that see this and decide for K actions."""
+    """Returns this code version's contract for networks with this observation that decide for K actions."""
     return SightContract(
         schema_version=OBSERVATION_SCHEMA_VERSION,
         float_layout=float_layout_hash(actions_per_decision),
@@ -206,20 +206,20 @@ def actions_to_json(actions: ActionTable | ActionSpace) -> dict[str, Any]:
 
 
 def save_artifact(folder: Path, artifact: Artifact) -> None:
-    """Writes an artifact to `folder`, replacing what is there only once everything is written."""
+    """Writes an artifact to `folder`, replacing an old one only once everything is written."""
     with output_folder(folder) as temporary:
         write_artifact(temporary, artifact)
 
 
 def write_artifact(folder: Path, artifact: Artifact, files: Files = OWN_FILES) -> None:
-    """Writes weights and then metadata into an existing folder that its owner renames into place.
+    """Writes weights and then metadata into an existing folder that the caller renames into place.
 
     For stages whose output holds more than the artifact, such as metrics and plots.
     """
     if artifact.kind not in STAGE_OF_KIND:
         message = f"artifact kind {artifact.kind!r} is unknown; known are {sorted(STAGE_OF_KIND)}"
         raise ArtifactError(message)
-    # Cloned: tensors that share memory, or lie in channels-last order, have no place of their own in the file.
+    # Cloned: the file format has no place for tensors that share memory or are in channels-last order.
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artifact.tensors.items()}
     weights = safetensors.torch.save(own, {"format": "pt"})
     meta = described(artifact) | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
@@ -229,7 +229,7 @@ def write_artifact(folder: Path, artifact: Artifact, files: Files = OWN_FILES) -
 
 
 def described(artifact: Artifact) -> dict[str, Any]:
-    """Returns all of an artifact but its tensors and checksums as it is read from JSON."""
+    """Returns an artifact's metadata without checksums, as JSON reads it back."""
     content = {
         "model_type": MODEL_TYPE,
         "kind": artifact.kind,
@@ -254,16 +254,16 @@ def load_artifact(
     environment: str | None = RACES,
     files: Files = OWN_FILES,
 ) -> Artifact:
-    """Reads an artifact and checks that it is whole and made for what it is going to be used for.
+    """Reads an artifact and checks that it is complete and fits its intended use.
 
     Args:
-        folder: where the artifact is.
+        folder: of the artifact.
         kind: the kind, or kinds, that the caller can use.
-        observation: what it must have been trained to see; None takes any.
-        actions: the action table it must have been trained on; None takes any.
-        encoder: the encoder it must have; None takes any.
-        environment: what it must act in; None takes any, whose contracts the caller compares.
-        files: what its files are called.
+        observation: the one that it must have been trained on; None accepts any.
+        actions: the action table that it must have been trained on; None accepts any.
+        encoder: the encoder that it must have; None accepts any.
+        environment: the one that it must act in; None accepts any, and the caller compares the contracts.
+        files: names of its files.
 
     Raises:
         ArtifactError: if anything is missing, damaged or different; the message names it.
@@ -298,9 +298,9 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
     """Reads and checks the metadata without reading the weights.
 
     Args:
-        folder: where the artifact is.
-        kind: what it should be, for the message where nothing tells; empty when anything will do.
-        file: in which they are.
+        folder: of the artifact.
+        kind: expected kind, for messages if the file does not tell; empty for any.
+        file: name of the metadata file.
 
     Raises:
         ArtifactError: if it is missing, damaged or of another schema version.
@@ -320,7 +320,7 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
         message = f"{path.as_posix()} was changed or damaged after it was written: its checksum does not match"
         raise ArtifactError(message, hint=hint)
     actions = actions_to_json(checked(meta, _Meta, path.as_posix(), ArtifactError, hint).actions)
-    if meta["actions"] != actions:  # something is left out
+    if meta["actions"] != actions:  # parsing dropped something
         _refuse(folder, "actions", meta["actions"], actions, hint)
     return meta
 
@@ -332,7 +332,7 @@ def check_contracts(
     observation: ObservationParams | None = None,
     actions: ActionTable | None = None,
 ) -> None:
-    """Compares the stored contracts of races with this version of the code and with what the caller asks for.
+    """Compares the stored racing contracts with this version of the code and with the caller's requirements.
 
     Raises:
         ArtifactError: if something differs; the message names the folder and the field.
@@ -369,10 +369,10 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
     except SafetensorError as error:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
-    tensors = {name: loaded[name] for name in sorted(loaded)}  # the library hands them over in any order
+    tensors = {name: loaded[name] for name in sorted(loaded)}  # the library returns them in any order
     for name, tensor in tensors.items():
         is_weight = tensor.is_floating_point() and bool((tensor.abs() <= LARGEST_WEIGHT).all())
-        if tensor.ndim and not is_weight:  # a single number counts batches
+        if tensor.ndim and not is_weight:  # a scalar is a batch counter
             message = f"{path.as_posix()} cannot be used: {name} holds integers, infinite or huge values"
             raise ArtifactError(message, hint=hint)
     return tensors
@@ -384,11 +384,11 @@ def _meta_hash(meta: Mapping[str, Any]) -> str:
 
 
 def _hint(folder: Path, kind: str) -> str:
-    """Says how to get what belongs there; kind: as far as it is known."""
+    """Returns advice on restoring an artifact; `kind` is empty if it is unknown."""
     stage = STAGE_OF_KIND.get(kind or folder.name)
     if folder.parent == KEPT_AGENTS:
         return f"Bring it back with `dvc checkout {KEPT_AGENTS}.dvc`, if DVC has it, or from a copy."
-    if stage is None or (kind or folder.name) not in folder.parts:  # a copy elsewhere, of which DVC may know nothing
+    if stage is None or (kind or folder.name) not in folder.parts:  # a copy elsewhere, which DVC may not track
         return "Take it from where it came from, or make it again."
     return f"`dvc checkout --force {stage}` brings back what DVC has of it; `dvc repro {stage}` makes it anew."
 

@@ -1,6 +1,6 @@
-"""How the tracks of the campaign are asked for; in a module of its own, so that a command's help costs nothing.
+"""Slugs of the campaign's tracks, in a module of their own so that a command's help loads nothing else.
 
-`rulka.tracks.campaign` makes the tracks, in this order.
+`rulka.tracks.campaign` builds the tracks, in this order.
 """
 
 from __future__ import annotations

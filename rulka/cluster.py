@@ -1,12 +1,12 @@
-"""Several machines as one: where the cluster is, and Ray's actors on its nodes. Nobody else knows of Ray.
+"""Ray clusters: the address of the head, and Ray actors on the nodes. No other module uses Ray.
 
-Where it is, is a fact of the machine, from the environment or the file `.env`, never a parameter:
+The address is a fact of the machine, from the environment or the file `.env`, never a parameter:
 
     RULKA_CLUSTER   host:port of its head, as 127.0.0.1:6379
 
-A variable of the environment goes before the file. This machine has to be one of the cluster's nodes: blocks of
-experience are read where Ray lays them, in the memory of a node. Actors are called directly, and never restarted by
-Ray: whoever has started one watches it, and knows what its end means.
+The environment takes precedence over the file. This machine has to be one of the cluster's nodes: blocks of experience
+are read in place, from a node's memory. Actors are called directly, and never restarted by Ray: the code that starts
+one supervises it, and knows what its end means.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ CLUSTER_VARIABLE = "RULKA_CLUSTER"
 _START = "docs/cluster.md has the command that starts one on this machine."
 _HINT = f"{CLUSTER_VARIABLE}=127.0.0.1:6379, in the environment or in .env; {_START}"
 JOIN_LIMIT_S = 600.0
-"""How long a cluster may take to answer a process that joins; Ray itself would ask for ever.
+"""Timeout of joining a cluster; Ray itself would ask forever.
 
-An idle machine answers in seconds, but Ray's processes load a few seconds' worth of Python first, each; where a dozen
-others share two cores that alone is minutes.
+An idle machine answers in seconds, but each of Ray's processes first loads a few seconds' worth of Python; with a dozen
+others on two cores, that alone takes minutes.
 """
 JOIN_NOTICE_S = 20.0
-"""From then on it is said that the cluster does not answer yet."""
+"""After this time a warning says that the cluster does not answer yet."""
 _LOGGER = logging.getLogger(__name__)
 KEY_SHOWN = 8
 BESIDE = "beside"
-"""Concurrency group of the calls that an actor answers whatever else it does."""
+"""Concurrency group of the calls that an actor answers while it runs others."""
 
 
 class ClusterError(UserError):
-    """There is no cluster to work with, or it does not do what it has to."""
+    """There is no cluster, or it cannot be used."""
 
 
 def check_package() -> None:
-    """Makes sure that Ray is installed; does not import it.
+    """Checks that Ray is installed, without importing it.
 
     Raises:
         ClusterError: if it is not; the hint says how to install it.
@@ -59,10 +59,10 @@ def check_package() -> None:
 
 
 def chosen_address() -> str | None:
-    """Returns where the cluster's head is, as `host:port`; None where nothing says so.
+    """Returns the address of the cluster's head, `host:port`; None if it is not set.
 
     Raises:
-        ClusterError: if what says so is no such address.
+        ClusterError: if the address is invalid.
     """
     address = os.environ.get(CLUSTER_VARIABLE) or dotenv_values(".env").get(CLUSTER_VARIABLE)
     if address:
@@ -74,7 +74,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Returns host and port of an address.
 
     Raises:
-        ClusterError: if it is none.
+        ClusterError: if it is invalid.
     """
     host, _, port = address.rpartition(":")
     if "/" in address:
@@ -87,10 +87,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def find_cluster() -> str:
-    """Returns the address of a cluster that can be worked with, as far as one can tell without Ray.
+    """Returns the address of a reachable cluster, as far as can be checked without Ray.
 
     Raises:
-        ClusterError: if Ray is not installed, no address is given, or nobody listens there.
+        ClusterError: if Ray is not installed, no address is set, or nothing listens there.
     """
     check_package()
     address = chosen_address()
@@ -110,11 +110,11 @@ class Node(NamedTuple):
     """A machine of the cluster.
 
     Attributes:
-        key: as the cluster names it; one that comes back has another.
-        name: for people.
+        key: the cluster's name for it; a node that comes back has another.
+        name: for messages.
         num_cpus: that it offers.
-        store_bytes: of its object store.
-        is_own: this process is there.
+        store_bytes: size of its object store.
+        is_own: this process runs on it.
     """
 
     key: str
@@ -125,26 +125,26 @@ class Node(NamedTuple):
 
 
 class ActorLostError(Exception):
-    """A call brings no answer, as its actor is gone or could not be started."""
+    """A call gets no answer, because its actor is gone or could not be started."""
 
 
 class ActorFailedError(Exception):
-    """A call ended by an error; the message is its traceback."""
+    """A call raised an error; the message is its traceback."""
 
 
 def load_ray(address: str) -> ModuleType:
-    """Imports Ray, which takes a second or two; it tells nobody that it is used.
+    """Imports Ray, which takes a second or two, with its usage statistics off.
 
     Args:
-        address: of the cluster that it is for.
+        address: of the cluster to join.
 
     Raises:
-        ClusterError: if it is not installed.
+        ClusterError: if Ray is not installed.
     """
     check_package()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if split_address(address)[0] in LOOPBACK:
-        # Ray otherwise takes the address of a network card in its place, where nobody listens.
+        # Ray would otherwise replace it with the address of a network card, where nothing listens.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
@@ -152,13 +152,13 @@ def load_ray(address: str) -> ModuleType:
 
 
 class RayCluster:
-    """A cluster of which this machine is a node. References are Ray's: to what a call will return."""
+    """A cluster of which this machine is a node. References are Ray's, to the result of a call."""
 
     def __init__(self, address: str) -> None:
         """Joins a cluster, of which this machine is a node.
 
         Raises:
-            ClusterError: if that cannot be done.
+            ClusterError: if joining fails.
         """
         self._ray = ray = load_ray(address)
         self._actors: list[Any] = []
@@ -167,7 +167,7 @@ class RayCluster:
 
     def _join(self, address: str) -> None:
         logging.getLogger("ray").setLevel(logging.ERROR)
-        # In a thread of its own: there Ray leaves the signals of this process alone, and can be given up.
+        # In a separate thread, where Ray leaves this process's signal handlers alone and can be abandoned.
         failures: list[BaseException] = []
         thread = threading.Thread(target=self._init, args=(address, failures), daemon=True)
         thread.start()
@@ -188,11 +188,11 @@ class RayCluster:
     def _init(self, address: str, failures: list[BaseException]) -> None:
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except BaseException as error:  # whatever it is: the other thread says so
+        except BaseException as error:  # whatever it is: the waiting thread reports it
             failures.append(error)
 
     def nodes(self) -> Sequence[Node]:
-        """Returns the nodes that are there now, always in the same order."""
+        """Returns the live nodes in a fixed order, this one first."""
         found = []
         for each in self._ray.nodes():
             if each["Alive"]:
@@ -203,34 +203,34 @@ class RayCluster:
         return sorted(found, key=lambda node: (not node.is_own, node.key))
 
     def num_free_cpus(self) -> int:
-        """Returns how many CPUs of all nodes nobody has taken."""
+        """Returns the number of unused CPUs of all nodes."""
         return int(self._ray.available_resources().get("CPU", 0.0))
 
     def start(self, kind: type) -> Any:
         """Starts an actor of a class, which takes one CPU; returns at once.
 
-        Ray spreads them over the nodes, and waits for one that has room.
+        Ray spreads actors over the nodes, and waits until one has room.
         """
-        # Whoever started it watches it, so Ray restarts none.
+        # The caller supervises it, so Ray restarts none.
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
         actor = self._ray.remote(**options, concurrency_groups={BESIDE: 1})(kind).remote()
         self._actors.append(actor)
         return actor
 
     def call(self, actor: Any, method: str, *arguments: Any, is_beside: bool = False) -> Any:
-        """Calls a method and returns a reference to its answer; a reference as argument is opened there.
+        """Calls a method and returns a reference to its result; Ray resolves references among the arguments.
 
-        An actor answers calls one after the other, in their order; those that are `is_beside` in a thread of theirs.
+        An actor runs calls one at a time, in order; calls with `is_beside` run in a thread of their own.
         """
         called = getattr(actor, method)
         return (called.options(concurrency_group=BESIDE) if is_beside else called).remote(*arguments)
 
     def put(self, content: Any) -> Any:
-        """Lays arrays into the object store of this node, once for all calls, and returns a reference to them."""
+        """Puts arrays into this node's object store, once for all calls, and returns a reference to them."""
         return self._ray.put(content)
 
     def wait(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Waits until there is an answer here, or the time is over; returns the references of all that are here."""
+        """Waits for a result until the timeout; returns the references of all results that are here."""
         if not references:
             time.sleep(timeout_s)
             return []
@@ -240,12 +240,12 @@ class RayCluster:
         return self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
 
     def get(self, reference: Any) -> Any:
-        """Returns an answer that is here; its arrays lie in the object store and cannot be written.
+        """Returns a result that is here; its arrays are in the object store and read-only.
 
         Raises:
             ActorLostError: if there will be none.
-            ActorFailedError: if the call ended by an error.
-            UserError: the same, of an error that a person can act on.
+            ActorFailedError: if the call raised an error.
+            UserError: if that was an error that the user can act on.
         """
         errors = self._ray.exceptions
         try:
@@ -254,17 +254,17 @@ class RayCluster:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
             raise ActorFailedError(error.traceback_str.strip()) from error
-        except errors.RayError as error:  # also of a network that failed
+        except errors.RayError as error:  # also after a network failure
             raise ActorLostError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
 
     def end(self, actor: Any) -> None:
-        """Kills an actor, whatever it does; may be called again."""
+        """Kills an actor, whatever it does; idempotent."""
         if actor in self._actors:
             self._actors.remove(actor)
             self._ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
-        """Ends all actors and leaves the cluster; may be called again."""
+        """Ends all actors and leaves the cluster; idempotent."""
         for actor in list(self._actors):
             self.end(actor)
         self._ray.shutdown()

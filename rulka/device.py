@@ -1,7 +1,7 @@
-"""Which device networks run on, and how tensors get there and back: the one place that asks torch what there is.
+"""Device selection, and tensor transfers to and from the device: the only module that asks torch for devices.
 
 A device is a fact of the machine, never a parameter: it comes from `--device` or from the environment, and no
-fingerprint holds it. On the CPU everything here hands on what it is given, without a copy.
+fingerprint holds it. On the CPU every transfer but `upload_copy` returns its input, without a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rulka.errors import UserError
 from rulka.terminal import tell
 
 DEVICE_VARIABLE = "RULKA_DEVICE"
-"""Environment variable that names the device; `auto` where it is not set."""
+"""Environment variable that names the device; `auto` if it is not set."""
 
 CPU = torch.device("cpu")
 
@@ -41,7 +41,7 @@ _REASONS = (
     ("no cuda-capable device", "the driver shows no GPU", "look at CUDA_VISIBLE_DEVICES and at `nvidia-smi`"),
     ("mps", "this torch or this macOS has no Metal", "use an arm64 Python on macOS 14 or later"),
 )
-"""What torch says, in lower case, when a device cannot be used; what that means; what to do."""
+"""Fragment of torch's error in lower case; its meaning; the remedy."""
 
 _NO_GPU = "this machine shows no NVIDIA GPU; if it has one, install the driver, and look at `nvidia-smi`"
 _NVIDIA_DRIVER, _PROCESSORS = Path("/proc/driver/nvidia"), Path("/proc/cpuinfo")
@@ -50,16 +50,16 @@ BatchT = TypeVar("BatchT", bound=tuple[Tensor, ...])
 
 
 class DeviceError(UserError):
-    """A device was asked for that is unknown here, or that cannot be used; the message says why."""
+    """The requested device is unknown here or cannot be used; the message says why."""
 
 
 class ChosenDevice(NamedTuple):
-    """A device, and why it was taken.
+    """A device, and the reason for it.
 
     Attributes:
-        device: with its number, where there may be several.
-        why: in words, for people.
-        problem: why a GPU of this machine is not used although nobody asked for the CPU, and what to do; mostly empty.
+        device: with its index, if there may be several.
+        why: the reason, for messages.
+        problem: why a GPU is not used although the CPU was not requested, and the remedy; usually empty.
     """
 
     device: torch.device
@@ -68,9 +68,9 @@ class ChosenDevice(NamedTuple):
 
 
 def arithmetic_here() -> str:
-    """Returns what decides, on this machine, how sums are rounded: kind of processor, number of threads, torch."""
+    """Describes what determines rounding of sums on this machine: processor, number of threads, torch."""
     model = platform.processor() or platform.machine()
-    with suppress(OSError):  # Linux alone has the file, and not on every processor its line
+    with suppress(OSError):  # only Linux has the file, and not every processor the line
         if found := re.search(r"^model name\s*: (.+)$", _PROCESSORS.read_text(encoding="utf-8"), re.MULTILINE):
             model = found[1]
     kernels = torch.backends.cpu.get_cpu_capability()
@@ -81,14 +81,14 @@ def arithmetic_here() -> str:
 
 
 def choose_device(name: str | None = None) -> ChosenDevice:
-    """Returns the device that networks run on; it has just computed something.
+    """Returns the device that networks run on; a GPU has just passed a test computation.
 
     Args:
-        name: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; None takes `RULKA_DEVICE`, and `auto` where that is not set.
+        name: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; None takes `RULKA_DEVICE`, or `auto` if that is not set.
             `auto` takes a GPU that works and otherwise the CPU.
 
     Raises:
-        DeviceError: if no device is called so, or the one that is named cannot be used.
+        DeviceError: if the name is unknown, or that device cannot be used.
     """
     variable = os.environ.get(DEVICE_VARIABLE) or "auto"
     asked, by = (variable, DEVICE_VARIABLE) if name is None else (name, "--device")
@@ -106,7 +106,7 @@ def choose_device(name: str | None = None) -> ChosenDevice:
 
 
 def use_device(name: str | None = None) -> torch.device:
-    """Chooses a device and says on standard error which, unless it is a CPU beside which there is nothing to choose.
+    """Chooses a device, and says on standard error which GPU it is, or why a GPU cannot be used.
 
     Raises:
         DeviceError: see `choose_device`.
@@ -120,7 +120,7 @@ def use_device(name: str | None = None) -> torch.device:
 
 
 def devices_of_learners(first: torch.device, count: int) -> list[torch.device]:
-    """Returns where several learners compute that begin on a device: each on a GPU, or all of them on the processor.
+    """Returns the devices of several learners: a GPU each, from the first one on, or the CPU for all.
 
     Raises:
         DeviceError: if there are fewer GPUs, or processor cores, than learners.
@@ -142,8 +142,8 @@ def devices_of_learners(first: torch.device, count: int) -> list[torch.device]:
 
 
 def _num_cores() -> int:
-    """Returns how many cores of the processor this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    """Returns the number of CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # only Linux has it
     return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
 
 
@@ -161,7 +161,7 @@ def _automatic() -> ChosenDevice:
 def _present() -> list[torch.device]:
     """Returns the GPUs that this machine seems to have, whether or not torch can use them."""
     found = []
-    with warnings.catch_warnings():  # of a driver that is too old: `_problem_of` says so
+    with warnings.catch_warnings():  # about a driver that is too old, which `_problem_of` reports
         warnings.simplefilter("ignore")
         is_available = torch.cuda.is_available()
     if is_available:
@@ -174,12 +174,12 @@ def _present() -> list[torch.device]:
 
 
 def _shows_nvidia() -> bool:
-    """Whether the system knows of an NVIDIA GPU, whatever torch thinks of it."""
+    """True if the system shows an NVIDIA GPU, whether or not torch can use it."""
     return _NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
 
 
 def _problem_of(device: torch.device) -> str:
-    """Returns why a device cannot be used and what to do, or nothing where it has just computed something right."""
+    """Returns why a device cannot be used and the remedy; empty if it passes a test computation."""
     if device.type == "cpu":
         return ""
     try:
@@ -187,7 +187,7 @@ def _problem_of(device: torch.device) -> str:
         total = float((ones @ ones).sum())
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch has no error of its own for it
         if device.type == "cuda" and all(found.type != "cuda" for found in _present()):
-            return _NO_GPU  # what torch says then is what it lacks itself
+            return _NO_GPU  # torch's error would only name what its build lacks
         return _explained(str(error))
     if total != 512.0:
         return f"it computes wrongly (8 x 8 x 8 = {total}); restart the machine"
@@ -211,11 +211,11 @@ def _described(device: torch.device) -> str:
     return f", {facts.name}, {facts.total_memory / 1e9:.0f} GB"
 
 
-# What a device is like ------------------------------------------------------------------------------------------------
+# Properties -----------------------------------------------------------------------------------------------------------
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns how much of a GPU's memory nobody has taken; not for the CPU."""
+    """Returns the free memory of a GPU in bytes; not for the CPU."""
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     free, _ = torch.get_device_module(device).mem_get_info(device)
@@ -223,40 +223,40 @@ def free_bytes(device: torch.device) -> int:
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """Returns where the weights of a network are."""
+    """Returns the device of a network's weights."""
     return next(network.parameters()).device
 
 
 def use_cores() -> None:
-    """Has torch compute on every core, hyperthreads too, unless OMP_NUM_THREADS says how many threads it may take."""
+    """Makes torch use every core, hyperthreads too, unless OMP_NUM_THREADS sets the number of threads."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(os.cpu_count() or 1)
 
 
 def has_bfloat16(gpu: torch.device) -> bool:
-    """Whether a GPU has instructions for bfloat16; an emulation is none."""
+    """True if a GPU supports bfloat16 natively; emulation does not count."""
     return gpu.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def wait_for(device: torch.device) -> None:
-    """Waits until a device has done all that it was told to; the CPU always has."""
+    """Waits until a device has done all work queued so far; returns at once on the CPU."""
     if device.type != "cpu":
         torch.get_device_module(device).synchronize()
 
 
-# There and back -------------------------------------------------------------------------------------------------------
+# Transfers ------------------------------------------------------------------------------------------------------------
 
 
 def has_pinned_copies(device: torch.device) -> bool:
-    """Whether copies to a device go on beside the CPU's work where they come from pinned memory."""
+    """True if copies from pinned memory to a device run asynchronously."""
     return device.type == "cuda"
 
 
 def upload(batch: BatchT, device: torch.device) -> BatchT:
-    """Returns a named tuple of tensors on a device.
+    """Moves a named tuple of tensors to a device.
 
-    From pinned memory the copy goes on after the return: it must not be written to before the device has done what
-    was asked of it next, see `wait_for`.
+    From pinned memory the copy is asynchronous: the source must not be overwritten before the device has finished
+    the work queued next, see `wait_for`.
     """
     if device.type == "cpu":
         return batch
@@ -265,19 +265,19 @@ def upload(batch: BatchT, device: torch.device) -> BatchT:
 
 
 def upload_copy(batch: BatchT, device: torch.device) -> BatchT:
-    """Returns copies of tensors in main memory on a device; the originals may change as soon as this returns."""
+    """Copies tensors in main memory to a device; the originals may change as soon as this returns."""
     if device.type == "cpu":
         return _like(batch, (column.clone() for column in batch))
     return upload(_pinned(batch, device), device)
 
 
 def staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns main memory, not cleared, that copies to a device are made from."""
+    """Allocates uninitialised main memory as a source of copies to a device."""
     return torch.empty(shape, dtype=dtype, pin_memory=has_pinned_copies(device))
 
 
 def upload_ahead(batches: Iterator[BatchT], device: torch.device) -> Iterator[BatchT]:
-    """Yields batches on a device; a thread makes and copies the next one while the last is computed with."""
+    """Yields batches on a device; a thread prepares and copies the next one during computation on the last."""
 
     def take() -> BatchT | None:
         batch = next(batches, None)
@@ -300,7 +300,7 @@ def _like(batch: BatchT, columns: Iterable[Tensor]) -> BatchT:
 
 
 def on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Returns tensors in main memory: all copies are asked for, and then waited for once."""
+    """Returns tensors in main memory; starts all copies, then waits once."""
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return tensors
     is_async = has_pinned_copies(tensors[0].device)
@@ -311,7 +311,7 @@ def on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def weights_on_host(network: nn.Module) -> dict[str, Tensor]:
-    """Returns the weights of a network by name: its own where it is on the CPU, else copies."""
+    """Returns the weights of a network by name: its own tensors if it is on the CPU, else copies."""
     tensors = network.state_dict()
     return dict(zip(tensors, on_host(*tensors.values()), strict=True))
 
@@ -331,16 +331,16 @@ def state_on_host(state: Any) -> Any:
 
 
 def make_generator(device: torch.device, seed: int) -> torch.Generator:
-    """Returns a generator of random numbers on a device."""
+    """Returns a seeded RNG on a device."""
     return torch.Generator(device).manual_seed(seed)
 
 
 class Generators:
-    """Random numbers from one seed, drawn in main memory and on a device; on the CPU both are one generator.
+    """RNGs from one seed, in main memory and on a device; on the CPU both are the same.
 
     Attributes:
         host: draws in main memory.
-        device: draws where networks are.
+        device: draws on the networks' device.
     """
 
     def __init__(self, device: torch.device, seed: int) -> None:
@@ -348,20 +348,20 @@ class Generators:
         self.device = self.host if device.type == "cpu" else make_generator(device, seed)
 
     def seed(self, seed: int) -> None:
-        """Begins anew, from another seed."""
+        """Reseeds both."""
         self.host.manual_seed(seed)
         self.device.manual_seed(seed)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the states of both."""
+        """Returns both RNG states."""
         own = {} if self.device is self.host else {"device_generator": self.device.get_state()}
         return {"generator": self.host.get_state(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned, on any device.
+        """Resumes from a `state_dict`, on any device.
 
-        Devices draw in ways of their own: where the state is another kind's, this one begins with a seed that the
-        host's generator draws.
+        RNG states differ between kinds of device: if the state is another kind's, the device's RNG gets a seed drawn
+        by the host's.
         """
         self.host.set_state(state["generator"])
         if self.device is self.host:

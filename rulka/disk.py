@@ -1,4 +1,4 @@
-"""What the operating system refuses: no room, no permission. A person can act on it, so it is one clear message."""
+"""Errors of the operating system that the user can fix, no room and no permission, each as one clear message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rulka.errors import UserError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_ALLOWED = {errno.EROFS, errno.EACCES, errno.EPERM}
-# Libraries that write by themselves raise errors of their own; numpy says only how many items it could write.
+# Libraries with their own file writers raise their own errors; numpy only says how many items it could write.
 _NO_ROOM_TEXT = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|\d+ requested and \d+ written", re.IGNORECASE
 )
@@ -20,15 +20,15 @@ _NOT_ALLOWED_TEXT = re.compile(r"Read-only file system|Permission denied", re.IG
 
 
 WRITTEN = (".", "dvc.lock", ".dvc", ".dvc/tmp", ".dvc/cache", ".prefect", ".prefect/prefect.db", "data", "runs")
-"""What a run writes in the root of the project, as far as it exists."""
+"""Paths in the root of the project that a run writes, as far as they exist."""
 
 
 class DiskError(UserError):
-    """Something could not be written, or read, for a reason that lies outside the program."""
+    """Something could not be written or read, for a reason outside the program."""
 
 
 def disk_error_of(error: BaseException) -> DiskError | None:
-    """Returns what a person can do about an error, if it or one that it came from is of the disk; else None."""
+    """Returns a `DiskError` with a remedy if the error, or one that caused it, comes from the disk; else None."""
     for each in _chain(error):
         number = each.errno if isinstance(each, OSError) else None
         if number in NO_ROOM or _NO_ROOM_TEXT.search(str(each)):
@@ -44,7 +44,7 @@ def disk_error_of(error: BaseException) -> DiskError | None:
 
 
 def check_can_hold(folder: Path) -> None:
-    """Checks that a folder, which need not exist yet, can be written into.
+    """Checks that a folder can be written to; it need not exist yet.
 
     Raises:
         DiskError: if it, or the nearest folder above it that exists, is not writable.
@@ -56,7 +56,7 @@ def check_can_hold(folder: Path) -> None:
 
 
 def unwritable_paths() -> list[Path]:
-    """Returns what a run writes in this folder, exists, and cannot be written."""
+    """Returns the paths of `WRITTEN` that exist and are not writable."""
     return [Path(name) for name in WRITTEN if Path(name).exists() and not os.access(name, os.W_OK)]
 
 

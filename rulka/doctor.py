@@ -1,4 +1,4 @@
-"""What can be wrong with the machine and the folder that a run needs, and what to do about it: `rulka doctor`."""
+"""Checks of the machine and the folder that a run needs, each with a remedy: `rulka doctor`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIN_MEMORY_GB, MIN_DISK_GB = 6.0, 5.0
 MIN_SHARED_MEMORY_MB = 256.0
 """Training as shipped takes a tenth of it; Docker gives a container 64 MB."""
 PLUGINS = ("Documents/TMInterface/Plugins", "My Documents/TMInterface/Plugins")
-"""Where TMInterface looks for plugins, below the folder of a user."""
+"""Plugin folders of TMInterface, below a user's home."""
 DVC = (sys.executable, "-m", "dvc")
 LOCAL_CONFIG = Path(".dvc/config.local")
 TIMEOUT_S = 60.0
@@ -43,25 +43,25 @@ MOST_NAMED = 5
 
 
 class State(StrEnum):
-    """How something was found."""
+    """Result of a check."""
 
     OK = "ok"
     NOTE = "note"
-    """Nothing that a run stops at, but worth knowing."""
+    """Stops no run, but is worth knowing."""
     WRONG = "wrong"
-    """A run fails at it, or its results are not those of these parameters and pins."""
+    """A run fails, or its results do not match these parameters and pins."""
     UNKNOWN = "unknown"
-    """It could not be looked at; that says nothing of the others."""
+    """The check itself failed; the others are not affected."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """Finding of a check.
 
     Attributes:
-        name: what was looked at.
-        state: how it was found.
-        text: what was found.
-        to_do: what to do about it; empty where there is nothing to do.
+        name: of the thing checked.
+        state: result of the check.
+        text: the finding in words.
+        to_do: the remedy; empty if there is nothing to do.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Finding(NamedTuple):
     to_do: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """Returns all but the name."""
+        """Returns all fields but the name."""
         return {"state": self.state.value, "text": self.text, "to_do": self.to_do}
 
     def describe(self) -> str:
-        """Returns it as a line for people, and a second one where there is something to do."""
+        """Returns a line for people, and a second one with any remedy."""
         label = "WRONG" if self.state is State.WRONG else self.state.value
         return f"{label:<7} {self.name}: {self.text}" + (f"\n        to do: {self.to_do}" if self.to_do else "")
 
@@ -88,23 +88,23 @@ def examine() -> list[Finding]:
 
 
 def findings_of(name: str, check: Check) -> list[Finding]:
-    """Returns what a check finds.
+    """Runs a check and returns its findings.
 
     Args:
-        name: of the finding, where the check raises.
-        check: a UserError of it says what is wrong; any other exception is the check's own failure.
+        name: of the finding if the check raises.
+        check: its UserError says what is wrong; any other exception is the check's own failure.
     """
     try:
         found = check()
     except UserError as error:
         return [Finding(name, State.WRONG, str(error), error.hint)]
-    except Exception as error:  # a broken machine raises whatever it likes, and this is where one looks at it
+    except Exception as error:  # a broken machine may raise anything, and this is the tool to examine it
         return [Finding(name, State.UNKNOWN, f"not looked at: {type(error).__name__}: {' '.join(str(error).split())}")]
     return [found] if isinstance(found, Finding) else found
 
 
 def _judged(name: str, is_right: bool, text: str, to_do: str) -> Finding:
-    """Returns that something is right, or what to do because it is not."""
+    """Returns the finding that something is right, or else wrong with its remedy."""
     return Finding(name, State.OK, text) if is_right else Finding(name, State.WRONG, text, to_do)
 
 
@@ -112,16 +112,16 @@ def _judged(name: str, is_right: bool, text: str, to_do: str) -> Finding:
 
 
 def python() -> Finding:
-    """Checks that this is a Python that the project was tested with."""
+    """Checks that the project was tested with this version of Python."""
     found = f"{sys.version_info.major}.{sys.version_info.minor}"
     hint = f"make a new .venv with {' or '.join(PYTHONS)}"
     return _judged("python", found in PYTHONS, f"{found}, {sys.executable}", hint)
 
 
 def packages() -> Finding:
-    """Compares what is installed with the pins of constraints.txt.
+    """Compares installed packages with the pins of constraints.txt.
 
-    What the project itself asks for is wrong in another version; of anything else that is a note.
+    Another version of a direct dependency is wrong; of any other package it is a note.
     """
     try:
         asked = {_key(line) for line in requires("rulka") or () if "extra ==" not in line}
@@ -144,32 +144,32 @@ def packages() -> Finding:
 
 
 def _key(requirement: str) -> str:
-    """Returns the name that a requirement begins with, as all spellings of it are compared."""
+    """Returns the package name at the start of a requirement, normalised."""
     found = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
 
 
 def _named(words: Sequence[str]) -> str:
-    """Returns the first words, and how many more there are."""
+    """Joins the first words, with the number of any more."""
     rest = len(words) - MOST_NAMED
     return ", ".join(words[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def compute() -> Finding:
-    """Checks that what computes can be imported, and that the simulator's machine code can be kept."""
+    """Checks that torch, numba and the simulator's kernels can be imported, and compiled kernels cached."""
     try:
         for name in ("torch", "numba", *KERNEL_MODULES):
             importlib.import_module(name)
     except (ImportError, OSError) as error:
         return Finding("compute", State.WRONG, str(error), "run `make setup` in a new .venv")
-    except RuntimeError as error:  # numba's, where no folder of its own can be written
+    except RuntimeError as error:  # numba's, if it can write to no cache folder
         hint = "set NUMBA_CACHE_DIR to a folder that can be written"
         return Finding("compute", State.WRONG, f"compiled kernels cannot be kept: {error}", hint)
     return Finding("compute", State.OK, f"{os.cpu_count()} cores")
 
 
 def device() -> Finding:
-    """Says where networks run; a GPU that is there and cannot be used ends no run, unless it was asked for."""
+    """Reports the device of networks; a GPU that cannot be used stops no run unless it was requested."""
     try:
         chosen = importlib.import_module("rulka.device").choose_device()
     except (ImportError, OSError) as error:
@@ -178,14 +178,14 @@ def device() -> Finding:
 
 
 def memory() -> Finding:
-    """Checks that a run fits into the free memory."""
+    """Checks that there is enough free memory for a run."""
     free_gb = psutil.virtual_memory().available / 1e9
     hint = f"a run takes up to {MIN_MEMORY_GB:.0f} GB: end something else first"
     return _judged("memory", free_gb >= MIN_MEMORY_GB, f"{free_gb:.0f} GB free", hint)
 
 
 def shared_memory() -> list[Finding]:
-    """Checks what collectors and learner share; training itself says to the byte what it needs."""
+    """Checks the shared memory of collectors and learner; training itself checks the exact size."""
     if not SHARED_MEMORY.is_dir():
         return []
     room = shutil.disk_usage(SHARED_MEMORY)
@@ -195,7 +195,7 @@ def shared_memory() -> list[Finding]:
 
 
 def proxy() -> list[Finding]:
-    """Checks that Prefect's own commands reach the server of `rulka up`; says nothing without a proxy."""
+    """Checks that Prefect's own commands reach the server of `rulka up`; returns nothing without a proxy."""
     if (spared := no_proxy_for_loopback()) is None:
         return []
     text = "it is asked for this machine, too, so that commands of Prefect do not reach the server of `rulka up`"
@@ -214,7 +214,7 @@ def disk() -> Finding:
 
 
 def parameters() -> Finding:
-    """Checks that params.yaml is possible, and has every section that DVC looks at."""
+    """Checks that params.yaml is valid, and has every section that DVC reads."""
     read_params()
     stages, sections = read_graph().values() if GRAPH_FILE.is_file() else (), read_sections(PARAMS_FILE)
     wanted = {section for stage in stages for section in sections_of_stage(stage, sections)}
@@ -225,7 +225,7 @@ def parameters() -> Finding:
 
 
 def folder() -> Finding:
-    """Checks that everything that a run writes can be written."""
+    """Checks that every path that a run writes is writable."""
     if paths := unwritable_paths():
         names = ", ".join(str(path) for path in paths)
         return Finding("folder", State.WRONG, f"{names} in {Path.cwd()}: not writable", "change the owner or the mode")
@@ -233,7 +233,7 @@ def folder() -> Finding:
 
 
 def git() -> Finding:
-    """Checks that there is a repository with a commit, or that DVC was told that there is none."""
+    """Checks that all files are committed; without a repository, that DVC was told so."""
     if not Path(".git").exists():
         if LOCAL_CONFIG.is_file() and "no_scm" in LOCAL_CONFIG.read_text(encoding="utf-8"):
             return Finding("git", State.OK, "no repository, which DVC was told")
@@ -262,7 +262,7 @@ def dvc() -> Finding:
 
 
 def _call(*command: str) -> subprocess.CompletedProcess[str] | str:
-    """Returns what a program answers, or why it does not."""
+    """Runs a program; returns its result, or the reason for its failure."""
     try:
         answer = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -278,11 +278,11 @@ def _call(*command: str) -> subprocess.CompletedProcess[str] | str:
     return answer
 
 
-# What not every machine has -------------------------------------------------------------------------------------------
+# Optional parts -------------------------------------------------------------------------------------------------------
 
 
 def cluster() -> list[Finding]:
-    """Checks what training on a cluster needs, without joining it; says nothing where there is no talk of one."""
+    """Checks the needs of cluster training, without joining; returns nothing if no cluster is configured."""
     try:
         is_asked_for = read_params().train.cluster == "ray"
     except UserError:  # the check of params.yaml says what is wrong with it
@@ -297,7 +297,7 @@ def cluster() -> list[Finding]:
 
 
 def game() -> list[Finding]:
-    """Checks the game's program, plugin and link; says nothing where this machine has no settings of a game."""
+    """Checks the game's program, plugin and link; returns nothing if this machine has no game settings."""
     settings = read_game_settings()
     if settings == GameSettings(judge=settings.judge):
         return []
@@ -317,11 +317,11 @@ def _program(settings: GameSettings) -> Finding:
 
 
 def _plugin(settings: GameSettings) -> list[Finding]:
-    """Looks for our plugin in the prefix of Wine, or below the home of the user."""
+    """Looks for our plugin in the Wine prefix, or below the user's home."""
     homes = sorted((settings.prefix / "drive_c" / "users").glob("*")) if settings.prefix else [Path.home()]
     folders = [home / name for home in homes for name in PLUGINS if (home / name).is_dir()]
     if not folders:
-        # A command of one's own may start a game whose folder cannot be known.
+        # A custom command may start a game in an unknown folder.
         return []
     lying = [folder / PLUGIN_FILE.name for folder in folders if (folder / PLUGIN_FILE.name).is_file()]
     copy = f"copy {PLUGIN_FILE} there, see docs/game.md"
@@ -333,7 +333,7 @@ def _plugin(settings: GameSettings) -> list[Finding]:
 
 
 def _link(settings: GameSettings) -> Finding:
-    """Looks whether somebody listens, and asks nothing: a plugin serves one program, which may be a training."""
+    """Looks for a listener, and sends nothing: a plugin serves one program, which may be a training."""
     where = f"{settings.host}:{settings.port}"
     if settings.host not in LOOPBACK:
         return Finding("game link", State.UNKNOWN, f"not looked at: {where} is on another machine")

@@ -1,4 +1,4 @@
-"""The base of every error that a person can act on, and how messages count."""
+"""The base class of errors that the user can act on, and counted nouns for messages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ class UserError(ValueError):
     """Wrong input, wrong parameter or missing file: shown as one clear message, without a traceback.
 
     Attributes:
-        hint: what to do about it, or an empty text when the message says so itself.
+        hint: the remedy; empty if the message gives it.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
         if hint:
-            self.add_note(hint)  # for who meets it in Python
+            self.add_note(hint)  # for tracebacks in Python
 
     def for_people(self) -> str:
-        """Returns the message, followed by the hint where there is one."""
+        """Returns the message, followed by any hint."""
         return f"{self}\n  {self.hint}" if self.hint else str(self)
 
 

@@ -1,6 +1,6 @@
-"""Names of the files and folders in `data/` and `runs/` that more than one module knows.
+"""Names of the files and folders in `data/` and `runs/` that several modules use.
 
-What a folder of `data/` holds is said by the stage that writes it, see `dvc.yaml`. What one module alone writes and
+The stage that writes a folder of `data/` documents its content, see `dvc.yaml`. A file that only one module writes and
 reads is named there.
 """
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 DATA = Path("data")
-"""Inputs and outputs of the stages, relative to the root of the project, in which every command runs."""
+"""Inputs and outputs of the stages, relative to the project root, in which every command runs."""
 RECORDINGS = DATA / "recordings"
 RACES = DATA / "races"
 TRACKS = RACES / "tracks"
@@ -22,33 +22,33 @@ AGENT_INIT = DATA / "agent_init"
 AGENT = DATA / "agent"
 EVALUATION = DATA / "evaluation"
 KEPT_AGENTS = DATA / "agents"
-"""Agents that were promoted, a folder each; no stage's output."""
+"""Promoted agents, one folder each; not a stage's output."""
 NIGHTS = DATA / "nights"
-"""What the nightly evaluations found; no stage's output."""
+"""Results of the nightly evaluations; not a stage's output."""
 
 RUNS = Path("runs")
-"""What is alive, or of use to people alone; no stage's output."""
+"""State of live runs, and files for people only; not a stage's output."""
 PRETRAIN_RUNS = RUNS / "pretrain"
 CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"
 REASONS_FILE = RUNS / "races_not_used.csv"
-"""Why the last run of stage `races` could use no recording: file, error, hint."""
+"""Recordings that the last run of stage `races` could not use: file, error, hint."""
 PRESETS_LOG = RUNS / "presets.jsonl"
-"""What each preset changed that was laid over `params.yaml`, a line each, the newest last."""
+"""Changes by each preset that was laid over `params.yaml`, one line each, newest last."""
 
 METRICS_FILE = "metrics.json"
-"""In the encoder's, the policy's and the evaluation's folder."""
+"""In the folders of the encoder, the policy and the evaluation."""
 PREVIEWS_PICTURE = "previews.png"
 """In the encoder's folder, shown by the report."""
 COMPARED = "compared"
-"""In `AGENT_INIT` and `AGENT`: one folder for each of `train.compared`."""
+"""In `AGENT_INIT` and `AGENT`: one folder per entry of `train.compared`."""
 TRANSFER_REPORT = "report.json"
-"""In an initial agent's folder: what became of every tensor."""
+"""In an initial agent's folder: what happened to every tensor."""
 TRAINING_LOG = "training.jsonl"
-"""In an agent's folder: one JSON object a line, rising in time."""
+"""In an agent's folder: one JSON object per line, ordered by time."""
 
 REPORT_PAGE = "report.html"
-"""This and what follows: in `EVALUATION`."""
+"""This and the following: in `EVALUATION`."""
 VIDEO_FILE = "race.mp4"
 PLOTS = "plots"
 LAPS = "laps"
@@ -56,11 +56,11 @@ LAPS = "laps"
 
 
 def utf8_path(path: str | Path) -> str:
-    """Returns a path as one line that UTF-8 files take, too: bytes that are none, and ends of lines, are escaped."""
+    """Returns a path as one line of valid UTF-8; invalid bytes and line breaks are escaped."""
     return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace").replace("\n", r"\n")
 
 
 def import_from_here() -> None:
-    """Lets a module named MODULE:NAME lie in the current folder, as `python -m` does."""
+    """Makes modules in the current folder importable by MODULE:NAME, as `python -m` does."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""The stages of `dvc.yaml`, what DVC remembers of them, and what decides their results: parameters, code, data."""
+"""The stages of `dvc.yaml`, their records in `dvc.lock`, and what decides their results: parameters, code, data."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ LOCK_FILE = Path("dvc.lock")
 PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
 SECTIONS_SUFFIX = "params.py"
-"""Ends the name of every file that holds nothing but sections of parameters."""
+"""Name ending of every file that only defines sections of parameters."""
 IGNORE_FILE = Path(".dvcignore")
 MAIN_SECTION = "${train.algorithm}"
-"""Among `params` of a stage: the section of the algorithm that is trained; DVC takes its name from `params.yaml`."""
+"""In a stage's `params`: the section of the trained algorithm, which DVC reads from `params.yaml`."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Of libyaml where that is there, six times as fast: an experiment reads `dvc.yaml` once for each of its cells."""
+"""libyaml's if available, six times as fast: an experiment reads `dvc.yaml` once per cell."""
 _GONE = "gone"
 _NUM_NAMED = 3
-"""Of how many changes a message names before it counts."""
+"""Number of changes that a message names before it counts the rest."""
 
 
 def read_graph(file: Path = GRAPH_FILE) -> dict[str, Any]:
-    """Returns the stages of `dvc.yaml` by name, in the order of the file, which is an order to run them in.
+    """Returns the stages of `dvc.yaml` by name, in the order of the file, in which they can run.
 
-    `outs` of each are plain paths, without the options that DVC reads beside them.
+    `outs` of each are plain paths, without their options for DVC.
 
     Raises:
-        UserError: if there is none here.
+        UserError: if the file is missing or damaged.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -59,8 +59,8 @@ def sections_of_stage(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> 
     """Names the sections of `params.yaml` that decide a stage's result.
 
     Args:
-        entry: what `read_graph` says of the stage.
-        sections: of `params.yaml`, of which `train` names the main algorithm; they need not be right.
+        entry: the stage's, from `read_graph`.
+        sections: of `params.yaml`, of which `train` names the main algorithm; they may be invalid.
     """
     train = sections.get("train")
     main = str(train.get("algorithm")) if isinstance(train, Mapping) else ""
@@ -72,7 +72,7 @@ def _paths(outs: Iterable[str | dict[str, Any]]) -> list[str]:
 
 
 def stage_of_module(module: str) -> str | None:
-    """Returns the stage that runs a module as `python -m MODULE`; None where there is none, or no `dvc.yaml`."""
+    """Returns the stage that runs `python -m MODULE`; None if there is none, or no `dvc.yaml`."""
     if not GRAPH_FILE.exists():
         return None
     commands = {name: shlex.split(parts["cmd"]) for name, parts in read_graph().items()}
@@ -84,7 +84,7 @@ class LockFileError(UserError):
 
 
 def read_lock() -> dict[str, Any]:
-    """Returns what `dvc.lock` says of each stage that DVC has recorded, by name; empty where it has recorded none.
+    """Returns the entry of each stage in `dvc.lock`, by name; empty if DVC has recorded none.
 
     Raises:
         LockFileError: if the file is damaged.
@@ -101,7 +101,7 @@ def read_lock() -> dict[str, Any]:
 
 
 def bring_back(folder: Path) -> str:
-    """Returns how to bring back a folder that DVC tracks by a file beside it; empty where it tracks none."""
+    """Returns advice on restoring a folder that a `.dvc` file tracks; empty if none does."""
     tracked = f"{folder.as_posix()}.dvc"
     if not Path(tracked).exists():
         return ""
@@ -109,10 +109,10 @@ def bring_back(folder: Path) -> str:
 
 
 def check_names(folder: Path) -> None:
-    """Makes sure that DVC can read a folder.
+    """Checks that DVC can read the names in a folder.
 
     Raises:
-        UserError: if the name of something in it is not UTF-8, of which DVC says neither what nor where it is.
+        UserError: if a name is not UTF-8; DVC's own error tells neither the problem nor the place.
     """
     for path in folder.rglob("*"):
         if str(path).encode(errors="ignore") != os.fsencode(path):
@@ -121,10 +121,10 @@ def check_names(folder: Path) -> None:
 
 
 def is_cached(out: Path) -> bool:
-    """Whether DVC's cache holds what `dvc.lock` says of an output, so that `dvc checkout` brings it back."""
+    """True if DVC's cache holds an output as `dvc.lock` records it, so that `dvc checkout` restores it."""
     try:
         outs = [each for entry in read_lock().values() for each in entry.get("outs", ())]
-    except LockFileError:  # DVC cannot read it either, and brings nothing back
+    except LockFileError:  # DVC cannot read it either, and restores nothing
         return False
     md5 = next((each.get("md5", "") for each in outs if out == Path(each["path"])), "")
     if not md5:
@@ -134,17 +134,17 @@ def is_cached(out: Path) -> bool:
 
 
 def code_files(stage: str) -> list[Path]:
-    """Returns every file of code that decides a stage's result, in a fixed order.
+    """Returns every source file that decides a stage's result, in a fixed order.
 
-    They are those that `dvc.yaml` names, itself or by their folder, less what `.dvcignore` lists, as for DVC, and less
-    what only says defaults of parameters: whoever hashes code hashes parameters with their defaults beside it.
+    These are the files that `dvc.yaml` names, directly or by folder, except those that `.dvcignore` lists, as for DVC,
+    and those that only define defaults of parameters: callers that hash code also hash parameters with their defaults.
     """
     files = _files(_deps(read_graph()[stage], is_code=True))
     return [file for file in files if not file.name.endswith(SECTIONS_SUFFIX)]
 
 
 def hash_code(files: Iterable[Path], root: Path = Path()) -> str:
-    """Returns the SHA-256 of the contents of source files, and of their names as seen from a folder."""
+    """Returns the SHA-256 of source files: their contents, and their names relative to a folder."""
     digest = sha256()
     for file in files:
         content = file.read_bytes()
@@ -158,13 +158,13 @@ def _deps(entry: Mapping[str, Any], *, is_code: bool) -> list[Path]:
 
 
 def ignored_by_dvc() -> GitIgnoreSpec:
-    """Returns which files DVC leaves out of folders among `deps`; `match_file` of it takes a path from the root."""
+    """Returns the patterns of files that DVC ignores in `deps`; `match_file` takes a path from the root."""
     text = IGNORE_FILE.read_text(encoding="utf-8") if IGNORE_FILE.is_file() else ""
     return GitIgnoreSpec.from_lines(text.splitlines())
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
-    """Returns all files, those below folders included, that DVC looks at, in a fixed order."""
+    """Returns all files that DVC reads, with folders expanded, in a fixed order."""
     ignored = ignored_by_dvc()
     files: set[Path] = set()
     for path in paths:
@@ -173,17 +173,17 @@ def _files(paths: Iterable[Path]) -> list[Path]:
     return sorted(files)
 
 
-# What decides a result ------------------------------------------------------------------------------------------------
+# Inputs of a result ---------------------------------------------------------------------------------------------------
 
 
 def note_inputs(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what decides the result of a stage now, by what messages call it.
+    """Records everything that decides the result of a stage now, by its name in messages.
 
-    Sections of `params.yaml` by value, code by its SHA-256, data by size, time of change and inode of each file:
-    contents would take too long to read.
+    Sections of `params.yaml` by value, code by its SHA-256, data by size, modification time and inode of each file:
+    reading contents would take too long.
 
     Args:
-        entry: what `read_graph` says of the stage. DVC reads it once, before the stage; so `dvc.yaml` may change.
+        entry: the stage's, from `read_graph`. DVC reads it once, before the stage, so `dvc.yaml` may change later.
     """
     sections = _sections()
     noted = {f"{name} in {PARAMS_FILE}": sections.get(name) for name in sections_of_stage(entry, sections)}
@@ -192,16 +192,16 @@ def note_inputs(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names what is different between two answers of `note_inputs`, the first few by name; empty when nothing is."""
+    """Names the differences between two results of `note_inputs`, the first few by name; empty if none."""
     names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
     rest = len(names) - _NUM_NAMED
     return names if rest <= 1 else [*names[:_NUM_NAMED], f"{rest} more"]
 
 
 def _sections() -> dict[str, Any]:
-    """Returns `params.yaml` unchecked, as `rulka.params` takes a second to import; empty where it cannot be read.
+    """Returns `params.yaml` unchecked, since `rulka.params` takes a second to import; empty if it cannot be read.
 
-    It may be half written just now: a change, and no reason to lose what is finished.
+    It may be half written at the moment: that is a change, and no reason to lose finished work.
     """
     try:
         sections = yaml.safe_load(PARAMS_FILE.read_text(encoding="utf-8"))

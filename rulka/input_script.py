@@ -1,11 +1,11 @@
 """Input scripts: the controls of a race, tick by tick, as text that TMInterface plays.
 
     # a comment
-    0.00-1.25 press up       # pressed at 0.00, let go at 1.25
+    0.00-1.25 press up       # pressed at 0.00, released at 1.25
     0.80 steer -12000        # analog, -65536 (full left) to 65536, until the next
 
-Times are seconds with two decimals. What is written here is read here; of TMInterface's grammar (its documentation,
-"Script syntax") nothing else is, and refused.
+Times are seconds with two decimals. The reader accepts the commands that the writer uses, and refuses the rest of
+TMInterface's grammar (its documentation, "Script syntax").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rulka.errors import UserError
 FULL = 65536
 """The largest analog value."""
 MAX_TICKS = 360_000
-"""An hour; a script that names a later time is refused."""
+"""One hour; scripts with a later time are refused."""
 KEYS = ("up", "down", "left", "right")
 
 Controls = NDArray[np.float32]
@@ -38,7 +38,7 @@ class InputScriptError(UserError):
 def write_script(controls: Controls, comments: tuple[str, ...] = ()) -> str:
     """Writes the controls of a race as a script that reads back equal.
 
-    Keys are written where all values are those of keys, else `steer` and keys for the pedals. Values between are
+    Steering is written as keys if all its values are -1, 0 or 1, else as `steer`; pedals are keys. Other values are
     rounded to 1/65536.
 
     Args:
@@ -46,7 +46,7 @@ def write_script(controls: Controls, comments: tuple[str, ...] = ()) -> str:
         comments: lines for the head of the script.
 
     Raises:
-        InputScriptError: if a control is out of range, or a pedal between 0 and 1, for which there is no command that
+        InputScriptError: if a control is out of range, or a pedal is between 0 and 1, for which no command
             keeps gas and brake apart.
     """
     values = np.asarray(controls, np.float64)
@@ -73,13 +73,13 @@ def read_script(text: str, num_ticks: int | None = None) -> Controls:
 
     Args:
         text: the script.
-        num_ticks: T; until the last time that the script names when left out.
+        num_ticks: T; by default up to the last time in the script.
 
     Returns:
         [T, 3] float32 steer in [-1, 1] (positive right), gas and brake of each tick.
 
     Raises:
-        InputScriptError: for a line that is none, naming it.
+        InputScriptError: for an invalid line, naming it.
     """
     presses: list[tuple[int, int, int]] = []
     steers: list[tuple[int, float]] = [(0, 0.0)]
@@ -111,7 +111,7 @@ def read_script(text: str, num_ticks: int | None = None) -> Controls:
 
 
 def read_comments(text: str) -> list[str]:
-    """Returns the comments that stand on lines of their own, without their mark."""
+    """Returns the comments on lines of their own, without the `#`."""
     lines = (line.strip() for line in text.splitlines())
     return [line[1:].strip() for line in lines if line.startswith("#")]
 

@@ -1,4 +1,4 @@
-"""What programs get from `import rulka`: agents that act, encoders, data, and races that are counted.
+"""The API of `import rulka`: agents, encoders, data, and evaluation in races.
 
 Environments come from Gymnasium: `gymnasium.make("rulka/Race-v0")` and `make_vec`. Pages and examples: docs/library.md.
 """
@@ -56,26 +56,26 @@ if TYPE_CHECKING:
 
 
 class ObservationError(UserError, ValueError):
-    """An observation that is not what an agent or an encoder was made for; the message names the part."""
+    """An observation does not fit an agent or encoder; the message names the part."""
 
 
 class ContractError(UserError):
-    """An environment that is not the one that an agent was trained for; the message names the keyword."""
+    """An environment differs from the one that an agent was trained for; the message names the keyword."""
 
 
 # Agents ---------------------------------------------------------------------------------------------------------------
 
 
 class Agent:
-    """A trained agent, or a cloned policy, as it acts.
+    """A trained agent or a cloned policy, for inference.
 
     Attributes:
         name: as `rulka agents list` has it.
         algorithm: that trained it, or "cloning".
-        settings: the races that it was trained for: what it sees, what its decisions do and how long they last.
+        settings: the races that it was trained for: its observations, the effect and the length of its decisions.
         observation_space: of one car.
         action_space: of one car.
-        policy: what decides, greedily, for arrays of N cars.
+        policy: decides for arrays of N cars, greedily by default.
     """
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
@@ -95,19 +95,19 @@ class Agent:
         return f"Agent({self.name!r})"
 
     def act(self, observation: Mapping[str, Any], *, sample: bool = False) -> NDArray:
-        """Decides for one car, or for N at once.
+        """Chooses an action for one car, or for each of N.
 
         Args:
-            observation: `image` uint8 [L, H, W] and `floats` float32 [F], each with a first axis for N cars.
-            sample: draw from the policy's distribution, by the seed that the agent was loaded with, instead of taking
+            observation: `image` uint8 [L, H, W] and `floats` float32 [F]; both have a leading axis for N cars.
+            sample: draw from the policy's distribution, with the seed that the agent was loaded with, instead of taking
                 the action it prefers.
 
         Returns:
-            An action of the action space; of N cars an array with a row for each.
+            An action of the action space; for N cars, an array with a row for each.
 
         Raises:
-            ObservationError: if something is missing, or of another dtype or shape.
-            UserError: if an agent shall draw whose network says no probabilities, such as IQN's.
+            ObservationError: if a part is missing, holds NaN, or has another dtype or shape.
+            UserError: if `sample` is set and the network has no probabilities, as IQN's has none.
         """
         if sample and self._draw is None:
             message = f"{self.name} decides by values, and has no probabilities to draw from"
@@ -119,7 +119,7 @@ class Agent:
             message = f"image is {parts['image'].shape} and floats {parts['floats'].shape}: not of as many cars"
             raise ObservationError(message)
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # for a few cars, threads of torch wait for each other longer than they compute
+        torch.set_num_threads(1)  # for a few cars, torch's threads wait for each other longer than they compute
         try:
             decided = self.policy(image, floats, self._draw if sample else None)
         finally:
@@ -127,7 +127,7 @@ class Agent:
         return decided[0] if is_one else decided
 
     def make_env(self, track: Track | Path | str | None = None, **keywords: Any) -> RaceEnv:
-        """Returns an environment of the agent's own contract; see `RaceEnv` for the arguments.
+        """Returns an environment that fits the agent; see `RaceEnv` for the arguments.
 
         Raises:
             ContractError: if a keyword contradicts what the agent was trained for.
@@ -135,7 +135,7 @@ class Agent:
         return self.check(RaceEnv(track, settings=self.settings, **keywords))
 
     def make_vec(self, num_envs: int, track: Track | Path | str | None = None, **keywords: Any) -> RaceVectorEnv:
-        """Returns a vector environment of the agent's own contract; see `RaceVectorEnv` for the arguments.
+        """Returns a vector environment that fits the agent; see `RaceVectorEnv` for the arguments.
 
         Raises:
             ContractError: if a keyword contradicts what the agent was trained for.
@@ -143,10 +143,10 @@ class Agent:
         return self.check(RaceVectorEnv(num_envs, track, settings=self.settings, **keywords))
 
     def check(self, env: Any) -> Any:
-        """Returns an environment, if the agent can act in it as it does in its own.
+        """Returns an environment if the agent can act in it as in its own.
 
         Raises:
-            ContractError: if what is seen, or what decisions do, is something else; the message names the keyword.
+            ContractError: if observations or actions differ; the message names the keyword.
         """
         settings = getattr(getattr(env, "unwrapped", None), "settings", None)
         if not isinstance(settings, RaceSettings):
@@ -156,7 +156,7 @@ class Agent:
         return env
 
     def check_settings(self, settings: RaceSettings) -> None:
-        """Raises ContractError, see `check`."""
+        """Raises ContractError if race settings differ from the agent's, see `check`."""
         theirs = _contract_of(settings)
         for name, own in _contract_of(self.settings).items():
             if theirs[name] != own:
@@ -169,7 +169,7 @@ def load_agent(name: str | Path = "latest", *, seed: int = 0) -> Agent:
 
     Args:
         name: "latest", "promoted", a name (`rulka agents list`), or the folder of an agent or a cloned policy.
-        seed: of `Agent.act` with `sample`.
+        seed: for `Agent.act` with `sample`.
 
     Raises:
         UserError: if there is none, or it is damaged.
@@ -178,14 +178,14 @@ def load_agent(name: str | Path = "latest", *, seed: int = 0) -> Agent:
 
 
 def _contract_of(settings: RaceSettings) -> dict[str, Any]:
-    """Returns what an agent depends on, by keyword."""
+    """Returns the settings that an agent depends on, by keyword."""
     names = ("ticks_per_action", "actions_per_decision", "continuous", "action_repeat")
     seen = {f"observation.{name}": value for name, value in settings.image}
     return seen | {name: getattr(settings, name) for name in names}
 
 
 def _checked(observation: Mapping[str, Any], name: str, space: Any) -> NDArray:
-    """Returns a part of an observation, of one car or of many."""
+    """Returns a part of an observation, for one car or for many, after checking it."""
     if not isinstance(observation, Mapping) or name not in observation:
         given = f"keys {list(observation)}" if isinstance(observation, Mapping) else f"a {type(observation).__name__}"
         message = f"the observation has no {name!r}: expected a mapping with image and floats, got {given}"
@@ -204,7 +204,7 @@ def _checked(observation: Mapping[str, Any], name: str, space: Any) -> NDArray:
 
 
 class ImageEncoder(nn.Module):
-    """A pretrained encoder with its normalisation: images as they are to features; a part of one's own network.
+    """A pretrained encoder with its normalisation: maps raw images to features; can be part of another network.
 
     Attributes:
         image_shape: [L, H, W] of one image.
@@ -227,7 +227,7 @@ class ImageEncoder(nn.Module):
         """Maps images [B, L, H, W] of pixels 0 to 255, uint8 or float, to features [B, E] float32.
 
         Raises:
-            ObservationError: if the shape is another, or pixels are normalised already.
+            ObservationError: if the shape differs, or the pixels are already normalised.
         """
         if not isinstance(image, Tensor):
             message = f"image is a {type(image).__name__}, expected a torch tensor"
@@ -247,7 +247,7 @@ def load_encoder(folder: str | Path = ENCODER) -> ImageEncoder:
     """Reads a pretrained encoder, such as `data/encoder`.
 
     Raises:
-        ArtifactError: if it is missing, damaged or no encoder.
+        ArtifactError: if it is missing, damaged or not an encoder.
     """
     return ImageEncoder(_place("an encoder", folder))
 
@@ -261,10 +261,10 @@ def load_frames(folder: str | Path = FRAMES, split: Split = "train", *, frames: 
     Args:
         folder: a frame dataset.
         split: "train", "validation" or "test".
-        frames: how many are seen at once, L.
+        frames: number of stacked frames, L.
 
     Raises:
-        FrameDataError: if the dataset is missing or damaged, or the split is none of these.
+        FrameDataError: if the dataset is missing or damaged, or the split is unknown.
     """
     return FrameDataset(_place("frames", folder), split, frames)
 
@@ -282,7 +282,7 @@ def read_recording(path: str | Path) -> Recording:
     """Reads a recording (`.Replay.Gbx`) or a ghost file (`.Ghost.Gbx`) of the games from 2004 to 2020.
 
     Raises:
-        RecordingError: of a kind that says what is wrong with the file.
+        RecordingError: a subclass of it, which says what is wrong with the file.
     """
     try:
         return recording_in(_place("a recording", path))
@@ -292,7 +292,7 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def _place(what: str, given: str | Path) -> Path:
-    """Returns where something lies."""
+    """Returns a name or path as a `Path`; `what` is for the message."""
     if not isinstance(given, str | Path) or not str(given):
         message = f"{what}: expected a name or path, got {given!r:.80}"
         raise UserError(message)
@@ -300,41 +300,41 @@ def _place(what: str, given: str | Path) -> Path:
 
 
 def load_track(name: str | Path | None = None) -> Track:
-    """Returns a track: of a slug of the campaign, of a file, or the reference track.
+    """Returns a track, from a campaign slug or a file; by default the reference track.
 
     Raises:
-        UserError: if there is none.
+        UserError: if there is no such track.
     """
     return read_track(name)
 
 
 def plot_track(track: Track | Path | str | None) -> Figure:
-    """Draws a track, or that of a name: from above with surfaces and edges, and its height and bank along the way."""
+    """Draws a track, or the one with a name: a plan with surfaces and edges, and height and bank along the way."""
     from rulka.report.track_plot import track_plot
 
     return track_plot(read_track(track))
 
 
-# Races that are counted -----------------------------------------------------------------------------------------------
+# Evaluation -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Score:
-    """What races came to, as the report has it. Times are of finished races; intervals are of 95 %.
+    """Statistics of races, as the report has them. Times cover finished races; intervals are of 95 %.
 
     Attributes:
-        track: where.
+        track: of the races.
         races: all of them, with their paths.
         finish_rate: share that finished.
-        finish_rate_interval: of that, Wilson's.
-        best_time_s: None where none finished, as all that follow.
-        median_time_s: in the middle.
-        median_time_interval_s: of that, by bootstrap.
+        finish_rate_interval: Wilson interval of the finish rate.
+        best_time_s: None if none finished, like all other times.
+        median_time_s: median.
+        median_time_interval_s: bootstrap interval of the median.
         iqm_time_s: interquartile mean.
-        iqm_time_interval_s: of that.
-        mean_progress_m: furthest point along the track, of all races.
-        times_reference: the median as a multiple of the reference lap's time; None where the track has no such lap.
-        lap_share: mean over races of the lap's time over theirs, 0 for one that did not finish; likewise.
+        iqm_time_interval_s: interval of that mean.
+        mean_progress_m: furthest point along the track, mean over all races.
+        times_reference: the median as a multiple of the reference lap's time; None if the track has no such lap.
+        lap_share: mean over races of the lap's time over theirs, 0 for a race that did not finish; likewise.
     """
 
     track: Track
@@ -359,19 +359,19 @@ def evaluate(
     seed: int | None = None,
     **keywords: Any,
 ) -> Score:
-    """Lets an agent or a function drive races from the start line, and counts them.
+    """Evaluates an agent or a function in races from the start line.
 
     Args:
         driver: an agent, or its name or folder; or a function that maps the observation of N cars to their N actions,
             or its name, MODULE:FUNCTION.
-        track: a track, a slug of the campaign, a track file; the reference track when left out.
-        num_races: 20 when left out.
-        seed: of the first start, the next race takes the next; 100 when left out.
-        **keywords: of `rulka/Race-v0`: what a function sees and what its actions do.
+        track: a track, a campaign slug or a track file; by default the reference track.
+        num_races: by default 20.
+        seed: of the first start, rising by one per race; by default 100.
+        **keywords: of `rulka/Race-v0`: observations and actions of a function.
 
     Raises:
-        UserError: if there is no such track, or the function fails or gives what is no action.
-        SettingsError: if a keyword is not known, or out of range.
+        UserError: if there is no such track, or the function fails or returns no valid action.
+        SettingsError: if a keyword is unknown or out of range.
     """
     params, where = reference_params(), read_track(track)
     for name in keywords:

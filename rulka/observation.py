@@ -1,13 +1,13 @@
-"""What an agent sees: one grey image and 184 floats, laid out in one table and built by one function.
+"""Observation layout: one grey image and 184 floats, defined by one table and built by one function.
 
-Agents that decide for chunks of K actions see 5 K previous actions instead of 5, which makes 264 floats for K = 5; all
-other parts keep their order.
+Agents that decide for chunks of K actions see 5 K previous actions instead of 5: 264 floats for K = 5. All other parts
+keep their order.
 
 The layout is Linesight's (github.com/Linesight-RL/linesight). The simulator, the game and recorded races all fill a
-`CAR` row and call `build_floats`, so that an index never means two things.
+`CAR` row and call `build_floats`, so that an index has the same meaning everywhere.
 
-Frames of reference: world is x, y (up), z in metres; the car frame is lateral (positive left, the car's +x),
-up (+y) and forward (+z), reached by multiplying with the transpose of the car's rotation.
+Frames of reference: the world frame is x, y (up), z in metres. The car frame is lateral (positive left, the car's +x),
+up (+y) and forward (+z); multiplying by the transpose of the car's rotation maps world to car frame.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 SCHEMA_VERSION = 2
-"""Version of the observation contract; artifacts carry it and refuse another one."""
+"""Version of the observation schema. Artifacts store it, and loading rejects any other version."""
 
 NUM_WHEELS = 4
 NUM_PREVIOUS_ACTIONS = 5
@@ -29,12 +29,12 @@ WAYPOINT_STRIDE = 20
 ZONE_SPACING_M = 0.5
 """Distance between zone centres along the track; waypoints are every 20th, hence 10 m apart."""
 MAX_MARGIN_M = 700.0
-"""The distance to the finish is capped here."""
+"""Cap of the distance to the finish."""
 NUM_MATERIAL_GROUPS = 4
 
 
 def _slices(sizes: Mapping[str, int]) -> dict[str, slice]:
-    """Returns where each part of a vector lies, by its name, of their sizes in order."""
+    """Returns the slice of each part of a vector by name, given the part sizes in order."""
     ends = np.cumsum(list(sizes.values())).tolist()
     return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
@@ -72,7 +72,7 @@ FROM_END = {
     for name, part in FLOATS.items()
     if part.start >= FLOATS["previous_actions"].stop
 }
-"""Where the parts behind the previous actions lie, counted from the end: so for decisions of any number of actions."""
+"""Slices of the parts after the previous actions, counted from the end and therefore valid for any K."""
 
 
 def num_floats(actions_per_decision: int) -> int:
@@ -81,7 +81,7 @@ def num_floats(actions_per_decision: int) -> int:
 
 
 def places_of(length: int) -> int:
-    """Returns K, of how many actions decisions are, by the length of the float vector."""
+    """Returns K, the number of actions per decision, from the length of the float vector."""
     return 1 + (length - NUM_FLOATS) // (NUM_PREVIOUS_ACTIONS * 4)
 
 
@@ -102,22 +102,22 @@ CAR = _slices(
         "is_free_wheeling": 1,  # 0 or 1
     }
 )
-"""Slice of every part of a car row: the raw facts that the floats are made of."""
+"""Slice of every part of a car row: the raw state from which the floats are computed."""
 
 CENTRE_OF_MASS_M = (0.0, 0.32, 0.37)
-"""Where the StadiumCar's centre of mass lies from its position, in the car frame. Velocities are of this point; so say
-recorded positions and velocities when the car turns and in loops, to some centimetres."""
+"""Offset of the StadiumCar's centre of mass from its position, in the car frame. Velocities refer to this point:
+recorded positions and velocities in turns and loops agree with it to some centimetres."""
 NUM_CAR_FIELDS = CAR["is_free_wheeling"].stop
 
 
 def centres_of_mass(rows: NDArray) -> NDArray[np.float64]:
-    """Returns [..., 3] where the centre of mass is, world metres, of [..., NUM_CAR_FIELDS] `CAR` rows."""
+    """Returns the centres of mass [..., 3], world metres, of `CAR` rows [..., NUM_CAR_FIELDS]."""
     rotation = rows[..., CAR["rotation"]].reshape(*rows.shape[:-1], 3, 3)
     return rows[..., CAR["position"]] + rotation @ np.array(CENTRE_OF_MASS_M)
 
 
 def places_and_speeds(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns [N, 4] of `CAR` rows: world position in metres, and speed in m/s."""
+    """Returns world position in metres and speed in m/s [N, 4] of `CAR` rows."""
     speed_mps = np.linalg.norm(rows[:, CAR["velocity"]], axis=1, keepdims=True)
     return np.concatenate([rows[:, CAR["position"]], speed_mps], axis=1)
 
@@ -129,7 +129,7 @@ TURBO_IDS = (7, 26)
 
 
 def _material_groups() -> NDArray[np.int64]:
-    groups = np.full(256, -1, dtype=np.int64)  # -1: a material of no group sets no bit
+    groups = np.full(256, -1, dtype=np.int64)  # -1: a material outside all groups sets no bit
     for group, ids in enumerate((ASPHALT_IDS, GRASS_IDS, DIRT_IDS, TURBO_IDS)):
         groups[list(ids)] = group
     return groups
@@ -140,11 +140,11 @@ MATERIAL_GROUP = _material_groups()
 
 @dataclass(frozen=True)
 class Normalisation:
-    """How raw observations become network inputs: `(image - 128) / 128` and `(floats - mean) / std`.
+    """Normalisation of raw observations to network inputs: `(image - 128) / 128` and `(floats - mean) / std`.
 
     Attributes:
-        mean: [F] subtracted from the floats; F in races as `num_floats` says.
-        std: [F] divides them; positive.
+        mean: [F] means of the floats; in races F is `num_floats`.
+        std: [F] standard deviations of the floats; positive.
     """
 
     mean: NDArray[np.float32]
@@ -156,10 +156,10 @@ class Normalisation:
 
     @classmethod
     def from_json(cls, data: dict[str, list[float]]) -> Normalisation:
-        """Reads what `to_json` wrote.
+        """Reads the output of `to_json`.
 
         Raises:
-            ValueError: if there are not as many means as stds, one is not finite, or a std is not positive.
+            ValueError: if the numbers of means and stds differ, one is not finite, or a std is not positive.
         """
         mean, std = (np.asarray(data.get(key, np.nan), dtype=np.float32) for key in ("mean", "std"))
         if mean.ndim != 1 or mean.shape != std.shape or not (np.isfinite(mean + std) & (std > 0)).all():
@@ -169,13 +169,13 @@ class Normalisation:
 
     @property
     def actions_per_decision(self) -> int:
-        """K, by the number of floats."""
+        """K, derived from the number of floats."""
         return places_of(len(self.mean))
 
     def for_chunks(self, actions_per_decision: int) -> Normalisation:
-        """Returns the normalisation for decisions of K actions, from that for decisions of one.
+        """Expands a normalisation for one action per decision to K actions.
 
-        Every previous action is normalised as the newest one was.
+        Every previous action gets the mean and std of the newest one.
         """
         part = FLOATS["previous_actions"]
 
@@ -188,7 +188,7 @@ class Normalisation:
 
 
 def reference_normalisation() -> Normalisation:
-    """Returns Linesight's means and stds; waypoints are interpolated between its stated ends."""
+    """Returns Linesight's means and stds. Those of waypoints are interpolated between its first and last values."""
     mean, std = np.zeros(NUM_FLOATS, np.float32), np.full(NUM_FLOATS, 0.5, np.float32)
 
     def put(name: str, mean_value: ArrayLike, std_value: ArrayLike) -> None:
@@ -236,10 +236,10 @@ def build_floats(
     margin_m: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """Fills the float vectors of a batch of cars; the only place where they are made.
+    """Fills the float vectors of a batch of cars. Every float vector is built here.
 
     Args:
-        cars: [N, NUM_CAR_FIELDS] float32, one `CAR` row for each car.
+        cars: [N, NUM_CAR_FIELDS] float32, one `CAR` row per car.
         previous_keys: [N, 5 K, 4] float32 accelerate, brake, left, right of the last actions, oldest first.
         zones: [Z, 3] float32 zone centres, extended past the finish by at least 780 zones.
         zone_index: [N] int64 current zone of each car.
@@ -254,7 +254,7 @@ def build_floats(
         for i in range(num_previous):
             for k in range(4):
                 row[_F_PREVIOUS + 4 * i + k] = previous_keys[n, i, k]
-        # What follows lies further back by as much as there are more previous actions.
+        # Shift the row so that the remaining offsets hold despite the extra previous actions.
         row = row[4 * (num_previous - NUM_PREVIOUS_ACTIONS) :]
         for w in range(NUM_WHEELS):
             row[_F_SLIDING + w] = car[_SLIDING + w]

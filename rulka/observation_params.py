@@ -1,6 +1,6 @@
-"""Section `observation`: what agents see.
+"""Section `observation`.
 
-Apart from the layout in `rulka.observation`, whose kernels take a second to import.
+Separate from the layout in `rulka.observation`, whose kernels take a second to import.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from rulka.section import Section, key
 
 MAX_PIXELS = 1024
 MIN_PIXELS = 34
-"""Below it nothing is left of an image after `models.encoders.convolutions.ConvEncoder`."""
+"""Smallest side that leaves at least one pixel after `models.encoders.convolutions.ConvEncoder`."""
 FramesAs = Literal["channels", "features"]
-"""How several frames reach a network: as channels of one image, or one after another, their features side by side."""
+"""How a network takes several frames: as channels of one image, or encoded separately and concatenated as features."""
 Part = Literal[
     "image",
     "clock",
@@ -34,11 +34,11 @@ Part = Literal[
     "margin",
     "is_free_wheeling",
 ]
-"""What an observation has: the image, and the parts of the floats by their names in `rulka.observation`."""
+"""Parts of an observation: the image, and the float parts as named in `rulka.observation`."""
 
 
 class ObservationParams(Section):
-    """What the agent sees. Shared by every stage that touches images."""
+    """Observations of agents. Shared by every stage that uses images."""
 
     height: int = key(64, "image height, pixels", ge=MIN_PIXELS, le=MAX_PIXELS)
     width: int = key(64, "image width, pixels", ge=MIN_PIXELS, le=MAX_PIXELS)
@@ -55,15 +55,15 @@ class ObservationParams(Section):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """[L, H, W] of what a car sees: L frames, oldest first."""
+        """[L, H, W] of a car's image: L frames, oldest first."""
         return self.frames, self.height, self.width
 
     @property
     def channels(self) -> int:
-        """Frames that an encoder takes at once."""
+        """Number of input channels of the encoder, one per frame."""
         return self.frames if self.frames_as == "channels" else 1
 
     @property
     def shows_image(self) -> bool:
-        """Whether agents are shown frames at all."""
+        """Whether the observation includes the image."""
         return "image" not in self.withheld

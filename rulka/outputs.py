@@ -1,10 +1,10 @@
-"""Where commands may write, and how: one rule for all of them.
+"""Output files and folders of commands: one rule for all.
 
-A file or folder that a command is told to write lies in a folder that exists: none is made on the way to it, as a
-mistyped path would otherwise leave folders about. A folder to write into is made where it is missing.
+The parent folder of an output must exist. It is not created, because a mistyped path would leave stray folders behind.
+A folder to write into is created if missing.
 
-What is written takes its place once it is complete. A full disk, a missing permission or an interrupt leaves nothing
-half written, and what was there before stays.
+Writes are atomic: an output takes its place once it is complete. A full disk, a missing permission or an interrupt
+leaves nothing half written, and the previous content stays.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rulka.errors import UserError
 
 
 class OutputError(UserError):
-    """Something cannot be written; the message says what and why."""
+    """An output cannot be written; the message names it and the reason."""
 
 
 @contextmanager
 def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
-    """Yields the path of a file to write in the block, which takes its place at `path` when the block ends well.
+    """Yields the path of a temporary file, which is moved to `path` if the block succeeds.
 
-    After an exception, an interrupt included, the new file is removed and whatever lay at `path` is untouched.
+    After an exception or an interrupt, the new file is removed and `path` is unchanged.
 
     Args:
-        path: of the file; the one that is yielded lies beside it and has the same ending.
-        may_replace: whether a file that is there is replaced.
+        path: destination; the temporary file lies beside it and has the same suffix.
+        may_replace: whether an existing file is replaced.
 
     Raises:
-        OutputError: if the file cannot be written, or is there and may not be replaced.
+        OutputError: if the file cannot be written, or exists and `may_replace` is false.
     """
     check_file(path)
     beside = path.with_name(f".new-{os.getpid()}-{path.name}")
@@ -52,10 +52,10 @@ def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def filled_folder(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder to write into, whose content is moved into `folder` when the block ends well.
+    """Yields an empty temporary folder, whose content is moved into `folder` if the block succeeds.
 
-    Files of the same name are replaced, others stay. After an exception, an interrupt included, `folder` is as it was
-    before, missing if it was missing.
+    Files of the same name are replaced, others stay. After an exception or an interrupt, `folder` is as before, missing
+    if it was missing.
 
     Raises:
         OutputError: if something cannot be written.
@@ -64,7 +64,7 @@ def filled_folder(folder: Path) -> Iterator[Path]:
     was_there = folder.exists()
     try:
         folder.mkdir(exist_ok=True)
-        # Inside, not beside: who may write into a folder need not be allowed to write next to it.
+        # Inside, not beside: permission to write into a folder does not include its parent.
         with tempfile.TemporaryDirectory(prefix=".new-", dir=folder, ignore_cleanup_errors=True) as inside:
             yield Path(inside)
             for made in sorted(Path(inside).iterdir()):
@@ -78,7 +78,7 @@ def filled_folder(folder: Path) -> Iterator[Path]:
 
 
 def not_written(path: Path, error: OSError) -> OutputError:
-    """Returns the error to raise when writing `path` failed and changed nothing."""
+    """Returns the error for a failed write of `path` that changed nothing."""
     hint = "Nothing was changed."
     if error.errno in NO_ROOM:
         hint = f"{hint} Make room there, or name another place."
@@ -88,15 +88,14 @@ def not_written(path: Path, error: OSError) -> OutputError:
 
 
 def check_file(path: Path, *suffixes: str) -> Path:
-    """Returns the path of a file to write.
+    """Checks that a file can be written and returns its path.
 
     Args:
         path: of the file.
-        *suffixes: endings in lower case, one of which its name must have in either case; none for any name.
+        *suffixes: permitted suffixes in lower case, matched case-insensitively; none permits any name.
 
     Raises:
-        OutputError: if it is a folder, or a device, has another ending, or the folder it shall lie in is missing or may
-            not be written to.
+        OutputError: if it is a folder or a device, has another suffix, or its parent folder is missing or not writable.
     """
     if path.is_dir():
         message = f"{path} is a folder, and a file is to be written"
@@ -112,10 +111,10 @@ def check_file(path: Path, *suffixes: str) -> Path:
 
 
 def check_folder(path: Path) -> Path:
-    """Returns the path of a folder to write into, which need not exist.
+    """Checks that a folder, which need not exist, can be written into and returns its path.
 
     Raises:
-        OutputError: if it is a file, or the folder it shall lie in is missing, or it may not be written to.
+        OutputError: if it is a file or not writable, or does not exist and its parent is missing or not writable.
     """
     if path.is_dir():
         _check_writable(path)
@@ -128,7 +127,7 @@ def check_folder(path: Path) -> Path:
 
 
 def _raise_if_about_another(error: OSError, place: Path) -> None:
-    """Raises an error again that came from reading some other file, which is no fault of the place written to."""
+    """Re-raises an error about a file outside `place`: it says nothing about the output."""
     if error.filename is not None and place not in (found := Path(os.fsdecode(error.filename)), *found.parents):
         raise error
 

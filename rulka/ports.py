@@ -1,4 +1,4 @@
-"""Ports of this machine or another: which numbers there are, and who holds one."""
+"""TCP ports: valid numbers, and the process that listens on one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rulka.errors import UserError
 LOWEST_PORT, HIGHEST_PORT = 1, 65535
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DASHBOARD_PORT = 8480
-"""Where `rulka dashboard` listens unless it is told otherwise, and where links to its pages lead."""
+"""Default port of `rulka dashboard`, and the port in links to its pages."""
 ANSWER_TIMEOUT_S = 5.0
 NOT_SEEN = "a process that only its own user and root can see"
 COMMAND_LENGTH = 80
-"""How much of a command is shown."""
+"""Characters of a command that are shown."""
 
 
 class PortNumberError(UserError):
-    """A number that no port has."""
+    """A number is not a valid port."""
 
 
 def check_port(port: int, *, zero_takes_any: bool = False) -> None:
-    """Raises PortNumberError where a number cannot be that of a port.
+    """Raises PortNumberError if a number is not a valid port.
 
     Args:
         port: the number.
-        zero_takes_any: whether 0 stands for any free port, as it does for those who listen.
+        zero_takes_any: whether 0 is accepted and means any free port, as for servers.
     """
     if LOWEST_PORT <= port <= HIGHEST_PORT or (port == 0 and zero_takes_any):
         return
@@ -39,7 +39,7 @@ def check_port(port: int, *, zero_takes_any: bool = False) -> None:
 
 
 def no_proxy_for_loopback() -> str | None:
-    """Returns what `no_proxy` must be for programs to reach this machine's servers; None if it may stay as it is."""
+    """Returns the `no_proxy` value that lets programs reach this machine's servers; None if no change is needed."""
     proxies = getproxies()
     spared = proxies.get("no", "").replace(" ", "").split(",")
     if not proxies.keys() & {"http", "all"} or "*" in spared or set(LOOPBACK) <= set(spared):
@@ -48,13 +48,13 @@ def no_proxy_for_loopback() -> str | None:
 
 
 def holder(host: str, port: int) -> str | None:
-    """Returns who listens at a port of this machine, with its command; None where nobody does. Sends nothing there.
+    """Returns the process that listens on a port of this machine, with its command; None if the port is free.
 
-    Linux shows processes of other users to root alone, and macOS shows root alone any.
+    Sends no data. Linux shows other users' processes only to root; macOS shows any process only to root.
 
     Args:
         host: a name or address of this machine.
-        port: of TCP.
+        port: TCP port.
     """
     try:
         connections = psutil.net_connections("tcp")

@@ -1,9 +1,8 @@
-"""Presets: whole alternatives to `params.yaml`, each a file of the keys that differ, laid over it.
+"""Presets: overlays for `params.yaml`, each a file of the keys that differ.
 
-`null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay. A key that
-the file leaves out is added below its section, and a section that is empty there is taken from the preset as it stands,
-with its comments. The file before and after each is kept in `runs/`, so that the last one can be undone as long as
-nobody has changed the file since.
+`null` in a preset is a value like any other. Only changed lines are rewritten; comments stay. A key missing from the
+file is added to its section. A section that is empty in the file is copied from the preset with its comments. The file
+before and after each preset is kept in `runs/`, so that the last preset can be undone while the file is unchanged.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from rulka.stored import checked
 
 PRESETS_DIR = Path("presets")
 ENVIRONMENTS = "environments"
-"""In `PRESETS_DIR`: `any.yaml`, and by ID what trainings in single Gymnasium environments have besides."""
+"""Folder in `PRESETS_DIR`: `any.yaml` for all Gymnasium environments, and one file by environment ID for some."""
 HEADER = "# params.yaml with preset "
-"""Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
+"""Prefix of the first line of a file with presets; the names of all applied presets follow, newest last."""
 _END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
 
 
@@ -50,11 +49,11 @@ class PresetError(UserError):
 
 
 class Applied(NamedTuple):
-    """What a preset did.
+    """Result of applying or undoing a preset.
 
     Attributes:
-        changes: one line for each key that changed: "iqn.n_steps: 3 -> 5".
-        remarks: what a person should know besides: presets that lie below, and changes that do not act on the agent.
+        changes: one line per changed key: "iqn.n_steps: 3 -> 5".
+        remarks: notes for the user: presets applied before, changes that do not affect the agent, sections filled in.
     """
 
     changes: list[str]
@@ -67,7 +66,7 @@ def preset_names() -> list[str]:
 
 
 def known_presets() -> dict[str, str]:
-    """Returns the first sentence of the comment at the top of each preset, by its name; empty where there is none.
+    """Returns each preset's name with the first sentence of its top comment, empty if it has none.
 
     Raises:
         PresetError: if there are none.
@@ -83,10 +82,10 @@ def known_presets() -> dict[str, str]:
 
 
 def apply_preset(name: str) -> Applied:
-    """Lays a preset over the parameters and writes them, at once or not at all, if the result is valid and differs.
+    """Applies a preset to `params.yaml`. Writes atomically, and only if the result is valid and differs.
 
     Raises:
-        PresetError: if there is no such preset, it holds a key that `params.yaml` has not, or it is no mapping.
+        PresetError: if the preset does not exist, is not a mapping, or has a key that `params.yaml` does not have.
         ParamsError: if the result is not valid.
         OutputError: if the parameters cannot be written.
     """
@@ -106,7 +105,7 @@ def apply_preset(name: str) -> Applied:
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
     changes = _told(found)
     remarks = _remarks(below, name, changes, params)
-    if brought:  # at its defaults, most of it
+    if brought:  # most of such a section is at its defaults, which `changes` does not list
         remarks.append(f"{PARAMS_FILE} now shows what {name} sets in {', '.join(brought)}")
     if changes or brought:
         names = [*(other for other in below if other != name), name]
@@ -117,10 +116,10 @@ def apply_preset(name: str) -> Applied:
 
 
 def undo_preset() -> Applied:
-    """Puts back the file that the last preset was laid over, at once or not at all.
+    """Restores, atomically, the file from before the last preset.
 
     Raises:
-        PresetError: if no preset lies over the parameters, or they are not as the last one left them.
+        PresetError: if no preset is applied, or the file was changed after the last one.
         ParamsError: if the parameters cannot be read.
         OutputError: if the parameters cannot be written.
     """
@@ -143,14 +142,14 @@ def _told(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
 
 
 def _noted() -> list[dict[str, Any]]:
-    """Returns what each preset did: its name, and the file's text `before` and `after`."""
+    """Reads the log of applied presets: each entry has the preset's name and the file's text `before` and `after`."""
     lines = PRESETS_LOG.read_bytes().splitlines() if PRESETS_LOG.is_file() else []
     hint = "Remove that file; parameters are then taken back by hand, see `git diff params.yaml`."
     return [checked(line, dict[str, str], PRESETS_LOG.as_posix(), PresetError, hint) for line in lines]
 
 
 def _write(text: str, notes: list[dict[str, Any]]) -> None:
-    """Writes parameters and notes, both or neither."""
+    """Writes the parameters and the preset log, both or neither."""
     PRESETS_LOG.parent.mkdir(exist_ok=True)
     with new_file(PRESETS_LOG) as new_notes, new_file(PARAMS_FILE) as new_params:
         new_params.write_bytes(text.encode())
@@ -158,23 +157,23 @@ def _write(text: str, notes: list[dict[str, Any]]) -> None:
 
 
 def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params:
-    """Returns the parameters of a training in a Gymnasium environment.
+    """Returns the parameters for training in a Gymnasium environment.
 
-    They are those of `params.yaml`, and over them `scratch`, what all environments have in common, what this one has,
-    and the overlays; of each file the package's where there is none here.
+    They are `params.yaml` with these applied in order: `scratch`, `environments/any`, the environment's own preset if
+    there is one, and the overlays. A file missing from the working folder is taken from the package.
 
     Args:
-        environment: its ID; a module before it makes no difference.
-        *overlays: sections of keys, one over the other.
+        environment: its ID; a module prefix is ignored.
+        *overlays: sections of keys; later ones take precedence.
 
     Raises:
-        PresetError: if a key is not known.
+        PresetError: if a key is unknown.
         ParamsError: if the result is not valid.
     """
     names = ("scratch", f"{ENVIRONMENTS}/any", f"{ENVIRONMENTS}/{environment.rpartition(':')[2]}")
     params_file, *layers = map(_nearest, (PARAMS_FILE, *(PRESETS_DIR / f"{name}.yaml" for name in names)))
     sections = resolved(read_sections(params_file), f"{params_file} is wrong")
-    for file in filter(Path.is_file, layers):  # few environments have one of their own
+    for file in filter(Path.is_file, layers):  # few environments have their own preset
         sections = laid_over(sections, read_sections(file, PresetError), file.as_posix(), PresetError)
     for overlay in overlays:
         sections = laid_over(sections, overlay, "the command line", PresetError)
@@ -193,7 +192,7 @@ def _remarks(below: list[str], name: str, changes: list[str], params: Params) ->
             f"{', '.join(others)} had been applied before: what {name} does not set stays as that left it;"
             " take params.yaml from git to begin from the repository's values"
         )
-    # Of an algorithm that is not the agent's; keys end where their change is told, ": old -> new".
+    # Changes to algorithms other than the agent's. A key ends at the ":" of its change, ": old -> new".
     for other in ALGORITHM_NAMES:
         if other == params.train.algorithm:
             continue
@@ -209,13 +208,13 @@ def _remarks(below: list[str], name: str, changes: list[str], params: Params) ->
 
 
 def _applied_before(text: str) -> list[str]:
-    """Returns the names of presets in the first line of the parameters, none where no preset wrote it."""
+    """Returns the applied presets named in the first line of the parameters, if any."""
     first = text.partition("\n")[0]
     return first.removeprefix(HEADER).split(", ") if first.startswith(HEADER) else []
 
 
 def _text(path: Path) -> str:
-    """Returns a text with its own ends of lines; where it is not UTF-8, `read_sections` says so."""
+    """Returns a text with its line endings unchanged. `read_sections` reports invalid UTF-8."""
     return path.read_bytes().decode(errors="replace")
 
 
@@ -226,17 +225,17 @@ def differences(
     error_class: type[UserError],
     inside: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yields what sections laid over others change: the keys that lead to a value, what it is and what it becomes.
+    """Yields each change that an overlay makes: key path, old value and new value.
 
-    A section that is null in `base` is taken as it is, and so is a schedule or a section of another kind: half of one
-    makes no sense.
+    An overlay replaces these as a whole: a section that is null in `base`, a schedule, and a section of another kind.
+    Half of one makes no sense.
 
     Args:
-        base: the sections below.
-        overlay: what is laid over them; it may leave out whatever stays.
+        base: the sections to change.
+        overlay: the keys that differ.
         whose: begins the message of an error.
-        error_class: what is raised where `overlay` has a key that `base` has not.
-        inside: the keys that lead to both.
+        error_class: raised if `overlay` has a key that `base` does not have.
+        inside: key path of both.
     """
     for key, value in overlay.items():
         keys = (*inside, key)
@@ -252,7 +251,7 @@ def differences(
 def laid_over(
     base: Mapping[str, Any], overlay: Mapping[str, Any], whose: str, error_class: type[UserError]
 ) -> dict[str, Any]:
-    """Returns sections of parameters with others laid over them; see `differences`."""
+    """Returns sections of parameters merged with an overlay; see `differences`."""
     merged = copy.deepcopy(dict(base))
     for keys, _, value in differences(merged, dict(overlay), whose, error_class):
         reduce(getitem, keys[:-1], merged)[keys[-1]] = copy.deepcopy(value)
@@ -260,7 +259,7 @@ def laid_over(
 
 
 def _is_whole(base: dict[str, Any], value: dict[str, Any]) -> bool:
-    """Whether a mapping takes the place of another, as a schedule does, and a section of another kind."""
+    """True if a mapping replaces another as a whole: a schedule, or a section of another kind."""
     return "points" in value or "shares" in value or value.get("kind", base.get("kind")) != base.get("kind")
 
 

@@ -1,7 +1,7 @@
-"""Processes that this one starts: they end with it, they end with all that they started, and start again only so often.
+"""Child processes: they end with this process, they end with all their own children, and their restarts are limited.
 
-Two kinds: functions that `multiprocessing` runs, which call `end_with_parent` themselves, and programs in groups of
-their own, which `start_group` ties to this process and `end_group` ends.
+There are two kinds: functions run by `multiprocessing`, which call `end_with_parent` themselves, and programs in their
+own process groups, which `start_group` ties to this process and `end_group` ends.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import psutil
 from rulka.errors import UserError
 
 STOP_GRACE_S = 3.0
-"""How long a process that has nothing to save may take to end when it is asked to."""
+"""Grace period between the request to end and the kill, for processes that have nothing to save."""
 
 MAX_RESTARTS, RESTART_WINDOW_S = 2, 60.0
-"""How often a process is restarted, unless its owner says otherwise: a third end within a minute is its last."""
+"""Default restart limit of a process: the third end within a minute is final."""
 
 REBUILDING_WINDOW_S = 600.0
-"""The same window for what takes minutes to build: a host of a cluster, all learners of a run."""
+"""The same window for units that take minutes to start: a cluster host, all learners of a run."""
 
 KILL_PATIENCE_S = 5.0
-"""How long the system may take to remove a process that was killed."""
+"""How long to wait for a killed process to disappear."""
 
 WITHOUT_GUARD = 87
 """Exit code of `check_is_guarded`."""
@@ -42,19 +42,19 @@ WITHOUT_GUARD = 87
 _POLL_S = 0.1
 
 Leader = subprocess.Popen[bytes] | subprocess.Popen[str]
-"""A program that was started in a process group of its own."""
+"""A program that leads its own process group."""
 
-_PR_SET_PDEATHSIG = 1  # of Linux's header `linux/prctl.h`: the signal that a process gets when its parent ends
-# Looked up here and not between fork and exec, where only what needs no lock may be done.
+_PR_SET_PDEATHSIG = 1  # from Linux's header `linux/prctl.h`: the signal that a process gets when its parent ends
+# Looked up here, because code between fork and exec must not take locks.
 _PRCTL = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
 def end_with_parent() -> None:
-    """Ends this process, which `multiprocessing` started, as soon as its parent is gone, and leaves Ctrl-C to that."""
+    """Ends this `multiprocessing` process as soon as its parent is gone; ignores Ctrl-C, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also reaches a process that hangs or was stopped
-    # For other systems, and for a parent that was gone before the kernel was told.
+    # For other systems, and for a parent that ended before `prctl` was called.
     threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
 
 
@@ -66,19 +66,19 @@ def _wait_for_parent() -> None:
 
 
 def check_is_guarded() -> None:
-    """Ends a process that is only importing the script of the one which started it, where that script trains again.
+    """Ends a child process that imports its parent's script, if that script has no `__main__` guard and trains again.
 
-    Nothing can be raised here: it would end the process with a traceback, and the other one would start it anew.
+    An exception would not do: the child would end with a traceback and the parent would restart it.
     """
     if getattr(current_process(), "_inheriting", False):
         os._exit(WITHOUT_GUARD)
 
 
 def ending_of(code: int) -> str:
-    """Returns in words how a process of `multiprocessing` ended.
+    """Describes how a `multiprocessing` process ended.
 
     Raises:
-        UserError: if `check_is_guarded` ended it: so it would any other one.
+        UserError: if `check_is_guarded` ended it: a restart would end the same way.
     """
     if code == WITHOUT_GUARD:
         message = (
@@ -90,11 +90,11 @@ def ending_of(code: int) -> str:
 
 
 def cpu_seconds() -> float:
-    """Returns the time that this process and all that it started, those that ended included, had on processors."""
+    """Returns the CPU seconds of this process and its children, including finished ones."""
     process = psutil.Process()
     total = 0.0
     for one in (process, *process.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it ended just now: from the next call on its parent counts it
+        with suppress(psutil.NoSuchProcess):  # it has just ended: from the next call its parent's total includes it
             times = one.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
@@ -102,7 +102,7 @@ def cpu_seconds() -> float:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables of this process's environment while the block runs, for what is started or built there."""
+    """Sets environment variables of this process for the block, for processes and objects created there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -117,12 +117,12 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Lets a process started in the block begin with interrupts blocked.
+    """Blocks interrupts in processes started in the block.
 
-    Ctrl-C reaches every process of a terminal, also one that is still importing and has not yet called
-    `end_with_parent`. One that comes to this process meanwhile is only late.
+    Ctrl-C reaches every process of a terminal, including one that is still importing and has not yet called
+    `end_with_parent`. An interrupt of this process is only delayed until the end of the block.
     """
-    resource_tracker.ensure_running()  # starts with the first process otherwise, and unblocks interrupts as it does
+    resource_tracker.ensure_running()  # would start with the first process otherwise, and unblock interrupts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -133,15 +133,15 @@ def interrupts_blocked() -> Iterator[None]:
 def start_group(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None, folder: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a program in a process group of its own, out of the reach of Ctrl-C.
+    """Starts a program in its own process group, out of reach of Ctrl-C.
 
-    On Linux it gets a SIGTERM when the thread that called this ends, and so when this process is killed.
+    On Linux it gets a SIGTERM when the calling thread ends, and therefore also when this process is killed.
 
     Args:
         command: the program and its arguments.
         environment: of the program.
-        output: file for what it prints; None leaves that on the terminal.
-        folder: where it works; None takes the current one.
+        output: file for its standard output and error; None leaves both on the terminal.
+        folder: working directory; None is the current one.
 
     Raises:
         OSError: if it cannot be started.
@@ -170,15 +170,15 @@ def end_group(
     ask: int = signal.SIGTERM,
     strays: Sequence[psutil.Process] = (),
 ) -> None:
-    """Ends the group that a process leads, then what it started outside of the group. Nothing else is touched.
+    """Ends the group that a process leads, then its descendants outside the group. Touches no other process.
 
-    Both are asked first, and killed after `grace_s`. Returns when all are gone.
+    Both get a signal first and are killed after `grace_s`. Returns when all are gone.
 
     Args:
         leader: of the group; it may have ended already.
-        grace_s: how long the group, and after it the others, may take to end.
-        ask: the signal that asks the group.
-        strays: what the leader is known to have started, from `descendants`, should it be gone itself.
+        grace_s: how long the group, and then the descendants, may take to end.
+        ask: the signal sent to the group first.
+        strays: earlier result of `descendants`, in case the leader has ended.
     """
     outside = [*strays, *descendants(leader)]
     _end(lambda: group_members(leader), lambda number: _signal_group(leader, number), ask, grace_s)
@@ -194,8 +194,8 @@ def end_group(
 
 
 def descendants(leader: Leader) -> list[psutil.Process]:
-    """Returns all that a process, and what it started, has started and that still belongs to it; none if it ended."""
-    if leader.poll() is not None:  # its id may belong to somebody else by now
+    """Returns all current descendants of a process; none if it has ended."""
+    if leader.poll() is not None:  # its id may have been reused by now
         return []
     try:
         return psutil.Process(leader.pid).children(recursive=True)
@@ -204,8 +204,8 @@ def descendants(leader: Leader) -> list[psutil.Process]:
 
 
 def group_members(leader: Leader) -> list[int]:
-    """Returns the process ids of the group that `leader` leads, without those that only wait to be reaped."""
-    leader.poll()  # reaps it
+    """Returns the process ids of the group that `leader` leads, without zombies."""
+    leader.poll()  # reaps a zombie leader
     return [pid for pid in psutil.pids() if _is_in_group(pid, leader.pid)]
 
 
@@ -225,11 +225,11 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _signal_group(leader: Leader, number: int) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(leader.pid, number)  # in one go: nobody in it can start another one meanwhile
+        os.killpg(leader.pid, number)  # atomic: no member can start another process in between
 
 
 def _end(living: Callable[[], Sequence[object]], send: Callable[[int], None], ask: int, grace_s: float) -> None:
-    """Asks whoever lives to end, waits, and kills whoever still lives after `grace_s`."""
+    """Sends `ask` to the living processes, waits up to `grace_s`, and kills the remaining ones."""
     for number, patience_s in ((ask, grace_s), (signal.SIGKILL, KILL_PATIENCE_S)):
         if not living():
             return
@@ -240,11 +240,11 @@ def _end(living: Callable[[], Sequence[object]], send: Callable[[int], None], as
 
 
 class RestartBudget:
-    """How often something may be started again: what needs more than that is broken, and a restart would not help.
+    """Limit on restarts: a process that needs more of them is broken, and another restart would not help.
 
     Args:
-        num_restarts: that many...
-        window_s: ...within any span of so many seconds.
+        num_restarts: allowed restarts within any `window_s`.
+        window_s: length of the sliding window, seconds.
     """
 
     def __init__(self, num_restarts: int = MAX_RESTARTS, window_s: float = RESTART_WINDOW_S) -> None:
@@ -253,11 +253,11 @@ class RestartBudget:
 
     @property
     def span(self) -> str:
-        """How often within which time is too often, in words."""
+        """The number of ends that exceeds the limit, in words."""
         return f"{self.num_restarts + 1} times within {self.window_s:.0f} s"
 
     def take(self) -> bool:
-        """Takes a restart that happens now; returns False, and takes none, where all of them are taken."""
+        """Uses up one restart now. Returns False, and uses none, if none is left."""
         now_s = time.monotonic()
         while self._taken_s and now_s - self._taken_s[0] > self.window_s:
             self._taken_s.popleft()

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, a plain line every few seconds elsewhere.
+"""Progress of long tasks: a bar with rate and time left on a terminal, a plain line every few seconds elsewhere.
 
 Plain lines are flushed at once, so that they stream through pipes into a log.
 """
@@ -19,7 +19,7 @@ from rulka.terminal import note_word, say, shown
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
 BASIS_S = 3.0
-"""The time left is told once this much time has been measured."""
+"""Measured time needed before the time left is shown."""
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
     BarColumn(bar_width=30),
@@ -27,24 +27,24 @@ COLUMNS = (
     TextColumn("{task.fields[left]}"),
     TextColumn("{task.fields[details]}", markup=False),
 )
-"""Of the bar."""
+"""Columns of the bar."""
 
 Fact = str | float | int
 
 
 class Progress:
-    """Shows how far a piece of work is. Use as a context manager.
+    """Progress display of one task. Use as a context manager.
 
     Args:
-        label: what is being done, usually the stage and the activity.
-        total: how much there is to do, in `unit`; None when nobody knows.
-        unit: plural name of what is counted, for example "frames".
-        done: how much was already done before, for example by a run that is being resumed.
-        stream: where to write; standard output when None.
+        label: name of the task, usually the stage and the activity.
+        total: total amount of work, in `unit`; None if unknown.
+        unit: plural name of the counted items, for example "frames".
+        done: amount done before, for example by a run that is being resumed.
+        stream: output stream; None is standard output.
 
     Attributes:
-        is_estimate: whether the total is a guess that may change, for example where time ends the work.
-        left_s: seconds left, where the work knows it better than its pace here tells.
+        is_estimate: whether the total is an estimate that may change, for example if a time limit ends the task.
+        left_s: seconds left, if the task knows them better than its pace here suggests.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Progress:
         self.is_estimate = False
         self.left_s: float | None = None
         self._done_before = done
-        self._basis: tuple[float, float] | None = None  # seconds, and what was done then
+        self._basis: tuple[float, float] | None = None  # time in seconds, and the amount done then
         self._facts: dict[str, Fact] = {}
         self._stream = stream or sys.stdout
         self._started_s = self._shown_s = time.monotonic()
@@ -76,7 +76,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, amount: float = 1, **facts: Fact) -> None:
-        """Adds to what is done and remembers facts worth showing, such as a loss; cheap enough for inner loops."""
+        """Adds to the amount done and stores facts to show, such as a loss; cheap enough for inner loops."""
         self.done += amount
         self._facts.update(facts)
         now_s = time.monotonic()
@@ -88,20 +88,20 @@ class Progress:
         self._show(self.time_left())
 
     def skip(self, amount: float) -> None:
-        """Adds to what is done what an earlier start of the work did, which says nothing of the pace of this one."""
+        """Adds work that an earlier run did. It does not count towards the rate."""
         self.done += amount
         self._done_before += amount
 
     @property
     def rate(self) -> float:
-        """Units a second since the work began here; 0 before any time has passed."""
+        """Units per second since the start of this run; 0 before any time has passed."""
         elapsed_s = time.monotonic() - self._started_s
         return (self.done - self._done_before) / elapsed_s if elapsed_s > 0 else 0.0
 
     def time_left(self) -> str:
-        """Returns the time left in words, or an empty text as long as there is no sound basis for it.
+        """Returns the time left in words; empty as long as too little time was measured to estimate it.
 
-        The basis begins with the first advance: what comes before it, such as compiling, is not the pace of the work.
+        Measuring begins with the first advance, so that compilation before it does not distort the pace.
         """
         if self._basis is None or self.total is None:
             return ""
@@ -120,7 +120,7 @@ class Progress:
         return ", ".join([f"{_number(self.rate)} {self.unit}/s", *facts])
 
     def _show(self, ending: str = "") -> None:
-        """Shows how far it is, in the bar or as a line."""
+        """Updates the bar or writes a line."""
         if self._bar:
             note_word()
             left, details = self.time_left(), self.details()

@@ -1,4 +1,4 @@
-"""Where an output comes from: hashes of parameters and inputs, the commit, the versions of what made it."""
+"""Provenance of an output: hashes of parameters, inputs and code, the commit, and the library versions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def provenance(stage: str | None, sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
-    """Describes the making of an output.
+    """Returns the provenance of an output.
 
     Args:
-        stage: name of the stage in `dvc.yaml` that makes it; None where there is none, and all code counts.
-        sections: the parameter sections that were used, by name.
-        inputs: files and folders that were read, by name.
+        stage: name of the stage in `dvc.yaml` that writes it; None if there is none, and then all code is hashed.
+        sections: the parameter sections used, by name.
+        inputs: the files and folders read, by name.
 
     Returns:
         Plain JSON: `parameters`, `params_sha256`, `inputs_sha256`, `code_sha256` (of the stage's code), `commit`,
-        `is_dirty` (see `is_dirty`; both None outside a repository) and `versions`. No time: an output that is made
-        again is to be the same.
+        `is_dirty` (see `is_dirty`; both None outside a repository) and `versions`. There is no timestamp, so that a
+        reproduced output is identical.
     """
     parameters = {name: section.model_dump(mode="json") for name, section in sections.items()}
     return {
@@ -49,32 +49,32 @@ def provenance(stage: str | None, sections: Mapping[str, BaseModel], inputs: Map
 
 
 def fingerprint(origin: Mapping[str, Any]) -> str:
-    """Returns the hash of what decides an output, by its provenance: parameters, inputs and code."""
+    """Returns the hash of everything that determines an output: parameters, inputs and code of its provenance."""
     return hash_json([origin[name] for name in ("params_sha256", "inputs_sha256", "code_sha256")])
 
 
 def library_versions() -> dict[str, str | None]:
-    """Returns the versions of Python and of the libraries that results depend on; None for those not installed."""
+    """Returns the versions of Python and of the libraries that affect results; None for those not installed."""
     return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
 
 
 def code_version() -> dict[str, str]:
-    """Returns what two processes must have in common to understand each other's objects, wherever they are installed.
+    """Returns the versions that must match for two processes to exchange objects, independent of the install path.
 
-    `code` is a hash of all of Rulka's own files, `rulka` the version of the package, beside Python, torch and NumPy.
+    `code` is a hash of all of Rulka's own files. The others are the versions of `rulka`, Python, torch and NumPy.
     """
     versions = {name: _version(name) or "none" for name in ("rulka", "torch", "numpy")}
     return {"code": _hash_package()[:SHOWN_DIGITS], "python": platform.python_version(), **versions}
 
 
 def _hash_package() -> str:
-    """Returns the SHA-256 of all of Rulka's own files, wherever it is installed."""
+    """Returns the SHA-256 of all of Rulka's own files, independent of the install path."""
     root = Path(__file__).parent.parent
     return hash_code([file for package in SHARED_CODE for file in sorted((root / package).rglob("*.py"))], root)
 
 
 def hash_json(value: object) -> str:
-    """Returns the SHA-256 of a value's JSON form, independent of the order of keys."""
+    """Returns the SHA-256 of a value's JSON form, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -89,16 +89,16 @@ def hash_path(path: Path) -> str:
 
 
 def current_commit() -> str | None:
-    """Returns the commit of the working folder, or None where there is none or git cannot say."""
+    """Returns the commit of the working folder, or None if there is none or git fails."""
     answer = _git("rev-parse", "--quiet", "--verify", "HEAD")
     return answer.strip() if answer is not None else None
 
 
 def is_dirty() -> bool | None:
-    """Whether the working folder differs from its commit; None where there is no git or git cannot say.
+    """Returns whether the working folder differs from its commit; None if there is no git or git fails.
 
-    Files that git does not know count only among the code: anything else of that kind cannot decide a result.
-    `dvc.lock`, which each stage changes where it is committed, never counts.
+    Untracked files count only in code folders: others cannot affect a result. `dvc.lock` never counts, because every
+    stage changes it.
     """
     tracked = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)dvc.lock")
     unknown_code = _git("ls-files", "--others", "--exclude-standard", "--", *CODE_FOLDERS)
@@ -106,7 +106,7 @@ def is_dirty() -> bool | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Returns what git answers; None if it cannot, which is said unless there is no git, repository or commit."""
+    """Returns git's output; None if it fails. Logs the failure unless there is no git, no repository or no commit."""
     command, words = ["git", *arguments], os.environ | {"LC_ALL": "C"}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=words).stdout
@@ -114,7 +114,7 @@ def _git(*arguments: str) -> str | None:
         return None
     except (OSError, subprocess.SubprocessError) as error:
         problem = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
-    # A repository of another user, or a wrong GIT_DIR, says something else; one that is damaged says the same.
+    # Another user's repository, or a wrong GIT_DIR, gives another message; a damaged repository gives the same one.
     if problem and ("not a git repository (or any" not in problem or Path(".git").exists()):
         _LOGGER.warning("the commit is not noted: `git %s` says %s", arguments[0], problem)
     return None

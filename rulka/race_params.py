@@ -1,4 +1,4 @@
-"""How races start, are paid, differ and end: sections `race_end` and `rewards`, and part of others."""
+"""Starts, rewards, randomisation and ends of races: sections `race_end` and `rewards`, and parts of others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rulka.section import (
 
 
 class RaceEndParams(Section):
-    """The end of every race, whoever drives it and whatever for; see `rulka.simulator.race_end`."""
+    """End of every race, for any driver and purpose; see `rulka.simulator.race_end`."""
 
     max_race_s: RaceSeconds = key(120.0, "a race is cut by the first decision that ends this late short of the finish")
     no_progress_s: RaceSeconds = key(2.0, "a race is cut after this long without getting further")
@@ -30,14 +30,14 @@ class RaceEndParams(Section):
 
 
 class LineStartParams(Section):
-    """How races start that all start at the line; see `rulka.simulator.race_start`."""
+    """Starts of races that all begin at the start line; see `rulka.simulator.race_start`."""
 
     start_lateral_m: LateralM = key(1.0, "races begin at most this far beside the line")
     start_heading_deg: AngleDeg = key(3.0, "and turned by at most this much")
 
 
 class RaceStartParams(LineStartParams):
-    """The start of races that an agent trains on."""
+    """Starts of training races."""
 
     start_anywhere: Share = key(0.5, "share of races that begin anywhere on the track, not at the start line")
     start_speed_mps: StartSpeedMps = key(30.0, "speed at which those begin")
@@ -49,7 +49,7 @@ class RaceStartParams(LineStartParams):
 
 
 class EngineeredRewardParams(Section):
-    """Rewards for how a car drives, over environment steps; see `rulka.envs.rewards`."""
+    """Rewards for driving style, scheduled over training; see `rulka.envs.rewards`."""
 
     speed_slide: WeightSchedule = key(
         Schedule.constant(0.0), "each decision, for sliding at the angle that keeps most speed"
@@ -87,7 +87,7 @@ class RewardParams(Section):
 
 
 class RandomisationParams(Section):
-    """How much races differ from each other, see `rulka.envs.randomising`; 0 is not at all."""
+    """Domain randomisation of races; 0 switches a key off. See `rulka.envs.randomising`."""
 
     friction: float = key(0.0, "grip differs by at most this share", ge=0, lt=1)
     physics: float = key(
@@ -101,11 +101,11 @@ class RandomisationParams(Section):
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing differs."""
+        """Whether nothing is randomised."""
         return not any(self.model_dump().values())
 
 
 class TrainingRaceParams(RaceStartParams):
-    """The races that an agent trains on: where they begin, and how they differ."""
+    """Training races: starts and domain randomisation."""
 
     randomisation: RandomisationParams = key(RandomisationParams(), "how training races differ from each other")

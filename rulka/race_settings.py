@@ -1,4 +1,4 @@
-"""How a race goes, as one value: for training, greedy checks, evaluation, demonstrations and the game."""
+"""Settings of a race as one value: for training, greedy checks, evaluation, demonstrations and the game."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rulka.section import Several
 from rulka.simulator.params import SimulatorParams
 
 ALIKE = RandomisationParams()
-"""Races that do not differ."""
+"""No domain randomisation."""
 
 
 class RaceSettings(RaceEndParams, RaceStartParams):
-    """How races start, are paid and end, and what cars obey and see: all of a race but where it is and who drives.
+    """All settings of a race except track and driver: start, end, rewards, physics, actions and observations.
 
-    Built once, of the sections that a stage reads or of an environment's keywords, whose names and types are those of
-    the fields; then handed on as it is, also to other processes.
+    Built once, from the sections that a stage reads or from an environment's keywords, whose names and types are those
+    of the fields. It is then passed on unchanged, also to other processes.
     """
 
     simulator: SimulatorParams = Field(description="physics and camera")
@@ -49,7 +49,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
                 "races that begin where their own car was do not begin alike: with races_per_start "
                 f"{self.races_per_start}, start_from_earlier must be 0"
             )
-        _ = self.table  # refuses ticks that the actions cannot share
+        _ = self.table  # raises if the actions cannot divide the ticks
 
     @classmethod
     def for_training(
@@ -62,7 +62,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         train: TrainingRaceParams,
         actions_per_decision: int,
     ) -> RaceSettings:
-        """Returns how training races go; its greedy checks only start all of theirs at the line."""
+        """Returns the settings of training races. Greedy checks use the same, but start at the line (`at_line`)."""
         return cls(
             **dict(race_end),
             simulator=simulator,
@@ -78,7 +78,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     def for_demonstrations(
         cls, actions: ActionParams, simulator: SimulatorParams, race_end: RaceEndParams
     ) -> RaceSettings:
-        """Returns how the built-in driver's races go: from the start line, up to a metre beside its middle."""
+        """Returns the settings of the built-in driver's races: from the start line, up to 1 m beside its middle."""
         return cls(
             **dict(race_end),
             simulator=simulator,
@@ -98,21 +98,21 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         starts: LineStartParams,
         race_end: RaceEndParams,
     ) -> RaceSettings:
-        """Returns how races go that decide how good a driver is: like demonstrations, from starts of their own."""
+        """Returns the settings of evaluation races: as for demonstrations, with their own starts."""
         own = {"start_lateral_m": starts.start_lateral_m, "start_heading_deg": starts.start_heading_deg}
         seen = {"observation": observation}
         return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=own | seen)
 
     def with_equal_starts(self, races_per_start: int) -> RaceSettings:
-        """Returns the same with races that begin alike, so many from each start, or raises ValueError."""
+        """Returns a copy in which `races_per_start` races share each start; raises ValueError if that is impossible."""
         return RaceSettings.model_validate(dict(self) | {"races_per_start": races_per_start})
 
     def at_line(self) -> RaceSettings:
-        """Returns the same with all races beginning at the start line, each from a place of its own."""
+        """Returns a copy in which all races begin at the start line, each with its own random start."""
         return self.model_copy(update={"start_anywhere": 0.0, "start_from_earlier": 0.0, "races_per_start": 1})
 
     def decided_by(self, table: ActionTable) -> RaceSettings:
-        """Returns the same for a driver whose decisions are those of a table."""
+        """Returns a copy with the decisions of an action table."""
         return self.model_copy(
             update={
                 "actions_per_decision": table.actions_per_decision,
@@ -123,7 +123,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
 
     @property
     def table(self) -> ActionTable:
-        """What an action does."""
+        """The action table."""
         return action_table(
             self.ticks_per_action,
             self.actions_per_decision,
@@ -133,7 +133,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
 
     @property
     def image(self) -> ObservationParams:
-        """What a car sees."""
+        """Image observations; raises ValueError if the races have none."""
         if self.observation is None:
             message = "nobody looks in these races: they have no image"
             raise ValueError(message)
@@ -141,5 +141,5 @@ class RaceSettings(RaceEndParams, RaceStartParams):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """[L, H, W] of the frames that a car sees at once, oldest first."""
+        """[L, H, W] of a car's image: L frames, oldest first."""
         return self.image.image_shape

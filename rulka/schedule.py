@@ -1,7 +1,6 @@
-"""Values that change while training: one type, points in environment steps or in shares of the budget.
+"""Schedules: values that change during training, given at environment steps or at shares of the budget.
 
-A plain number stands for a value that does not change. A schedule over the budget ends where it should however fast a
-machine is.
+A plain number is a constant. A schedule over the budget ends with the budget, however fast the machine is.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from pydantic import (
 Step = Annotated[int, Field(le=10**12)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Point = Annotated[tuple[Step, float], Field(strict=False)]
-"""A list in YAML; what is in it is checked strictly all the same."""
+"""A list in YAML, hence `strict=False`; its items are still checked strictly."""
 SharePoint = Annotated[tuple[Share, float], Field(strict=False)]
 
 
 class Moment(NamedTuple):
-    """How far a run has come.
+    """Training progress of a run.
 
     Attributes:
-        env_steps: decisions that all collectors have taken together.
-        share: of the budget that is used, 0 to 1; of several limits that of which most is used.
+        env_steps: total decisions of all collectors.
+        share: used share of the budget, 0 to 1; the largest share if there are several limits.
     """
 
     env_steps: int
@@ -39,7 +38,7 @@ class Moment(NamedTuple):
 
 
 class Schedule(BaseModel):
-    """A value as a function of how far a run has come, constant before the first and after the last point."""
+    """A value as a function of training progress, constant before the first and after the last point."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -55,7 +54,7 @@ class Schedule(BaseModel):
 
     @classmethod
     def constant(cls, value: float) -> Schedule:
-        """Returns a value that does not change."""
+        """Returns a constant schedule."""
         return cls(interpolation="linear", points=((0, value),))
 
     @classmethod
@@ -91,7 +90,7 @@ class Schedule(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_written(self, dump: SerializerFunctionWrapHandler) -> Any:
-        """As a file of parameters says it: a number if it never changes, else without the list that is not set."""
+        """Serialises as in `params.yaml`: a number if constant, otherwise without the unset list."""
         if self.interpolation == "linear" and self.points is not None and len(self.points) == 1:
             place, value = self.points[0]
             if place == 0:
@@ -108,7 +107,7 @@ class Schedule(BaseModel):
         return self.points or self.shares or ()
 
     def at(self, moment: Moment) -> float:
-        """Returns the value when a run has come so far."""
+        """Returns the value at a moment of the run."""
         here, places = moment.env_steps if self.points else moment.share, self._places
         after = bisect.bisect_right([place for place, _ in places], here)
         if after == 0:

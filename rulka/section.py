@@ -1,4 +1,4 @@
-"""What all sections of `params.yaml` share: strict types, and numbers with bounds on both sides."""
+"""Base class and types of all sections of `params.yaml`: strict types, and numbers with bounds on both sides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 from rulka.schedule import Schedule
 
 MOST = 1e9
-"""Bound of numbers that have no tighter one: larger ones overflow somewhere, and are slips in every case."""
+"""Bound of numbers without a tighter one: larger values are typing errors, and overflow somewhere."""
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=MOST)]
 NotNegative = Annotated[float, Field(ge=0.0, le=MOST)]
@@ -25,12 +25,12 @@ Size = Annotated[int, Field(ge=1, le=65_536)]
 """Width of a layer."""
 BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
 Several = Annotated[int, Field(ge=1, le=10_000)]
-"""Things that exist side by side: cars, races, decisions of a block."""
+"""Number of parallel things: cars, races, decisions of a block."""
 GroupSize = Annotated[int, Field(ge=2, le=1000)]
-"""Races that are compared with each other."""
+"""Number of races that are compared with each other."""
 Processes = Annotated[int, Field(ge=0, le=256)]
 Slots = Annotated[int, Field(ge=1, le=64)]
-"""Blocks of experience that lie in memory for one process."""
+"""Blocks of experience in memory for one process."""
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 RaceSeconds = Annotated[float, Field(gt=0.0, le=3600.0)]
 LateralM = Annotated[float, Field(ge=0.0, le=100.0)]
@@ -41,12 +41,12 @@ AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
 TAKE_FREE = "no run of it repeats, so set train.order to free"
-"""How sections refuse what exact order cannot do."""
+"""End of the error message for settings that `train.order: exact` does not support."""
 
 
 @dataclass(frozen=True)
 class _Values:
-    """All values of a schedule lie in a range, ends included; the JSON schema bounds a plain number in its place."""
+    """Constrains all values of a schedule to a closed range. The JSON schema bounds only a plain number."""
 
     least: float
     most: float
@@ -79,10 +79,10 @@ PositiveSchedule = Annotated[Schedule, _Values(0.0, MOST, are_positive=True)]
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys, infinite numbers and values of another type are errors; nothing changes.
+    """Base of all sections: immutable; unknown keys, infinite numbers and values of another type are errors.
 
-    Strict types mean that `true` is no number and `"5"` neither; whole numbers stand for fractional ones. Tuples are
-    lists in YAML, so that fields of them say `strict=False`, which is about the tuple and not about what is in it.
+    Types are strict: neither `true` nor `"5"` is a number. An integer is accepted as a float. Tuples are lists in YAML,
+    so that tuple fields set `strict=False`; this applies to the tuple itself, not to its items.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -94,13 +94,13 @@ class Section(BaseModel):
         return self
 
     def _impossible(self) -> Iterator[str]:
-        """Yields a sentence for each combination of keys that cannot be; the first is the error."""
+        """Yields a sentence for each invalid combination of keys; the first becomes the error."""
         yield from ()
 
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Returns a field of a section: its default, what it means, and bounds beside those of its type."""
-    # The JSON schema has the keys of a section one by one; of several kinds it has to say which is the default.
+    """Returns a field of a section: its default, its description, and bounds in addition to those of its type."""
+    # The JSON schema lists the keys of a section one by one. With several kinds it must name the default kind.
     if isinstance(default, Section) and "kind" not in type(default).model_fields:
         return Field(default_factory=lambda: default, description=meaning, **bounds)
     return Field(default, description=meaning, **bounds)

@@ -1,10 +1,10 @@
-"""What every stage does around its work: checks its inputs, replaces its output whole, ends in one clear way.
+"""Common frame of all stages: checks inputs, replaces the output atomically, and ends with a defined exit code.
 
-Exit codes: 0 done, 1 an error the user can act on (one message), 130 interrupted; any other error shows its traceback.
+Exit codes: 0 done, 1 an error (one message if the user can act on it, otherwise a traceback), 130 interrupted.
 
-DVC records the parameters, code and data that it finds *after* a stage, whatever the stage has used. So a stage notes
-them when it starts and compares before its output takes its place; an output that belongs to something else is set
-aside. What is edited between that comparison and DVC's reading, a second or two later, nobody notices.
+DVC records the parameters, code and data that it finds *after* a stage, not those that the stage used. A stage
+therefore records them at its start and compares before it replaces its output. If they differ, the new output is set
+aside. An edit in the second or two between that comparison and DVC's reading goes unnoticed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ STARTED_BY_DVC = "DVC_STAGE"
 """Environment variable that DVC sets for the commands it runs."""
 
 STARTED_BY = "RULKA_STARTED_BY"
-"""Environment variable with the ids of the processes, further up, without which a stage shall not go on."""
+"""Environment variable with the ids of ancestor processes; a stage stops when one of them ends."""
 
 SET_ASIDE_FOLDER = RUNS / "set_aside"
-"""Outputs of stages whose parameters, code or data changed while they ran: `<stage>/`, the newest only."""
+"""Outputs of stages whose parameters, code or data changed during the run: `<stage>/`, only the newest."""
 
 
 class StageInputError(UserError):
@@ -53,18 +53,18 @@ class StageInputError(UserError):
 
 
 class StageRunningError(UserError):
-    """Two processes write the same output."""
+    """Another process is writing the same output."""
 
 
 def require(path: Path, stage: str) -> Path:
-    """Returns `path` when it exists and, if it is a folder, holds something.
+    """Returns `path` if it is a file or a folder that is not empty.
 
     Args:
-        path: input file or folder of the stage that asks.
+        path: input of the calling stage.
         stage: the stage that writes it.
 
     Raises:
-        StageInputError: if there is nothing at `path`.
+        StageInputError: if `path` is missing or an empty folder.
     """
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         return path
@@ -74,15 +74,15 @@ def require(path: Path, stage: str) -> Path:
 
 
 def check_not_cached(out: Path, stage: str, files: Iterable[str]) -> None:
-    """Makes sure that a long stage does not make anew what is gone, or some of it, and DVC's cache holds.
+    """Keeps a long stage from recomputing an output that is missing or incomplete but still in DVC's cache.
 
     Args:
         out: the stage's output.
         stage: its name.
-        files: without which the output is not whole; an empty folder is one that somebody has emptied.
+        files: required files of a complete output. An empty folder passes: the user emptied it on purpose.
 
     Raises:
-        StageInputError: if it would.
+        StageInputError: if a required file is missing and the output is cached.
     """
     gone = [name for name in files if not (out / name).exists()]
     is_emptied = out.is_dir() and not any(out.iterdir())
@@ -99,15 +99,15 @@ def check_not_cached(out: Path, stage: str, files: Iterable[str]) -> None:
 
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path` that takes its place when the block ends well.
+    """Yields an empty folder beside `path`, which replaces `path` if the block succeeds.
 
-    After an exception, an interrupt included, the folder is removed and whatever lay at `path` is untouched.
-    What a killed run left beside `path` is removed first; an old content that it had moved aside comes back.
+    After an exception or an interrupt, the folder is removed and `path` is unchanged. Leftovers of a killed run beside
+    `path` are removed first; old content that it had moved aside is restored.
 
     Raises:
-        StageRunningError: if another process is writing a new content for `path`.
-        UserError: if `path` is the output of the stage that this process runs, and what decides the result
-            changed since the start; the finished output then lies in `SET_ASIDE_FOLDER`.
+        StageRunningError: if another process is writing new content for `path`.
+        UserError: if `path` is the output of the stage that this process runs, and its parameters, code or data
+            changed since the start; the finished output is then in `SET_ASIDE_FOLDER`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     folder, old = (path.with_name(f".{path.name}.{what}") for what in ("new", "old"))
@@ -141,7 +141,7 @@ def _clean_up_after_killed(path: Path, folder: Path, old: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Yields whether nobody else has locked a folder, and locks it then for the block, or until this process dies."""
+    """Tries to lock a folder for the block, or until this process dies; yields whether it succeeded."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield _lock(descriptor)
@@ -153,13 +153,13 @@ def _lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Some network file systems know no locks of folders: there, two processes are kept apart by DVC alone.
+        # Some network file systems cannot lock folders: there, only DVC keeps two processes apart.
         return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN)
     return True
 
 
 def _replace(path: Path, folder: Path, old: Path) -> None:
-    """Puts `folder` at `path`; the old content is moved aside first, so that `path` is never a mixture."""
+    """Moves `folder` to `path`. The old content is moved aside first, so that `path` never mixes both."""
     if path.exists():
         path.rename(old)
     try:
@@ -180,9 +180,9 @@ class _StageRun:
 
     Attributes:
         stage: its name.
-        entry: what `dvc.yaml` says of it.
-        inputs: what decides its result, as it was at the start.
-        finished: outputs that took their place.
+        entry: its entry in `dvc.yaml`.
+        inputs: parameters, code and data at the start.
+        finished: outputs already replaced.
     """
 
     stage: str
@@ -192,11 +192,11 @@ class _StageRun:
 
     @property
     def outs(self) -> list[Path]:
-        """What the stage writes."""
+        """Outputs of the stage."""
         return [Path(out) for out in self.entry["outs"]]
 
     def check(self, folder: Path, out: Path) -> None:
-        """Compares what decides the result with what did at the start; sets `folder` aside where it differs."""
+        """Compares parameters, code and data with those at the start; sets `folder` aside and raises if they differ."""
         changes = "; ".join(changes_since(self.inputs, note_inputs(self.entry)))
         if not changes:
             return
@@ -213,7 +213,7 @@ class _StageRun:
         )
 
     def describe(self, out: Path) -> str:
-        """Returns what lies at an output after the stage did not end well."""
+        """Describes the state of an output after the stage failed or was interrupted."""
         name = out.as_posix()
         if out in self.finished:
             return f"{name} is the new one, finished; DVC has not recorded it yet: `dvc commit -f {self.stage}` does."
@@ -228,30 +228,30 @@ _RUN: ContextVar[_StageRun | None] = ContextVar("stage run", default=None)
 
 
 def run_stage(main: Callable[[], None], after_interrupt: str = "") -> NoReturn:
-    """Runs a stage as the whole work of this process and ends the process with its exit code.
+    """Runs a stage as the only task of this process, then exits with its exit code.
 
     Args:
-        main: the work.
-        after_interrupt: what else is true when the stage was interrupted, as a sentence.
+        main: the stage.
+        after_interrupt: a sentence added to the message after an interrupt.
     """
     interrupt_on_signals()
     escape_logs()
     try:
         code = _run(main)
-    except KeyboardInterrupt:  # wherever it struck, the handling of another error included
+    except KeyboardInterrupt:  # raised anywhere, also while another error was handled
         _INTERRUPTS.ignore()
         _say(f"interrupted\n{_described_outs()}" + (f"  {after_interrupt}\n" if after_interrupt else ""))
         code = EXIT_INTERRUPTED
     _INTERRUPTS.ignore()
     _end_children()
-    # While Python shuts down, it puts the default back for handlers of its own, and leaves what is ignored.
+    # At shutdown Python restores default handlers in place of its own, but keeps ignored signals ignored.
     for number in _INTERRUPTING:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
 def _run(main: Callable[[], None]) -> int:
-    """Does the work, says what went wrong, and returns the exit code."""
+    """Runs the stage, reports errors, and returns the exit code."""
     try:
         _note_start()
         _Watch().start()
@@ -264,12 +264,12 @@ def _run(main: Callable[[], None]) -> int:
             _say(f"{traceback.format_exc()}{_described_outs()}")
             return EXIT_USER_ERROR
         return _fail(known)
-    _INTERRUPTS.ignore()  # the output is in its place: DVC may have it
+    _INTERRUPTS.ignore()  # the output is complete: let DVC record it
     return 0
 
 
 def _note_start() -> None:
-    """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
+    """Records parameters, code and data if this process runs a stage of `dvc.yaml`.
 
     Raises:
         DiskError: if its output cannot be written.
@@ -281,7 +281,7 @@ def _note_start() -> None:
     entry = read_graph()[stage]
     run = _StageRun(stage, entry, note_inputs(entry))
     _RUN.set(run)
-    for out in run.outs:  # before the work, not after it
+    for out in run.outs:  # fail before the work, not after it
         check_can_hold(out.parent)
 
 
@@ -296,7 +296,7 @@ def _described_outs() -> str:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # the terminal is gone: there is nobody to tell, and the exit code still says it
+    with suppress(OSError):  # the terminal is gone; the exit code still reports the outcome
         tell(text.rstrip("\n"))
 
 
@@ -306,7 +306,7 @@ _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Interrupts:
-    """What signals do that ask this process to end."""
+    """Handler of the signals that ask this process to end."""
 
     def __init__(self) -> None:
         self._last_s = -REPEATED_SIGNAL_S
@@ -315,7 +315,7 @@ class _Interrupts:
         self._is_due = False
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
-        """Raises `KeyboardInterrupt`, unless one was raised just before, or later, when it is not to be now."""
+        """Raises `KeyboardInterrupt`: now, or after a `held` block. Ignores repeats of the signal."""
         is_repeated = time.monotonic() - self._last_s < REPEATED_SIGNAL_S
         if self._is_ignoring or is_repeated:
             return
@@ -326,12 +326,12 @@ class _Interrupts:
         raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """From now on nothing is raised: this process is about to end, and its exit code is decided."""
+        """Ignores all further signals: this process is about to end, and its exit code is decided."""
         self._is_ignoring = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Raises an interrupt that comes within the block after it."""
+        """Delays an interrupt until the end of the block."""
         self._is_held = True
         try:
             yield
@@ -348,11 +348,11 @@ _INTERRUPTS = _Interrupts()
 def interrupt_on_signals() -> None:
     """Makes Ctrl-C, SIGTERM and a closed terminal raise `KeyboardInterrupt`.
 
-    Ctrl-C does so even where a shell had it ignored, as it does for background commands.
-    One wish to stop often comes as several signals; those that follow at once must not break off the cleaning up.
+    This includes Ctrl-C in background commands, for which shells set it to be ignored. One request to stop often
+    arrives as several signals; repeats must not interrupt the clean-up.
     """
     for number in _INTERRUPTING:
-        # A hang-up that was ignored stays so: `nohup`.
+        # An ignored SIGHUP stays ignored, for `nohup`.
         if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _INTERRUPTS.handle)
 
@@ -361,7 +361,7 @@ def interrupt_on_signals() -> None:
 
 
 class _Watch(threading.Thread):
-    """Looks whether somebody still waits for this process."""
+    """Thread that interrupts the stage when the process that started it is gone."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="watch")
@@ -369,7 +369,7 @@ class _Watch(threading.Thread):
         self._starters = [int(pid) for pid in os.environ.get(STARTED_BY, "").split()]
 
     def run(self) -> None:
-        """Interrupts the stage when whoever started it was ended alone; otherwise nobody would ever stop it."""
+        """Interrupts the stage when its starter ends without it; nothing else would ever stop it."""
         while not self._is_orphaned():
             time.sleep(WATCH_PERIOD_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -381,7 +381,7 @@ class _Watch(threading.Thread):
 
 
 def _end_children() -> None:
-    """Asks whatever this process started and did not stop to end, however the stage ended."""
+    """Terminates all remaining child processes, however the stage ended."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.terminate()

@@ -1,12 +1,11 @@
 """Statistics of races and of runs: rates, times and scores, with 95 % intervals.
 
-Times are of finished races alone; a race that did not finish has no time. A score matrix is [R, T]: R runs (or races)
-on each of T tasks (tracks). With one task, what is stratified by task is the plain statistic.
+Only finished races have a time. A score matrix is [R, T]: R runs (or races) on each of T tasks (tracks). With one task,
+a statistic stratified by task is the plain statistic.
 
-Sources: Wilson 1927 for the interval of a rate; Learned-Miller and Thomas 2019, arXiv:1905.06208, for the mean of what
-has bounds; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the probability of improvement and their
-bootstrap intervals, as the package `rliable` computes them; Mann and Whitney 1947 for the comparison of two samples of
-times.
+Sources: Wilson 1927 for the interval of a rate; Learned-Miller and Thomas 2019, arXiv:1905.06208, for the mean of
+bounded values; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the probability of improvement and
+their bootstrap intervals, as in the package `rliable`; Mann and Whitney 1947 for comparing two samples of times.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ def median(scores: Scores) -> NDArray[np.float64]:
 
 
 def interquartile_mean(scores: Scores) -> NDArray[np.float64]:
-    """Returns the means [...] of score matrices [..., R, T] without their lowest and highest R T // 4 scores."""
+    """Returns the interquartile means [...] of score matrices [..., R, T]: the R T // 4 lowest and highest are cut."""
     return stats.trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1)
 
 
 def probability_of_improvement(ours: Scores, theirs: Scores) -> NDArray[np.float64]:
-    """Returns the chances [...] that a run of ours scores higher than one of theirs, ties counted half, means over T.
+    """Returns the probabilities [...] that a run of ours beats one of theirs; ties count half; averaged over tasks.
 
     Args:
         ours: [..., R, T].
-        theirs: [..., S, T] of the same tasks.
+        theirs: [..., S, T] on the same tasks.
     """
     first, second = ours[..., :, None, :], theirs[..., None, :, :]
     return ((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1))
@@ -72,12 +71,12 @@ def bootstrap_interval(
 ) -> Interval:
     """Returns the 95 % percentile bootstrap interval of a statistic of score matrices.
 
-    Runs are drawn with replacement for each task by itself, and for each matrix by itself.
+    Runs are resampled with replacement, separately for each task and each matrix.
 
     Args:
-        statistic: what to estimate.
+        statistic: the statistic to estimate.
         samples: [R, T] each, with at least one run.
-        seed: makes the resampling repeatable.
+        seed: of the resampling.
         num_resamples: number of resampled matrices.
     """
     rng = np.random.default_rng(seed)
@@ -85,28 +84,28 @@ def bootstrap_interval(
         np.take_along_axis(scores[None], rng.integers(len(scores), size=(num_resamples, *scores.shape)), axis=1)
         for scores in samples
     ]
-    # Percentile and not BCa: that one has no answer where all scores are equal.
+    # Percentile, not BCa, which is undefined if all scores are equal.
     low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
     return Interval(float(low), float(high))
 
 
 def bounded_interval(values: NDArray[np.float64], low: float, high: float, seed: int = 0) -> Interval:
-    """Returns the 95 % interval of the mean of values [N] of which nothing is known but their bounds.
+    """Returns the 95 % interval of the mean of values [N] of which only the bounds are known.
 
-    Each end is a percentile of the mean of the values and of one more at the bound, with weights drawn evenly from all
-    that there are. So it allows for what is too rare to have been seen: after N races that went well, one in N / 3.7
-    may go as badly as can be. Gaffke's bounds: conjectured to hold; no counterexample is known.
+    Each end is a percentile of the weighted mean of the values and one more value at the bound, with weights drawn
+    uniformly from the simplex. It thus allows for events too rare to have been seen: after N good races, one in N / 3.7
+    may still be as bad as possible. These are Gaffke's bounds: conjectured to hold; no counterexample is known.
 
     Args:
-        values: independent of each other, in [low, high].
-        low: the least that a value may be.
-        high: the greatest.
-        seed: makes the `NUM_RESAMPLES` draws of weights repeatable.
+        values: independent, in [low, high].
+        low: lower bound of a value.
+        high: upper bound of a value.
+        seed: of the `NUM_RESAMPLES` draws of weights.
     """
     rng = np.random.default_rng(seed)
     one_more = rng.standard_exponential(NUM_RESAMPLES)
     weight, weighted = one_more.copy(), np.zeros(NUM_RESAMPLES)
-    for part in np.array_split(values, -(-len(values) // 1000)):  # the weights of all would be gigabytes
+    for part in np.array_split(values, -(-len(values) // 1000)):  # all weights at once would be gigabytes
         drawn = rng.standard_exponential((NUM_RESAMPLES, len(part)))
         weight += drawn.sum(axis=1)
         weighted += drawn @ part
@@ -115,9 +114,9 @@ def bounded_interval(values: NDArray[np.float64], low: float, high: float, seed:
 
 
 def stratified_interval(scores: Scores) -> Interval:
-    """Returns the 95 % interval of the mean of a score matrix, for other runs on the same tasks.
+    """Returns the 95 % interval of the mean of a score matrix, for new runs on the same tasks.
 
-    Student's, with one variance within all tasks: a bootstrap within tasks of few runs each is too narrow.
+    Student's t with a variance pooled over tasks: a bootstrap within tasks with few runs each is too narrow.
 
     Args:
         scores: [R, T] with at least two runs.
@@ -129,16 +128,16 @@ def stratified_interval(scores: Scores) -> Interval:
 
 
 def rank_sum_p(first_s: Sequence[float | None], second_s: Sequence[float | None]) -> float | None:
-    """Returns the two-sided p-value of two samples of race times; None when one is empty or all races are equal.
+    """Returns the two-sided Mann-Whitney p-value of two samples of race times; None if one is empty or all are equal.
 
-    It is the normal approximation, with corrections for ties and continuity.
+    Uses the normal approximation, with corrections for ties and continuity.
 
     Args:
-        first_s: [n] times in seconds, None for a race that did not finish: slower than any that did.
-        second_s: [m] the same of the others.
+        first_s: [n] times in seconds; None for an unfinished race, which ranks slower than any finished one.
+        second_s: [m] the same for the second sample.
     """
     first, second = (np.array([math.inf if time is None else time for time in times]) for times in (first_s, second_s))
     if not len(first) or not len(second) or len(np.unique(np.concatenate([first, second]))) == 1:
         return None
-    # Always the approximation: the exact distribution, which scipy takes for small samples, knows no ties.
+    # Always the approximation: the exact distribution, scipy's choice for small samples, does not handle ties.
     return float(stats.mannwhitneyu(first, second, alternative="two-sided", method="asymptotic").pvalue)

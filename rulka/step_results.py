@@ -1,6 +1,6 @@
-"""Results: of one decision in each car of an environment, and of several races, to be compared.
+"""Step results of a batch of cars, and the ranking of race results.
 
-This is all that the runtime learns of an environment beside what is seen.
+Apart from observations, this is all that the runtime learns from an environment.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one decision of every car led to, in the simulator or in the game. All arrays have N entries.
+    """Result of one decision of every car, in the simulator or in the game. All arrays have N entries.
 
     Attributes:
-        reward: float32, without shaping; 0 where a reset took the decision's place, or the connection
-            to a game was lost.
-        terminated: the race ended for good: finished or off the track.
-        truncated: the race was cut by a limit, or its connection was lost.
-        is_reset: a reset took the decision's place: the observation is the first of a new race.
-        progress_m: float32 furthest distance along the centreline; counts from the start line, wherever the race began.
+        reward: float32, without shaping; 0 on an autoreset step or if the connection to a game was lost.
+        terminated: True if the race finished or the car left the track.
+        truncated: True if a limit cut the race, or its connection was lost.
+        is_reset: True on an autoreset step: the action was ignored, and the observation is the first of a new race.
+        progress_m: float32 furthest distance along the centreline from the start line, wherever the race began.
         start_m: float32 distance along the centreline at which the race began.
-        race_time_ms: int64 time since the start; of a finished race its time to the millisecond.
-        is_finished: the finish was crossed.
-        is_off_track: the car left the track.
-        is_full_race: the race began at the start line, and was not spoilt by a lost connection.
+        race_time_ms: int64 time since the start; the exact race time if finished.
+        is_finished: True if the car crossed the finish.
+        is_off_track: True if the car left the track.
+        is_full_race: True if the race began at the start line and did not lose its connection.
 
-    In an environment without a track, see `rulka.envs.episodes`, an episode stands for a race, and has no metres, no
-    time and no finish.
+    In an environment without a track, see `rulka.envs.episodes`, an episode stands for a race. Distances and times are
+    then 0, and the flags of a track are False.
     """
 
     reward: NDArray[np.float32]
@@ -54,18 +53,18 @@ class StepResult:
         truncated: NDArray[np.bool_],
         is_reset: NDArray[np.bool_],
     ) -> StepResult:
-        """Returns the result of a decision in episodes that are no races: what a race has besides is 0 or false."""
+        """Returns the result of a decision in an environment without a track: the track's fields are 0 or False."""
         count = len(reward)
         nothing, never, no_time = np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.int64)
         return cls(reward, terminated, truncated, is_reset, nothing, nothing, no_time, never, never, never)
 
 
 def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
-    """Returns how well somebody races, to be compared with the same of others; larger is better.
+    """Returns a sort key for comparing drivers; larger is better.
 
     Args:
-        finish_rate: share of the races that were finished; the first that counts.
-        slowness: mean time of these, or their mean time for each metre; counts next. None where none was finished.
-        mean_progress_m: furthest point of all races; counts where none was finished.
+        finish_rate: share of finished races; compared first.
+        slowness: mean time of the finished races, or their mean time per metre; compared next. None if none finished.
+        mean_progress_m: mean furthest distance of all races; compared if none finished.
     """
     return finish_rate, mean_progress_m if slowness is None else -slowness

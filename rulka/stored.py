@@ -1,4 +1,4 @@
-"""The one way in which JSON is read and validated: an error names the file, the key and what it holds."""
+"""Reading and validating JSON: errors name the file, the key and its value."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _adapter = cache(TypeAdapter)
 
 
 def plain_json(path: Path, what: str, *, error: type[UserError], hint: str) -> Any:
-    """Reads the JSON file that is the last of its folder to be written.
+    """Reads the JSON file that is written last into its folder and so marks it complete.
 
     Args:
         path: of the file.
-        what: the folder holds, for the message where the file is missing.
-        error: what is raised.
-        hint: what to do about it.
+        what: content of the folder, for the message if the file is missing.
+        error: class of the error.
+        hint: hint of the error.
 
     Raises:
-        UserError: of the class of `error`, if the file is missing or no JSON.
+        UserError: of class `error`, if the file is missing or not JSON.
     """
     try:
-        return from_json(path.read_bytes())  # unlike `json`, it refuses what nests too deeply
+        return from_json(path.read_bytes())  # unlike `json`, rejects input that nests too deeply
     except FileNotFoundError as problem:
         folder, is_there = path.parent.as_posix(), path.parent.is_dir()
         message = f"{folder} holds no complete {what}: {path.name if is_there else 'the folder'} is missing"
@@ -40,17 +40,17 @@ def plain_json(path: Path, what: str, *, error: type[UserError], hint: str) -> A
 
 
 def checked(value: Any, kind: type[ValueT], where: str, error: type[UserError] = UserError, hint: str = "") -> ValueT:
-    """Returns what was read from a file as values of a type.
+    """Validates data read from a file and returns it as the given type.
 
     Args:
-        value: what was read; bytes are JSON.
-        kind: what it must be.
+        value: the data; bytes are parsed as JSON.
+        kind: the expected type.
         where: the file, for the message.
-        error: what is raised.
-        hint: what to do about it.
+        error: class of the error.
+        hint: hint of the error.
 
     Raises:
-        UserError: of the class of `error`, if a value is of another type, or the bytes are no JSON.
+        UserError: of class `error`, if a value has another type or the bytes are not JSON.
     """
     adapter = _adapter(kind)
     try:

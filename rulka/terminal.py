@@ -1,6 +1,7 @@
-r"""The one place where text reaches a terminal: what a terminal would obey in it is written as an escape.
+r"""All output to terminals: control characters in the text are escaped.
 
-Names of files, players and tracks come from strangers. As `\u001b` they are harmless, in JSON as well as in a line.
+Names of files, players and tracks come from untrusted sources. An escape such as `\u001b` is harmless, in JSON as well
+as in a line.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import TextIO
 from unicodedata import category
 
 FIRST_S, AGAIN_S = 3.0, 10.0
-"""After so long without a word somebody at a terminal is told that something is at work."""
+"""Silence before the first and before each further message that the process is still at work."""
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of Unicode: control characters, marks of direction, halves of characters, ends of lines and paragraphs."""
+"""Unicode categories to escape: control and format characters, surrogates, line and paragraph separators."""
 
 
 def shown(text: str) -> str:
-    """Returns text as it may be written: ends of lines and tabs stay."""
+    """Returns text with control characters escaped; line feeds and tabs stay."""
     return "".join(
         json.dumps(char)[1:-1] if category(char) in _OBEYED and char not in "\n\t" else char for char in text
     )
 
 
 def say(line: str, stream: TextIO | None = None) -> None:
-    """Writes a line, to standard output when no stream is named, and at once."""
+    """Writes a line and flushes it, by default to standard output."""
     note_word()
     out = stream or sys.stdout
     out.write(f"{shown(line)}\n")
@@ -40,19 +41,21 @@ def tell(line: str) -> None:
 
 
 _said_s = [time.monotonic()]
-"""When something was written last."""
+"""Time of the last output."""
 
 
 def note_word() -> None:
-    """Notes that something is written now, or that a bar has moved."""
+    """Records output: a line was written, or a bar has moved."""
     _said_s[0] = time.monotonic()
 
 
 def keep_telling(what: str) -> None:
-    """Tells on standard error, where that is a terminal, that this process is at work, whenever it is silent for long.
+    """Starts a thread that reports after long silences that this process is still at work.
+
+    It writes to standard error, and only if that is a terminal.
 
     Args:
-        what: it does, such as the name of a stage.
+        what: name of the task, such as that of a stage.
     """
     if sys.stderr.isatty():
         threading.Thread(target=_keep_telling, args=(what,), name="telling", daemon=True).start()
@@ -68,14 +71,14 @@ def _keep_telling(what: str) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Escapes all of a record, its traceback too."""
+    """Escapes the whole record, including its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))
 
 
 def escape_logs(level: int = logging.WARNING) -> None:
-    """Escapes what is logged, from a level on; the process sets up no other logging."""
+    """Sets the log level and escapes all log messages; the process sets up no other logging."""
     logging.getLogger().setLevel(level)
     assert logging.lastResort is not None
     logging.lastResort.setLevel(level)

@@ -1,8 +1,8 @@
 """The stages of `dvc.yaml`: one module each, plain functions, no Prefect.
 
-As the first of ours that a stage's process imports, before the seconds that libraries take, it sees to what no stage
-can see to itself: that this Python is the one Rulka is installed in, that Ctrl-C shows no traceback, and that somebody
-at a terminal is told that the stage is at work.
+A stage's process imports this package first, before libraries that take seconds to load. It therefore checks that
+Rulka is installed in this Python, silences the traceback of an early Ctrl-C, and starts the still-working messages for
+users at a terminal.
 """
 
 import os
@@ -29,11 +29,11 @@ def _end(_number: int, _frame: object) -> None:
     os._exit(130)
 
 
-# Python says so while it looks for the module that `python -m` names; any other import of this package does nothing.
+# `sys.argv[0]` is "-m" only while `python -m` looks for its module; any other import of this package does nothing.
 if sys.argv[0] == "-m":
     _check_python()
     signal.signal(signal.SIGINT, _end)
     signal.signal(signal.SIGTERM, _end)
-    from rulka.terminal import keep_telling  # not before it is known to be installed
+    from rulka.terminal import keep_telling  # after the check that Rulka is installed
 
     keep_telling(sys.orig_argv[-1].removeprefix("tasks."))

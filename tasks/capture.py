@@ -1,8 +1,8 @@
-"""Stage `capture`: renders races to frames and pairs every frame with its floats, its action and its time.
+"""Stage `capture`: renders races to frames, each with its floats, action and time.
 
 Reads  data/races/          see rulka.datasets.races
 Writes data/frames/         see rulka.datasets.frames; with README.md and contact_sheet.png;
-                            through the game also quarantine.json, the races that were others there
+                            with the game backend also quarantine.json, the races that diverged in the game
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Job = tuple[Race, Track, Scene, CaptureSettings]
 
 
 def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
-    """Captures every race, or those on the main track, several at a time, in an order that never changes.
+    """Captures all races, or those on the main track, in parallel and in deterministic order.
 
     Raises:
         UserError: if the races are missing or none is on the main track.
@@ -88,11 +88,11 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
 def _through_game(
     races: list[Race], track: Track, settings: CaptureSettings, writer: FrameWriter, bar: Progress, folder: Path
 ) -> None:
-    """Replays races in the first game of this machine; those that were others there are quarantined.
+    """Replays races in this machine's first game; races that diverge there are quarantined.
 
     Raises:
-        ReplayError: if no race was the same in the game.
-        GameError: if there is no game, or it is lost and does not come back.
+        ReplayError: if every race diverged in the game.
+        GameError: if there is no game, or the connection is lost for good.
     """
     quarantine: dict[str, str] = {}
     with running_games(read_game_settings(), 1) as link, GameCapture(link, track, settings) as game:
@@ -113,7 +113,7 @@ def _through_game(
 
 @contextmanager
 def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedRace]]:
-    """Yields the captured races in the order of the jobs; workers are ended with the block, however it ends."""
+    """Yields an iterator of captured races in job order; workers are ended on every exit from the block."""
     if num_workers == 1 or len(jobs) == 1:
         yield map(_capture_job, jobs)
         return

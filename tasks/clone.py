@@ -3,15 +3,14 @@
 Reads  data/frames/         see rulka.datasets.frames
        data/encoder/        the pretrained encoder
        data/races/          the main track, which the policy races on
-Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are those of `ClonePolicy` or
-                            `ClonedIqn`, and of `CloningHeads`, which never drive
-         metrics.json       accuracy on held-out races beside what needs no learning, where the action changes, per
-                            action, and every epoch. Races of the validation split give the loss along
-                            races in which the policy sees its own actions, weighed as in training, which chooses the
-                            epoch where it does not race; those of the test split are measured on. `measured_on` says
-                            "validation" where there are none, and "train", with `validation_*` null, where none is
-                            held out. `races` says how it raced after which epoch, and with `clone.dagger` `rounds`
-                            how it drove to meet what it was advised on
+Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors of `ClonePolicy` or
+                            `ClonedIqn`, and of `CloningHeads`, which are unused when driving
+         metrics.json       accuracy on held-out races, overall, where the action changes, and per action, beside
+                            baselines without learning; and every epoch. The validation loss, with the policy's own
+                            previous actions as input and weighted as in training, selects the epoch unless races do.
+                            Metrics are of the test split; `measured_on` is "validation" if that is empty, and "train",
+                            with `validation_*` null, if nothing is held out. `races` lists the policy's races by
+                            epoch; with `clone.dagger`, `rounds` lists the drives that collected states to label
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
@@ -62,15 +61,15 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import check_not_cached, output_folder, require, run_stage
 
 VISITED_SEED = 2_000_000
-"""Of the races in which the policy meets what it learns from."""
+"""First seed of the DAgger races, which collect states to learn from."""
 FIRST_SEED = 1_000_000
-"""Of the races that choose the epoch: far from those of any evaluation."""
+"""First seed of the races that select the epoch: far from the seeds of any evaluation."""
 _ENCODER_PREFIX = "encoder."
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the stage reads and writes: outputs of `races`, `capture`, `pretrain`, and its own; live checkpoints."""
+    """Folders of the stage: outputs of `races`, `capture` and `pretrain`, its own output, and live checkpoints."""
 
     races: Path
     frames: Path
@@ -80,12 +79,12 @@ class Folders:
 
 
 def clone(params: Params, *, folders: Folders) -> None:
-    """Trains a policy to do what the recorded drivers did and keeps the weights of its best epoch.
+    """Trains a policy by behaviour cloning and keeps the weights of its best epoch.
 
-    A run that was stopped goes on from its last checkpoint.
+    A stopped run resumes from its last checkpoint.
 
     Raises:
-        UserError: if an input is missing or made for other parameters, or training does not converge.
+        UserError: if an input is missing or made with other parameters, or training diverges.
     """
     observation, actions, network, clone = params.observation, params.actions, params.network, params.clone
     require(folders.frames, "capture")
@@ -215,7 +214,7 @@ def _train(
 def _visit_when_due(
     policy: Cloned, dagger: DaggerParams | None, races: EvaluationRaces, visited: Visited, epoch: int
 ) -> None:
-    """Lets the policy drive after an epoch, by its number from 0, and adds what it met."""
+    """Drives a DAgger round with the policy if one is due after `epoch` (from 0), and adds the visited states."""
     if dagger is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
         return
     first = VISITED_SEED + len(visited.rounds) * dagger.num_races

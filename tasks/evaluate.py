@@ -1,14 +1,14 @@
-"""Stage `evaluate`: greedy races from fixed seeds, compared with cloning, chance and the demonstrations.
+"""Stage `evaluate`: greedy races from fixed seeds, compared with the cloned policy, a random one and demonstrations.
 
 Reads  data/agent/          the agent, its training log, and compared/<algorithm>/ with further ones
        data/races/          track and demonstrations
        data/policy/         the cloned policy and its metrics
-       data/agent_init/, data/encoder/    their metadata, to say what was used
+       data/agent_init/, data/encoder/    their metadata, for the report's provenance
 Writes data/evaluation/
          report.html        one page that opens offline
-         race.mp4           the agent's best race; best_race.txt has its inputs, where TMInterface can play them
+         race.mp4           the agent's best race; best_race.txt has its inputs, if TMInterface can play them
          metrics.json       see rulka.evaluation.metrics
-         scores.json        the few of these that DVC compares
+         scores.json        the subset that DVC compares
          races.json         every race: start, end, time, gates
          laps/              the best race of each contestant on each track, and the reference laps: a race dataset
          plots/*.png
@@ -59,12 +59,12 @@ from rulka.video.race_video import VideoRace, write_video
 
 RACES_FILE = "races.json"
 SCORES_FILE = "scores.json"
-"""What `dvc metrics` compares."""
+"""Metrics for `dvc metrics`."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Where the stage reads.
+    """Input folders of the stage.
 
     Attributes:
         agent: `data/agent`.
@@ -82,7 +82,7 @@ class Inputs:
 
 
 def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
-    """Races, compares, draws, films and writes it all down.
+    """Runs the races, and writes metrics, plots, video and report.
 
     Raises:
         UserError: if an input is missing, damaged, or made for other observations or actions.
@@ -141,7 +141,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
 
 
 def _on_another_track(entries: list[Driver], races: EvaluationRaces, inputs: Inputs) -> Evaluation:
-    """Races everybody but random actions, without demonstrations."""
+    """Races all drivers except the random policy on a further track, without demonstrations."""
     able = [entry for entry in entries if not isinstance(entry.policy, RandomPolicy)]
     return race_all(able, races, [], find_reference_race(inputs.races, races), label=races.track.name)
 
@@ -161,7 +161,7 @@ def _film(path: Path, evaluation: Evaluation, settings: RaceSettings, evaluate: 
 
 
 def _training_logs(agent_dir: Path) -> dict[str, TrainingLog]:
-    """Returns the training logs that are there by contestant's key, the agent's own first, labelled by algorithm."""
+    """Returns the existing training logs by contestant key, the agent's own first, labelled by algorithm."""
     folders = {"agent": agent_dir} | {folder.name: folder for folder in sorted((agent_dir / COMPARED).glob("*/"))}
     logs = {}
     for key, folder in folders.items():

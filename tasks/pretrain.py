@@ -2,9 +2,9 @@
 
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
-         metrics.json       losses of every epoch, which one was kept, why training stopped early, if it did; and what
-                            features tell of held-out frames, and of which split these are (`probed_on`)
-         previews.png       frames, and below them what is rebuilt of them, or two views
+         metrics.json       losses of every epoch, the epoch kept, the reason if training stopped early; and probe
+                            results of the features on held-out frames, with the split (`probed_on`)
+         previews.png       frames, and below them their reconstructions, or two augmented views
 Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
@@ -45,17 +45,16 @@ from rulka.terminal import tell
 NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512
 NEARLY_BLIND = 0.99
-"""From this share of the loss of such an encoder on, the loss counts as no better."""
+"""Above this share of the loss of an encoder that tells no frames apart, pretraining warns that it learned nothing."""
 
 
 def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path) -> None:
-    """Trains an encoder on the training frames and keeps the weights of the epoch that did best on the held-out ones.
+    """Trains an encoder on the training frames and keeps the weights of the epoch with the best validation loss.
 
-    A run that was stopped goes on from its last checkpoint in `runs_dir`.
+    A stopped run resumes from its last checkpoint in `runs_dir`.
 
     Raises:
-        UserError: if the frames are missing or of another size, a backbone cannot be had, or training does not
-            converge.
+        UserError: if the frames are missing or of another size, a backbone is unavailable, or training diverges.
     """
     observation, pretrain = params.observation, params.pretrain
     table = action_table(params.actions.ticks_per_action)
@@ -127,9 +126,9 @@ def _train(
 def _batches(
     objective: Objective, frames: FrameDataset, pretrain: PretrainParams, epoch: int, batch_size: int
 ) -> Iterator[Images]:
-    """Yields frames in an order of the epoch; where the objective compares frames, all batches have one size.
+    """Yields batches in an order seeded by the epoch.
 
-    What is left over then waits for another epoch.
+    Objectives that compare frames need batches of equal size, so an incomplete last batch is dropped.
     """
     size = min(batch_size, len(frames))
     for batch in frames.iterate_images(seed=pretrain.seed, epoch=epoch, batch_size=batch_size):
@@ -138,7 +137,7 @@ def _batches(
 
 
 def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: PretrainParams) -> float | None:
-    """Returns the mean loss over the held-out frames, with the same random numbers every time."""
+    """Returns the mean loss over the validation frames, with the same random numbers every epoch; None without any."""
     if not len(validation):
         return None
     device = device_of(objective)
@@ -156,7 +155,7 @@ def _steps_per_epoch(objective: Objective, num_frames: int, batch_size: int) -> 
 
 
 def _check_comparable(objective: Objective, train: FrameDataset, validation: FrameDataset) -> None:
-    """Raises FitError if frames are to be told apart where there is only one."""
+    """Raises FitError if the objective compares frames and a split holds only one."""
     for name, frames in (("training", train), ("held-out", validation)):
         if objective.compares_frames and len(frames) == 1:
             message = f"the objective compares frames, and there is one {name} frame"
@@ -184,7 +183,7 @@ def _write_results(
 
 
 def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
-    """Draws frames, and what became of them in rows below."""
+    """Draws frames, and in rows below their reconstructions or two views."""
     device = device_of(objective)
     images = torch.from_numpy(frames.seen(spread(np.arange(len(frames)), NUM_PREVIEWS)))
     generator = make_generator(device, pretrain.seed)

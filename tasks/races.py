@@ -1,7 +1,7 @@
-"""Stage `races`: recordings of people, or demonstrations by the built-in driver, as one dataset with their tracks.
+"""Stage `races`: human recordings, or demonstrations by the built-in driver, as one dataset with their tracks.
 
 Reads  data/recordings/     `*.Gbx` files at any depth; may be empty
-Writes data/races/          see rulka.datasets.races; tracks/<uid>.reference.txt, a lap near the fastest possible
+Writes data/races/          see rulka.datasets.races; tracks/<uid>.reference.txt, a near-optimal lap
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from rulka.tracks.track import Track
 
 
 def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
-    """Reads the recordings where there are any, and otherwise lets the built-in driver race on a generated track.
+    """Reads the recordings, or if there are none, races the built-in driver on a campaign or generated track.
 
     Raises:
-        UserError: if there are recordings but none can be used, if there are none though they are wanted or were
-            used before, or if no driver reached the finish.
+        UserError: if no recording can be used, if there are none although they are required or were used before, or
+            if no driver finished.
     """
     races = params.races
     files = [] if races.source == "driver" else find_recordings(recordings_dir)
@@ -66,7 +66,7 @@ def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
 
 
 def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Callable[[], None]) -> RaceDataset:
-    """Reads the recordings; where none can be used, leaves the whole table of reasons behind."""
+    """Reads the recordings; if none can be used, writes all reasons to `REASONS_FILE`."""
     try:
         return read_race_dataset(folder, files, races.map_uid, races.select, on_file)
     except NoUsableRecordingError as error:
@@ -80,7 +80,11 @@ def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Calla
 
 
 def _demonstrate(params: Params) -> RaceDataset:
-    """Returns the finished races of a field of drivers; a race that did not finish shows nothing worth copying."""
+    """Returns the finished races of a field of built-in drivers; unfinished races are not worth imitating.
+
+    Raises:
+        RaceDataError: if no driver finished.
+    """
     races = params.races
     road = campaign_track(races.campaign) if races.campaign else generate_track(**params.track.model_dump())
     settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
@@ -101,12 +105,12 @@ def _demonstrate(params: Params) -> RaceDataset:
 
 
 def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race:
-    """Returns a race of the built-in driver with its inputs tick by tick and a sample of the car at every decision.
+    """Converts a race of the built-in driver: inputs at every tick, car state at every decision.
 
     Args:
         driven: the race.
-        map_uid: track it was driven on.
-        table: what its actions mean.
+        map_uid: UID of its track.
+        table: its action table.
     """
     num_ticks = math.ceil(int(driven.time_ms[-1]) / TICK_MS)
     return Race(
@@ -126,7 +130,7 @@ def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race
 
 
 def _find_reference(params: Params, track: Track, folder: Path) -> None:
-    """Writes the reference lap of the main track, or says that none was found."""
+    """Searches and writes the reference lap of the main track; reports if none was found."""
     races, table = params.races, action_table(params.actions.ticks_per_action)
     reference = search_with_progress(track, params.simulator, table, races.seed, races.reference_decisions)
     if reference is None:

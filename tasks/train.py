@@ -1,16 +1,16 @@
-"""Stage `train`: reinforcement learning with many processes, one run for each algorithm.
+"""Stage `train`: reinforcement learning with many processes, one run per algorithm.
 
-Reads  data/agent_init/     initial agents, and for IQN the cloned policy that drives first
+Reads  data/agent_init/     initial agents, and for IQN the cloned policy that guides early exploration
        data/races/          the main track
        data/frames/         demonstrations, for algorithms that learn from them
 Writes data/agent/          an artifact of kind "agent" for `train.algorithm`, see rulka.artifacts
-         training.jsonl     how the run went, one JSON object a line
+         training.jsonl     training log, one JSON object per line
          compared/<algorithm>/   the same for each of `train.compared`, trained with the same budget
 Live   runs/train/<algorithm>-<fingerprint>/   checkpoints, the trained agent, metrics.jsonl, TensorBoard events
 
-The fingerprint is a hash of parameters, inputs and code. A killed run goes on from its last checkpoint; one whose
-parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in its run: it
-is delivered again, not trained again, whatever became of the output.
+The fingerprint is a hash of parameters, inputs and code. A killed run resumes from its last checkpoint; if any of the
+three has changed, the fingerprint differs and training starts from scratch. A trained agent stays in its run: if the
+output is lost, it is delivered again, not retrained.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def train(params: Params, *, folders: Folders) -> None:
     """Trains every algorithm with the same budget and keeps the best weights of each.
 
     Raises:
-        UserError: if an input is missing or damaged or does not fit the parameters, or another process trains this.
+        UserError: if an input is missing, damaged or does not match the parameters, or another process runs the same
+            training.
         WorkerCrashError: if a collector keeps crashing.
     """
     require(folders.agent_init, "transfer")
@@ -61,7 +62,7 @@ def train(params: Params, *, folders: Folders) -> None:
 
 
 def _check_compared(params: Params) -> None:
-    """Refuses a compared algorithm whose section DVC does not compare; that of the main one it finds by its name."""
+    """Raises UserError if DVC does not track a compared algorithm's section, and so would miss changes to it."""
     tracked = read_graph()["train"]["params"] if GRAPH_FILE.exists() else ALGORITHM_NAMES
     for name in params.train.compared:
         if name not in tracked:

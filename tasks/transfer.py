@@ -1,18 +1,17 @@
-"""Stage `transfer`: builds the RL networks and copies into them what was learned before.
+"""Stage `transfer`: builds the RL networks and copies pretrained weights into them.
 
 Reads  data/encoder/        the encoder of Level 0
        data/policy/         the cloned policy of Level 1
 Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorithm`, see rulka.artifacts
-         report.json        what became of every tensor of the new network and of both sources: copied, kept or
-                            refused, and why
+         report.json        for every tensor of the new network and of the sources: copied, kept or refused, and why
          compared/<algorithm>/   the same for each of `train.compared`
 
-With `transfer.agent` a trained agent is read too, and parts may come from it.
+With `transfer.agent`, parts may also come from a trained agent.
 
-Where each part comes from, `transfer` says for each algorithm: PPO can go on as the cloned policy, with a fresh value
-head. IQN can take the encoder and the float head; a head trained with cross-entropy says how likely an action is, not
-what it is worth. Trunk and heads it can take from a cloned policy of its own shape (`clone.shape`). With every part
-fresh, an agent learns from scratch; both inputs are read all the same, for the normalisation that all networks share.
+The section `transfer` sets the source of each part per algorithm. PPO can start as the cloned policy, with a fresh
+value head. IQN can take the encoder and the float head, but no head trained with cross-entropy: that predicts action
+probabilities, not values. It can take trunk and heads from a cloned policy of its own shape (`clone.shape`). With every
+part fresh, an agent learns from scratch; both inputs are still read, for the normalisation that all networks share.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from rulka.stage import output_folder, require, run_stage
 
 
 def transfer(params: Params, *, encoder_dir: Path, policy_dir: Path, out_dir: Path) -> None:
-    """Writes one initial agent for every algorithm that will be trained.
+    """Writes one initial agent for every algorithm to be trained.
 
     Raises:
-        UserError: if an input is missing or damaged, does not fit the parameters or the other input, or lacks what a
-            part should be taken from.
+        UserError: if an input is missing or damaged, does not match the parameters or the other input, or lacks a part
+            to copy.
     """
     observation, actions, encoder = params.observation, params.actions, params.encoder
     network, train, transfer = params.network, params.train, params.transfer

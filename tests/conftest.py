@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures shared by several test packages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-# Before torch is imported: several processes share the cores, and threads of one would spin while they wait for those
-# of another. Also where there is one process, so that it computes the same bits.
+# Set before torch is imported: several processes share the cores, and OpenMP threads of one would spin while they wait
+# for those of another. A single process uses one thread too, so that it computes the same bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Clusters of tests are on loopback, and whatever imports torchrl has Ray read this, once.
+# Test clusters are on loopback. Ray reads this once, when torchrl imports it.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# Stages compute on the CPU, whatever GPU there is: tests of other devices name theirs.
+# Stages run on the CPU even if there is a GPU; tests of other devices request theirs.
 os.environ.setdefault("RULKA_DEVICE", "cpu")
 
 import numpy as np
@@ -39,11 +39,11 @@ from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.observation_params import ObservationParams
 from rulka.tracks.track import Track
 
-torch.set_num_threads(1)  # whatever the variable was: sums of several threads have other last bits on other machines
+torch.set_num_threads(1)  # overrides OMP_NUM_THREADS: multi-threaded sums differ in the last bits between machines
 sys.path.insert(0, str(Path(__file__).parent / "device"))
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
 GIT = {"commit.gpgsign": "false", "color.ui": "auto", "status.showUntrackedFiles": "normal"}
-"""What a person has set for git decides nothing here; the rest of their settings, such as safe.directory, stays."""
+"""Overrides of the developer's git settings; all others, such as safe.directory, stay in effect."""
 os.environ["GIT_CONFIG_COUNT"] = str(len(GIT))
 for _number, (_key, _value) in enumerate(GIT.items()):
     os.environ |= {f"GIT_CONFIG_KEY_{_number}": _key, f"GIT_CONFIG_VALUE_{_number}": _value}
@@ -67,31 +67,31 @@ LONG = (
     "runtime/test_ray_cluster",
     "benchmarks/test_catch",
 )
-"""Files that take longest, in either tier, the longest first."""
+"""Slowest test files of either tier, slowest first."""
 
 
 class Killed(BaseException):
-    """Stands for `kill -9`: nothing is saved when it comes."""
+    """Simulates `kill -9`: no handler saves anything."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores: many tests wait for processes of their own."""
+    """Uses one worker more than cores: many tests wait for subprocesses."""
     return (os.cpu_count() or 1) + 1
 
 
 def sees(height: int, width: int) -> ObservationParams:
-    """Returns what agents see that are shown all of one frame of this size."""
+    """Returns an observation of one frame of this size, with no floats withheld."""
     return ObservationParams(height=height, width=width, frames=1, frames_as="channels", withheld=())
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the long files first, and skips what needs a GPU where there is none, with the reason.
+    """Runs slow files first, imports the stand-in device if needed, and skips tests that need a GPU if there is none.
 
-    Processes that share the files end at about the same time if the long ones come first. The stand-in has to be there
-    before the first gradient of the process: torch then counts the devices, once. torch takes it for the machine's
-    accelerator and no longer pins memory for a GPU: tests that need one run where `-m gpu` has left out the others.
+    With slow files first, xdist workers finish at about the same time. The stand-in must be imported before the first
+    gradient of the process, when torch counts devices, once. torch then takes the stand-in for the machine's
+    accelerator and no longer pins memory for a GPU, so GPU tests need a process of their own: `-m gpu`.
     """
     places = {f"tests/{name}.py": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
@@ -122,27 +122,27 @@ def seed_all(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Every test draws the same numbers, alone or after others. One that wants another seed says so."""
+    """Seeds every test, so that it draws the same numbers alone or after others."""
     seed_all(SEED)
 
 
 @pytest.fixture(autouse=True)
 def _logged() -> Iterator[None]:
-    """A benchmark silences the log of its whole process, which here goes on to other tests."""
+    """Re-enables logging after each test: benchmarks disable it for the whole process."""
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-    """Seeds fixtures that several tests share, too: pytest makes them before `_seeded` of the first that asks."""
+    """Seeds shared fixtures too: pytest creates them before `_seeded` of the first test that uses them."""
     if fixturedef.scope != "function":
         seed_all(SEED)
     return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says where the time went: the slowest tests and files, and which do not belong in the fast tier."""
+    """Reports the slowest tests and files, and tests too slow for the fast tier."""
     tests, files, is_slow = defaultdict[str, float](float), defaultdict[str, float](float), set[str]()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -175,7 +175,7 @@ def standin() -> Iterator[torch.device]:
 
 @pytest.fixture(params=["standin", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The stand-in, and a GPU where there is one."""
+    """The stand-in device, and a GPU if there is one."""
     if request.param == "standin":
         return request.getfixturevalue("standin")
     return choose_device("auto").device
@@ -183,16 +183,16 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture(scope="session", autouse=True)
 def _children_hear_interrupts() -> None:
-    """A shell starts what it puts in the background with interrupts ignored, and every child would inherit that."""
+    """Restores SIGINT: a shell starts background jobs with it ignored, and every child would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def forks() -> ForkServerContext:
-    """Processes that start with the libraries of the stages: to import them takes longer than most tests.
+    """Fork server with the stages' libraries preloaded: importing them takes longer than most tests.
 
-    The first optimizer imports `torch._dynamo`.
+    `torch._dynamo` is included because the first optimizer imports it.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*(f"tasks.{stage}" for stage in read_graph(ROOT / "dvc.yaml")), "torch._dynamo"])
@@ -200,9 +200,9 @@ def forks() -> ForkServerContext:
 
 
 def synthetic_race(race_id: str, num_frames: int, seed: int, map_uid: str = "synthetic") -> CapturedRace:
-    """A race whose right action can be read off the image: a bright side says where to steer.
+    """A race whose correct action is visible in the image: the bright side is the side to steer to.
 
-    The last previous action among the floats is the action before, as in real frames.
+    The latest previous action among the floats is the action of the preceding frame, as in real frames.
     """
     rng = np.random.default_rng(seed)
     action = np.repeat(rng.choice([0, 1, 2], size=num_frames, p=[0.5, 0.3, 0.2]), 3)[:num_frames]
@@ -252,7 +252,10 @@ def write_synthetic_frames(
 
 @pytest.fixture
 def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
-    """Returns a function that writes a synthetic frame dataset, see `write_synthetic_frames`, and returns where."""
+    """Returns a function that writes a synthetic frame dataset; it returns folder and index.
+
+    For its arguments see `write_synthetic_frames`.
+    """
 
     def write(**changes: int | float) -> tuple[Path, FrameIndex]:
         return tmp_path / "frames", write_synthetic_frames(tmp_path / "frames", **changes)
@@ -270,13 +273,13 @@ def corpus() -> Path:
 
 
 def along_z(length_m: float) -> NDArray[np.float64]:
-    """[Z, 3] a straight line from the origin, a zone every half metre."""
+    """Straight centre line [Z, 3] from the origin along +z, one zone every half metre."""
     along = np.arange(int(length_m / 0.5) + 1) * 0.5
     return np.stack([0 * along, 0 * along, along], axis=1)
 
 
 def plain_road(centre_m: NDArray[np.float64], width_m: float, gates_m: Sequence[float] = (), **others: Any) -> Track:
-    """A level road of asphalt along a line [Z, 3], with gates before the finish; `others` are fields that differ."""
+    """A level asphalt road along a centre line [Z, 3], with gates before the finish; `others` override fields."""
     flat = np.zeros(len(centre_m))
     fields: dict[str, Any] = {
         "uid": "test",
@@ -299,7 +302,7 @@ def straight_track(length_m: float = 100.0) -> Track:
 
 
 def steady_race(track: Track, speed_mps: float, seed: int = 0, stop_m: float | None = None) -> RaceResult:
-    """A race at constant speed along the line, to the finish or to where it leaves the track."""
+    """A race at constant speed along the centre line, to the finish or, at `stop_m`, off the track."""
     end_m = track.length_m if stop_m is None else stop_m
     num_samples = int(np.ceil(end_m / speed_mps * 1000 / STEP_MS)) + 1
     sample_ms = np.arange(num_samples, dtype=np.int64) * STEP_MS

@@ -1,4 +1,4 @@
-"""Artifacts: what is written is read back, and nothing else is accepted."""
+"""Artifacts: round trip, and rejection of everything invalid."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit_meta(folder: Path, **changes: object) -> None:
-    """Changes metadata the way a careful other program would: checksum included."""
+    """Changes metadata and updates the checksum, as a careful other program would."""
     meta = json.loads((folder / META_FILE).read_text()) | changes
     meta["meta_sha256"] = artifacts._meta_hash(meta)
     (folder / META_FILE).write_text(json.dumps(meta))
@@ -162,7 +162,7 @@ def test_actions_that_are_no_cars_are_named(folder: Path) -> None:
 
 
 def test_an_action_table_is_whole(folder: Path) -> None:
-    """What has a default value is missing all the same."""
+    """Fields with a default value are required too."""
     actions = actions_to_json(ACTIONS)
     for name in actions:
         edit_meta(folder, actions={key: value for key, value in actions.items() if key != name})
@@ -189,7 +189,7 @@ def test_weights_that_nothing_finite_comes_of_are_named(tmp_path: Path, wrong: f
 
 
 def test_the_float_layout_is_frozen() -> None:
-    """Whoever changes the layout of the floats must know that all artifacts become unusable."""
+    """Fails on any change to the layout of the floats, as a reminder that it invalidates all artifacts."""
     assert float_layout_hash() == "ea4eea382c7f1f36"
 
 

@@ -39,7 +39,7 @@ def words_of_list(shown: str) -> set[str]:
 
 
 def test_examples_in_help_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Functions of the same signature take the places of the commands, so that nothing is run."""
+    """Stubs of the same signature replace the commands, so that nothing runs."""
     called: list[Callable[..., None]] = []
     for name, function in COMMANDS.items():
         monkeypatch.setitem(COMMANDS, name, wraps(function)(lambda *_, real=function, **__: called.append(real)))
@@ -79,7 +79,7 @@ def test_a_reader_that_has_enough_is_no_traceback() -> None:
     """As in `rulka track list | head -1`."""
     command = [sys.executable, "-m", "rulka.cli", "track", "list"]
     reader, writer = os.pipe()
-    os.close(reader)  # before the command can have written anything
+    os.close(reader)  # before the command can write anything
     answer = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (answer.returncode, answer.stderr) == (1, b"")

@@ -1,4 +1,4 @@
-"""Where the cluster is, and what is said where there is none."""
+"""Cluster address, and the errors if there is no cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_no_address_is_named_with_what_would_be(address: str, monkeypatc
 
 @pytest.fixture
 def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A port that nobody listens at, and nobody else can take meanwhile."""
+    """A reserved port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The templates of deploy/: linted by the tools of their kinds, and true of this version."""
+"""Templates of deploy/: linted by the matching tools, and consistent with this version."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_rays_own_schema_takes_the_cluster_file() -> None:
 
 
 def test_kubernetes_would_take_the_pods_of_the_ray_cluster() -> None:
-    """KubeRay's own kind has no schema here: its pods are those of Kubernetes, and the rest is looked at."""
+    """KubeRay's kind has no schema here: its pods are validated as Kubernetes pods, the rest by assertions."""
     claim, cluster = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
     kubernetes_validate.validate(claim, kubernetes_validate.latest_version(), strict=True)
     assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
@@ -115,7 +115,7 @@ def test_kubernetes_would_take_the_pods_of_the_ray_cluster() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here, which checks units")
 def test_the_unit_is_linted(tmp_path: Path) -> None:
-    """With this environment in the place of the user's, as the programs of a unit must exist."""
+    """Uses this environment's paths instead of the user's, as the programs of a unit must exist."""
     text = (DEPLOY / "rulka.service").read_text()
     unit = text.replace("%h/rulka/.venv/bin", str(Path(sys.executable).parent)).replace("%h/rulka", str(ROOT))
     (tmp_path / "rulka.service").write_text(unit)

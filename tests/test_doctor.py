@@ -1,4 +1,4 @@
-"""What the doctor says of a machine and a folder: every state of each look, and that none ends the others."""
+"""The doctor's findings on a machine and a folder: every state of each check; a failing check stops no other."""
 
 import os
 import socket
@@ -52,7 +52,7 @@ def test_a_look_that_raises_is_a_finding_and_ends_no_other(monkeypatch: pytest.M
 
 
 def test_every_look_answers_in_an_empty_folder() -> None:
-    """No dvc.yaml, params.yaml, git, nor Prefect's file."""
+    """Without dvc.yaml, params.yaml, git and Prefect's file."""
     found = {finding.name: finding for finding in examine()}
     assert {name for name in CHECKS if name not in {"cluster", "game", "proxy", "shared memory"}} <= found.keys()
     assert {name for name, each in found.items() if each.state is State.WRONG} >= {"params.yaml", "git", "dvc"}
@@ -193,7 +193,7 @@ def test_a_program_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_cluster_is_missed_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither this machine nor the parameters name one, nothing is said."""
+    """Without a cluster in the environment or the parameters, there is no finding."""
     monkeypatch.setattr("rulka.cluster.find_spec", lambda name: name)
     assert cluster() == []
     with socket.socket() as taken:
@@ -212,7 +212,7 @@ def test_a_cluster_is_missed_until_it_is_there(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_section_that_dvc_would_miss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DVC says so too, but only when a stage is to run."""
+    """DVC reports it too, but only when a stage runs."""
     monkeypatch.chdir(tmp_path)
     for name in ("params.yaml", "dvc.yaml"):
         Path(name).write_bytes((ROOT / name).read_bytes())

@@ -1,4 +1,4 @@
-"""What `dvc.yaml` says, and what decides a stage's result; stages under the real DVC: `test_stage_in_dvc.py`."""
+"""Content of `dvc.yaml`, and the files that decide a stage's result; with the real DVC: `test_stage_in_dvc.py`."""
 
 import shutil
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_dvc_removes_no_output_before_a_stage() -> None:
 
 
 def paths_of(plot: str | dict[str, Any]) -> list[str]:
-    """The files of a plot: an image or a folder of them, or the curves of one that has a name."""
+    """Returns the files of a plot: an image or a folder of images, or the curves of a named plot."""
     return [plot] if isinstance(plot, str) else [file for curves in plot.values() for file in curves["y"]]
 
 
@@ -50,7 +50,7 @@ stages:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one stage, and the working directory of the test."""
+    """A project with one stage, as the working directory."""
     for path, text in {
         "dvc.yaml": GRAPH_OF_ONE,
         ".dvcignore": "__pycache__/\n/rulka/part/shown.py\n",
@@ -58,7 +58,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "data/in/1": "1",
         "tasks/one.py": "pass\n",
         "rulka/part/code.py": "pass\n",
-        "rulka/part/params.py": "pass\n",  # whoever hashes code hashes parameters beside it
+        "rulka/part/params.py": "pass\n",  # code hashes leave it out: parameters are hashed separately
         "rulka/part/laps.txt": "lap\n",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`make`: what it deletes, what it asks first, and how programs are called."""
+"""`make`: files deleted, confirmations, and command lines of programs."""
 
 import os
 import shutil
@@ -41,8 +41,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def make(project: Path, *arguments: str) -> tuple[int, str, set[str]]:
-    """Returns exit code, output, and the files that are left."""
-    # What another `make` was told, which may have started the tests, is not for this one.
+    """Runs `make`; returns exit code, output, and the remaining files."""
+    # Settings of an outer `make`, which may have started the tests, must not reach this one.
     of_another = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "SURE"}
     environment = {name: value for name, value in os.environ.items() if name not in of_another}
     answer = subprocess.run(

@@ -1,4 +1,4 @@
-"""One rule for what commands write: nothing is made on the way to it."""
+"""Outputs of commands: missing parent folders are never created."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def half_written(opened: AbstractContextManager[Path], error: BaseException) -> None:
-    """Writes something, and then fails."""
+    """Writes part of an output, then raises `error`."""
     with opened as beside:
         (beside / "b.txt" if beside.is_dir() else beside).write_text("half")
         raise error
@@ -80,6 +80,6 @@ def test_what_is_not_replaced(tmp_path: Path) -> None:
         writing.__exit__(None, None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text().startswith("somebody")
-    # Whoever is root and writes to /dev/null would otherwise put a file there.
+    # Otherwise root, writing to /dev/null, would replace the device by a file.
     with pytest.raises(OutputError, match="/dev/null is a device"), new_file(Path("/dev/null")):
         pytest.fail("nothing is to be written")

@@ -1,4 +1,4 @@
-"""`params.yaml`: every number has bounds, every type is strict, impossible combinations are named."""
+"""`params.yaml`: every number is bounded, every type strict, impossible combinations are reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPTIONAL = {
     "network.fusion": UNIFIED,
     "pretrain.objective": SIMCLR,
 }
-"""What is null in `params.yaml`, and other kinds of what is there, so that nothing goes unlooked at."""
+"""Sections that are null in `params.yaml`, and other kinds of those present, so that all keys are covered."""
 
 
 def with_keys(values: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def with_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers(data: Any, inside: str = "") -> Iterator[tuple[str, float]]:
-    """Every number in sections and lists, by its key."""
+    """Yields every number in sections and lists with its key."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for name, value in items:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -74,7 +74,7 @@ def numbers(data: Any, inside: str = "") -> Iterator[tuple[str, float]]:
 
 
 def refusal(data: dict[str, Any]) -> str:
-    """What is said of parameters that cannot be; nothing where they can."""
+    """Returns the error message for invalid parameters; empty if they are valid."""
     try:
         checked_params(data, "wrong")
     except ParamsError as error:
@@ -93,7 +93,7 @@ def test_every_number_is_finite_bounded_and_a_number() -> None:
     for value in (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 10**30, -(10**30), True, "1"):
         for optional, wrong in cases:
             said = refusal(with_keys(optional | dict.fromkeys(wrong, value)))
-            # What a schedule holds is checked together.
+            # A schedule is validated as a whole.
             prefixes = [(key, key.partition(".points")[0].partition(".shares")[0]) for key in wrong]
             taken += [
                 f"{key}: {value}" for key, prefix in prefixes if not re.search(rf"^  {prefix}\b", said, re.MULTILINE)
@@ -102,7 +102,7 @@ def test_every_number_is_finite_bounded_and_a_number() -> None:
 
 
 def test_the_other_kinds_in_comments_are_valid() -> None:
-    """What stands beside `dagger`, `munchausen`, `correction` and the like can be copied into its place."""
+    """Commented-out alternatives to `dagger`, `munchausen`, `correction` and others are valid values."""
     places = {"params": ("clone.dagger", "iqn.munchausen", "iqn.prioritised")}
     places |= {"dpo": 2 * ("dpo.pairs",), "impala": 3 * ("impala.correction",)}
     for name, keys in places.items():
@@ -216,7 +216,7 @@ def test_what_an_algorithm_cannot_do_is_named(values: dict[str, Any], message: s
 
 
 def test_what_fits_together_is_taken() -> None:
-    """Pairs of a file ask for no equal starts; what is shaped like IQN becomes all of it; what is not trained stays."""
+    """Pairs from a file need no equal starts; a clone shaped like IQN transfers whole; untrained algorithms pass."""
     for values in (
         DPO | {"train.cars_per_collector": 5, "dpo.pairs": FILE_OF_PAIRS},
         {"network.iqn.layer_norm": True, "train.compared": []},
@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_read_is_one_named_error(tmp_path: Path, content: 
 
 
 def test_scalars_are_what_dvc_takes_them_for() -> None:
-    """DVC decides by them whether a stage has changed, and writes them into `dvc.lock`."""
+    """DVC compares them to detect changed stages, and writes them into `dvc.lock`."""
     texts = (
         "010, 1:30, 1e-3, 1_000, 0o10, 0x1f, yes, off, ~, null, 2026-11-23, '1', .5, +1., -.inf, 1e400, a:b, !!str 12"
     )

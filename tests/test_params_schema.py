@@ -1,4 +1,4 @@
-"""What parameters say about themselves: the JSON schema for editors, and the list for people."""
+"""Documentation of parameters: the JSON schema for editors, and the list for users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_can_be_read_fits_the_schema(validator: jsonschema.Draft202012Valid
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
-        ("ppo", "gamma", 1.5),  # a plain number in the place of a schedule has its bounds
+        ("ppo", "gamma", 1.5),  # a plain number instead of a schedule has the same bounds
         ("ppo", "learning_rate", 0.0),
         ("ppo", "gamma", {"interpolation": "cubic", "points": [[0, 1.0]]}),
         ("ppo", "gama", 0.9),
@@ -80,7 +80,7 @@ def test_values_are_those_that_the_file_resolves_to() -> None:
     chosen = {"encoder": {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}}
     pools = [each for each in parameters(FILE | chosen) if each.key == "encoder.adaptive_pool"]
     assert [(each.kind, each.value, each.default) for each in pools] == [("conv", None, "0"), ("impala", "6", "6")]
-    # Every number of the resolved parameters, whether the file has it or not.
+    # Every number of the resolved parameters, including defaults that the file omits.
     listed = {each.key: each.value for each in parameters(FILE) if each.value is not None}
     of_all = {each.key: each.value for each in parameters(BASE) if each.value is not None}
     assert {key: yaml.safe_load(value) for key, value in listed.items()} == {

@@ -1,4 +1,4 @@
-"""Values written into `params.yaml`: no other line changes, and DVC itself writes the same."""
+"""Values written into `params.yaml`: no other line changes, and DVC writes the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = PARAMS.read_text(encoding="utf-8")
     ],
 )
 def test_a_changed_value_is_one_changed_line(tmp_path: Path, override: str, keys: tuple[str, ...], value: Any) -> None:
-    """By `dvc exp run -S`, which is `apply_overrides`, and by our own commands."""
+    """By `dvc exp run -S` (DVC's `apply_overrides`), and by Rulka's commands."""
     file = tmp_path / "params.yaml"
     shutil.copy(PARAMS, file)
     apply_overrides(file, [override])
@@ -64,7 +64,7 @@ def test_a_key_that_is_not_there_is_added_at_the_beginning_of_its_section(
 
 
 def test_dvc_adds_it_to_the_same_section_in_the_same_layout(tmp_path: Path) -> None:
-    """By `dvc exp run -S +iqn.kappa=0.1`: what is not in the file has to have a plus."""
+    """By `dvc exp run -S +iqn.kappa=0.1`: keys that the file lacks need a plus."""
     file = tmp_path / "params.yaml"
     shutil.copy(PARAMS, file)
     apply_overrides(file, ["+iqn.kappa=0.1", "+impala.forced_lag=3"])

@@ -1,4 +1,4 @@
-"""Presets: each fits the parameters of the repository, and nothing is written that does not."""
+"""Presets: each is valid with the repository's parameters, and an invalid result is never written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def params_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In the current folder, beside the presets."""
+    """The parameter file, in the working directory beside the presets."""
     shutil.copytree(ROOT / "presets", tmp_path / "presets")
     shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def test_a_preset_brings_the_section_of_its_algorithm(name: str, params_file: Pa
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_was_changed_since_is_not_lost(params_file: Path, is_known: bool):
-    """Nor is a preset undone that was laid over the parameters elsewhere."""
+    """Nor is a preset undone that was applied elsewhere."""
     apply_preset("impala")
     if is_known:
         params_file.write_text(params_file.read_text().replace("forced_lag: 0 ", "forced_lag: 3 "))
@@ -172,7 +172,7 @@ def test_environments_fit_the_parameters(file: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_nearest_layer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Parameters of anywhere else are the package's; the command line lies over all files."""
+    """Outside a project, the package's parameters apply; the command line overrides all files."""
     monkeypatch.chdir(tmp_path)
     anything, cartpole = environment_params("Other-v0", {}), environment_params("CartPole-v1", {})
     assert (anything.train.max_env_steps, cartpole.train.max_env_steps) == (1_000_000, 100_000)
@@ -180,7 +180,7 @@ def test_the_nearest_layer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     given = environment_params("CartPole-v1", {"train": {"max_env_steps": 7}, "ppo": {"epochs": 3}})
     assert (given.train.max_env_steps, given.ppo.epochs) == (7, 3)
     assert given.ppo.gamma == cartpole.ppo.gamma
-    Path("params.yaml").write_text("{train: {seed: 77}}\n")  # of one's own, without presets beside it
+    Path("params.yaml").write_text("{train: {seed: 77}}\n")  # the user's own, without presets beside it
     own = environment_params("CartPole-v1", {})
     assert (own.train.seed, own.train.max_env_steps) == (77, 100_000)
     Path("presets/environments").mkdir(parents=True)

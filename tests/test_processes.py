@@ -1,4 +1,4 @@
-"""Processes end with who started them and with all they started, and start again only so often."""
+"""Processes end with their parent, and their children with them; restarts are limited."""
 
 import multiprocessing
 import os
@@ -123,7 +123,7 @@ def test_without_a_kernel_that_does_it_a_child_ends_with_its_parent_too(monkeypa
 
     class Parent:
         def join(self) -> None:
-            """It is gone already."""
+            """Returns at once: the parent is gone."""
 
     monkeypatch.setattr(processes, "parent_process", Parent)
     monkeypatch.setattr(os, "_exit", ended.append)
@@ -138,7 +138,7 @@ def test_children_leave_interrupts_to_their_parent_from_their_first_moment_on() 
         child = context.Process(target=nap, args=(naps,))
         child.start()
     assert child.pid is not None
-    os.kill(child.pid, signal.SIGINT)  # it has imported nothing yet
+    os.kill(child.pid, signal.SIGINT)  # before it has imported anything
     wait_for(lambda: naps.is_set() or not child.is_alive(), "the child to have passed its first moments")
     assert child.is_alive()
     child.kill()
@@ -151,7 +151,7 @@ def test_a_group_that_does_not_listen_is_killed_with_strays(tmp_path: Path, monk
     assert set(group_members(leader)) == {leader.pid, near}
 
     def monotonic() -> float:
-        """No time passes before who listens has ended, however long a busy machine takes for that."""
+        """Stands still until the leader has exited, however long that takes on a busy machine."""
         return 0.0 if leader.poll() is None else time.monotonic()
 
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))

@@ -8,7 +8,7 @@ from rulka.progress import Progress
 
 
 class Clock:
-    """A clock that the test moves."""
+    """Fake clock, advanced by the test."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -39,7 +39,7 @@ def test_plain_lines_come_every_five_seconds_with_rate_facts_and_time_left(clock
 
 
 def left_after(clock: Clock, total: float, steps: list[tuple[float, float]]) -> str:
-    """The time left after advances, each some seconds after the one before."""
+    """Returns the displayed time left after steps of (seconds, advance)."""
     progress = Progress("train", total, "steps", stream=io.StringIO())
     for seconds, amount in steps:
         clock.now_s += seconds
@@ -51,11 +51,11 @@ def left_after(clock: Clock, total: float, steps: list[tuple[float, float]]) -> 
     ("steps", "expected"),
     [
         ([], ""),
-        ([(60.0, 10)], ""),  # compiling and one step say nothing of the pace
+        ([(60.0, 10)], ""),  # no estimate of the pace from compilation and one step
         ([(60.0, 10), (2.0, 100)], ""),  # too short
         ([(60.0, 10), (10.0, 90)], "1 min 40 s left"),  # 9 a second, 900 left; the first minute does not count
         ([(60.0, 10), (50.0, 10)], "81 min 40 s left"),  # 0.2 a second, 980 left
-        ([(60.0, 10), (3.0, 90), (57.0, 910)], "0 s left"),  # more than planned is not less than nothing
+        ([(60.0, 10), (3.0, 90), (57.0, 910)], "0 s left"),  # never negative, even beyond the planned total
         ([(60.0, 10), (50.0, 0)], ""),
     ],
 )

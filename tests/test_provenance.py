@@ -60,10 +60,10 @@ def test_a_repository_that_git_refuses_is_no_missing_one(
     value: str,
     said: str,
 ) -> None:
-    """As in a container, whose user is not who owns the folder."""
+    """As in a container whose user does not own the folder."""
     assert current_commit() is not None
     monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LC_ALL", "C")  # the doctor hands on what git says, in the user's language
+    monkeypatch.setenv("LC_ALL", "C")  # the doctor forwards git's message, in the user's language
     assert (current_commit(), is_dirty()) == (None, None)
     assert all("the commit is not noted" in record.message for record in caplog.records)
     assert said in caplog.text
@@ -93,7 +93,7 @@ def test_provenance_is_plain_json(tmp_path: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a commit, and the working directory of the test."""
+    """A repository with a commit, as the working directory."""
     for path in ("params.yaml", "dvc.lock", "rulka/code.py", ".gitignore"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("*.log\n")

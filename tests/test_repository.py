@@ -1,4 +1,4 @@
-"""Rules about the repository itself that a tool can hold."""
+"""Machine-checked rules about the repository itself."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ SHIPPED = read_sections(ROOT / "params.yaml")
 
 @cache
 def tracked_files() -> list[Path]:
-    """What git tracks, or would."""
+    """Returns the files that git tracks, or would track."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / line for line in answer.stdout.splitlines() if (ROOT / line).is_file()]
@@ -50,11 +50,11 @@ def nodes_of(file: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(file.read_text())))
 
 
-# What a stage imports -------------------------------------------------------------------------------------------------
+# Imports of stages ----------------------------------------------------------------------------------------------------
 
 
 IMPORTS = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
-"""Also those inside functions."""
+"""Import graph, including imports inside functions."""
 
 
 def module_file(module: str) -> str:
@@ -66,11 +66,11 @@ DECIDES_NOTHING, WITHOUT_STAGE = (
     GitIgnoreSpec.from_lines(part.splitlines())
     for part in (ROOT / ".dvcignore").read_text().split("# No stage imports these.\n")
 )
-"""Two parts of `.dvcignore`: modules that stages import though they decide no result, and those that none imports."""
+"""Two parts of `.dvcignore`: imported modules that do not affect a stage's result, and modules no stage imports."""
 
 
 SETTINGS = {"models/encoders/config.py", "models/fusion_config.py"}
-"""Classes of sections of networks, beside what they build."""
+"""Further modules of settings classes: those of networks, which lie beside the network code."""
 
 
 def is_settings(name: str) -> bool:
@@ -79,12 +79,15 @@ def is_settings(name: str) -> bool:
 
 @cache
 def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
-    """Own files that a stage imports; unless `is_whole`, less what decides no result and what only that imports."""
+    """Returns our own files that a stage imports, transitively.
+
+    Unless `is_whole`, excludes modules that do not affect results, settings, and modules imported only by these.
+    """
     todo, reached = [f"tasks.{stage}"], set[str]()
     while todo:
         module = todo.pop()
         file = module_file(module)
-        # Of settings, also sections that the stage may not read; see the test of defaults.
+        # Settings include sections that the stage may not read; see the test of dependencies.
         if file in reached or (not is_whole and (DECIDES_NOTHING.match_file(file) or is_settings(file))):
             continue
         reached.add(file)
@@ -93,7 +96,7 @@ def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
 
 
 def code_dependencies(stage: str) -> list[str]:
-    """Dependencies on our own code; data that lie in a package, such as the shipped laps, are none."""
+    """Returns a stage's dependencies on our own code, without data inside a package, such as the bundled laps."""
     own = [path for path in GRAPH[stage]["deps"] if path.split("/")[0] in PACKAGES]
     return [path for path in own if path.endswith(".py") or any((ROOT / path).rglob("*.py"))]
 
@@ -118,7 +121,7 @@ def test_dependencies_cover_the_imports_and_no_more(stage: str) -> None:
     imported = reached_files(stage, is_whole=True)  # schedules reach a training as values of parameters
     idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in imported)]
     assert not idle, f"remove these from deps of {stage} in dvc.yaml"
-    # What a key is that `params.yaml` leaves out, DVC sees in the code alone.
+    # DVC sees defaults of keys that `params.yaml` omits only through the code.
     classes = set().union(
         *(sections_of(Params.model_fields[name].annotation) for name in sections_of_stage(GRAPH[stage], SHIPPED))
     )
@@ -130,7 +133,7 @@ def test_dependencies_cover_the_imports_and_no_more(stage: str) -> None:
 
 
 def test_folders_among_dependencies_hold_only_what_some_stage_imports() -> None:
-    """A command in such a folder would make a stage run again."""
+    """Otherwise a change to an unrelated module, such as a command, would invalidate a stage."""
     imported = set().union(*map(reached_files, STAGES))
     code = {path for stage in STAGES for path in code_dependencies(stage) if not path.endswith(".py")}
     files = {file.relative_to(ROOT).as_posix() for folder in code for file in (ROOT / folder).rglob("*.py")}
@@ -139,7 +142,7 @@ def test_folders_among_dependencies_hold_only_what_some_stage_imports() -> None:
 
 
 def test_what_no_stage_imports_is_imported_by_none() -> None:
-    """A module that is listed there and decides a result would not be noticed when it changes."""
+    """DVC would miss changes to a listed module that affects a result."""
     imported = set().union(*(reached_files(stage, is_whole=True) for stage in STAGES))
     assert sorted(file for file in imported if WITHOUT_STAGE.match_file(file)) == []
 
@@ -152,7 +155,7 @@ def test_what_dvc_ignores_is_there() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_data_folders_are_those_the_stage_names(stage: str) -> None:
-    """A stage takes its folders from `rulka.folders`, and writes none of their names itself."""
+    """A stage takes its folders from `rulka.folders` and hard-codes none."""
     in_data = {name: path.as_posix() for name, path in vars(folders).items() if isinstance(path, Path)}
     nodes = list(nodes_of(ROOT / "tasks" / f"{stage}.py"))
     named = {in_data[node.id] for node in nodes if isinstance(node, ast.Name) and node.id in in_data}
@@ -167,7 +170,7 @@ TRAINING = ("rulka/training/racing.py", "rulka/training/races.py", "rulka/traini
 
 
 def sections_read_in(files: Iterable[Path]) -> set[str]:
-    """The names X of all `params.X`, `own.X` and `self._params.X`."""
+    """Returns the names X of all `params.X`, `own.X` and `self._params.X`."""
     attributes = [node for file in files for node in nodes_of(file) if isinstance(node, ast.Attribute)]
     whose = {"params", "own", "_params"}
     return {each.attr for each in attributes if getattr(each.value, "id", getattr(each.value, "attr", None)) in whose}
@@ -175,11 +178,11 @@ def sections_read_in(files: Iterable[Path]) -> set[str]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_reads_the_sections_that_dvc_compares(stage: str) -> None:
-    """A stage gets all parameters and hands them on to nobody but itself, so that what it reads can be seen."""
+    """A stage receives all parameters and passes them only to its own functions, so that its reads are visible."""
     file = ROOT / "tasks" / f"{stage}.py"
     assert GRAPH[stage]["cmd"] == f"python -m tasks.{stage}"
     listed = set(sections_of_stage(GRAPH[stage], SHIPPED))
-    if stage == "train":  # which hands them on to its runs
+    if stage == "train":  # it passes them to its runs
         assert sections_read_in(ROOT / name for name in TRAINING) - {"algorithms", "model_copy"} <= set(
             SECTIONS_OF_TRAINING
         )
@@ -197,7 +200,7 @@ def test_a_stage_reads_the_sections_that_dvc_compares(stage: str) -> None:
 
 
 def sections_of(annotation: Any) -> set[type[BaseModel]]:
-    """Every section that an annotation names, and those inside them."""
+    """Returns every section in an annotation, recursively."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {annotation}.union(*(sections_of(field.annotation) for field in annotation.model_fields.values()))
     return set().union(*map(sections_of, get_args(annotation)))
@@ -221,7 +224,7 @@ WITHOUT_DEFAULT = {
     "GeneratedTracksParams.count",
     "Schedule.interpolation",
 }
-"""Where there is no value that most would want."""
+"""Required keys: no default would suit most users."""
 
 
 def test_every_parameter_has_a_default_and_is_described() -> None:
@@ -231,7 +234,7 @@ def test_every_parameter_has_a_default_and_is_described() -> None:
 
 
 def test_defaults_are_valid_and_the_file_says_them_alone() -> None:
-    """Else what a section is would depend on whether any of its keys is set."""
+    """Otherwise a section's defaults would depend on whether any of its keys is set."""
     assert Params.model_validate(Params().model_dump(mode="json")) == Params()
     for section in SECTIONS:
         for name, field in section.model_fields.items():
@@ -240,9 +243,9 @@ def test_defaults_are_valid_and_the_file_says_them_alone() -> None:
                 assert default == type(default)(), f"{section.__name__}.{name}"
         if not any(field.is_required() for field in section.model_fields.values()):
             assert section.model_validate(section().model_dump(mode="json")) == section()
-    # Those that lie in rooms below `rulka.params` say so by themselves.
+    # Sections in lower layers, which cannot inherit from `Section`, repeat its model_config.
     assert [each.__name__ for each in SECTIONS if each.model_config != Section.model_config] == []
-    # One that it is to say otherwise is named here, with the reason.
+    # params.yaml holds defaults only; name any exception here, with the reason.
     assert read_params(ROOT / "params.yaml") == Params()
 
 
@@ -256,7 +259,7 @@ def test_the_parameter_file_is_a_page_and_has_every_section_that_dvc_looks_at() 
 
 
 def reads(node: ast.AST) -> Iterator[str]:
-    """Yields the names of all attributes that code reads, but for what refuses impossible combinations."""
+    """Yields the names of all attributes that code reads, except in checks of impossible combinations."""
     if isinstance(node, ast.FunctionDef) and "impossible" in node.name:
         return
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -266,18 +269,18 @@ def reads(node: ast.AST) -> Iterator[str]:
 
 
 def test_every_parameter_is_read() -> None:
-    """As an attribute, and not only where combinations are refused.
+    """Reads count as attribute accesses outside the checks of combinations.
 
-    An attribute of the same name elsewhere can hide a key that nothing reads; a misspelt reader, basedpyright finds.
+    An attribute of the same name elsewhere can hide an unread key; basedpyright finds misspelt reads.
     """
     files = (file for file in own_sources() if file.name != "sections.py")
     read = {name for file in files for name in reads(ast.parse(file.read_text(encoding="utf-8")))}
     unread = {
         f"{section.__name__}.{name}"
         for section in SECTIONS
-        if not issubclass(section, TrackParams)  # whose keys are the arguments of `generate_track`
+        if not issubclass(section, TrackParams)  # its keys are the arguments of `generate_track`
         for name in section.model_fields
-        if name not in read and name not in ALGORITHM_NAMES  # these are looked up by the algorithm's name
+        if name not in read and name not in ALGORITHM_NAMES  # looked up by the algorithm's name
     }
     assert sorted(unread) == []
 
@@ -286,7 +289,7 @@ def test_every_parameter_is_read() -> None:
 
 
 def is_compared(node: ast.AST) -> bool:
-    """Whether a node compares something with the name of an algorithm, or looks something up by it."""
+    """True if a node compares something with an algorithm's name, or has one as a dictionary key."""
     if isinstance(node, ast.Compare):
         parts: list[ast.AST] = [node.left, *node.comparators]
     elif isinstance(node, ast.Dict):
@@ -323,7 +326,7 @@ def test_models_hold_only_code_and_data_holds_none() -> None:
 
 @needs_git
 def test_dvc_finds_its_stages_and_what_is_added_to_the_data_folder() -> None:
-    """Else `dvc status` and `dvc push` pass it over, and `dvc gc` removes it from the cache."""
+    """Otherwise `dvc status` and `dvc push` skip it, and `dvc gc` removes it from the cache."""
     from dvc.repo import Repo
 
     with Repo(str(ROOT)) as repo:

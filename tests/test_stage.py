@@ -24,7 +24,7 @@ def test_require_names_the_stage_to_run(tmp_path: Path) -> None:
 
 
 def test_output_folder_removes_what_a_killed_run_left_and_of_its_own_alone(tmp_path: Path) -> None:
-    """Whatever its name holds: marks of patterns, spaces, or the beginning of another one's name."""
+    """Whatever its name holds: glob characters, spaces, or a prefix of another one's name."""
     names = ("frames", "frames-2", "frames.new", "o[1]", "o1", "o*", "ä ö", "'x\"", "-", "\udcff")
     left = {name: tmp_path / f".{name}.new" for name in names}
     for folder in left.values():
@@ -85,7 +85,7 @@ def test_a_folder_that_is_closed_is_found_before_the_work(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     check_can_hold(Path("data"))
     check_can_hold(Path("data/deeper"))
-    # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
+    # The tests may run as root, so the operating system's answer is replaced.
     monkeypatch.setattr(os, "access", lambda folder, _mode: Path(folder) != tmp_path)
     with pytest.raises(DiskError, match="is not writable"):
         check_can_hold(Path("data"))
@@ -117,7 +117,7 @@ WORK = """
 
 
 def start_stage(tmp_path: Path, body: str, **environment: str) -> subprocess.Popen[str]:
-    """Runs a stage with this body in `tmp_path`."""
+    """Starts a stage with this body in `tmp_path`."""
     (tmp_path / "toy.py").write_text(STAGE.format(body=body))
     paths = os.pathsep.join((str(tmp_path), str(ROOT)))
     return subprocess.Popen(
@@ -131,7 +131,7 @@ def start_stage(tmp_path: Path, body: str, **environment: str) -> subprocess.Pop
 
 
 def ended(tmp_path: Path, body: str) -> tuple[int, str]:
-    """Runs a stage to its end; returns its exit code and what it said."""
+    """Runs a stage to its end; returns its exit code and output."""
     _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=PATIENCE_S)
     return stage.returncode, errors
 

@@ -1,4 +1,4 @@
-"""A tiny stage under the real DVC: what is typed wrong, interrupted or killed costs no output, and no lock lies."""
+"""A tiny stage under the real DVC: typos, interrupts and kills lose no output, and `dvc.lock` stays correct."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ stages:
       - data/out:
           persist: true
 """
-# As `tasks/*.py` are: work, written aside, put in its place by one rename. `hold` stops it where a test wants it.
+# Like `tasks/*.py`: works, writes beside the output, then renames once. `hold` stops it where a test asks for it.
 STAGE = """\
 import time
 from pathlib import Path
@@ -64,7 +64,7 @@ ASIDE = "runs/set_aside/toy"
 
 
 class Project:
-    """A project of one stage, in a folder of its own."""
+    """A project with one stage, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Project:
         (self.folder / path).write_text(text)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts DVC in a session of its own, as in a terminal."""
+        """Starts DVC in its own session, as in a terminal."""
         return subprocess.Popen(
             [sys.executable, "-m", "dvc", *arguments],
             cwd=self.folder,
@@ -89,7 +89,7 @@ class Project:
         )
 
     def dvc(self, *arguments: str) -> tuple[int, str]:
-        """Runs DVC to its end; returns its exit code and everything it and the stage said."""
+        """Runs DVC to its end; returns its exit code and the output of DVC and the stage."""
         said, _ = (process := self.start(*arguments)).communicate(timeout=PATIENCE_S)
         return process.returncode, said
 
@@ -99,18 +99,18 @@ class Project:
         return said
 
     def command(self, *arguments: str) -> None:
-        """Runs a command of DVC that starts no stage; in this process, as its imports take longer than the command."""
-        with chdir(self.folder):  # DVC's own `--cd` leaves the process there
+        """Runs a DVC command that starts no stage, in this process: its imports take longer than the command."""
+        with chdir(self.folder):  # DVC's own `--cd` does not change back
             assert dvc_here(list(arguments)) == 0
 
     @property
     def is_recorded(self) -> bool:
-        """Whether DVC finds everything as `dvc.lock` says."""
+        """True if DVC finds everything as recorded in `dvc.lock`."""
         with Repo(str(self.folder)) as repo:
             return repo.status() == {}
 
     def held(self, place: str, *arguments: str) -> subprocess.Popen[str]:
-        """Starts DVC and returns when the stage has come to a place, where it stays until `release`."""
+        """Starts DVC and returns when the stage has reached `place`, where it waits for `release`."""
         self.write(f"hold_{place}", "")
         process = self.start(*(arguments or ("repro",)))
         held = self.folder / f"held_{place}"
@@ -133,7 +133,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose stage has run once."""
+    """A project whose stage has already run."""
     project = Project(tmp_path_factory.mktemp("project"))
     project.write(".dvc/config", "[core]\n    no_scm = true\n    analytics = false\n")
     project.write("dvc.yaml", GRAPH)
@@ -196,7 +196,7 @@ def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt
 
 
 def test_what_changes_while_a_stage_runs_sets_its_output_aside(project: Project) -> None:
-    """What counts as a change: see `test_what_decides_a_result_is_compared`."""
+    """For what counts as a change, see `test_what_decides_a_result_is_compared`."""
     lock = (project.folder / "dvc.lock").read_text()
     process = project.held("working", "repro", "--force")
     project.write("params.yaml", PARAMS.format(2))
@@ -233,7 +233,7 @@ def test_a_stage_interrupted_when_its_output_is_finished_says_how_to_record_it(p
     process = project.held("finished")
     os.killpg(process.pid, signal.SIGTERM)
     _, said = project.release(process)
-    # SIGTERM ends DVC at once, with a terminal that it shares with the stage: the stage speaks after it.
+    # SIGTERM ends DVC at once; the stage, which shares its terminal, prints after it.
     assert "data/out is the new one, finished; DVC has not recorded it yet: `dvc commit -f toy` does.\n" in said
     project.command("commit", "-f", "toy")
     assert project.is_recorded

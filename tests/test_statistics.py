@@ -1,4 +1,4 @@
-"""Statistics against values worked by hand, slow and obvious twins, and rliable 1.2.0 (20,000 and 5,000 resamples)."""
+"""Statistics against hand-computed values, naive implementations and rliable 1.2.0 (20,000 and 5,000 resamples)."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def test_wilson_interval() -> None:
     low, high = wilson_interval(20, 20)
     assert low == pytest.approx(20 / (20 + 3.841458820694124))
     assert high == 1.0
-    # At each end the observed rate lies exactly z standard errors, of that end, away.
+    # Each bound lies exactly z standard errors, computed at that bound, from the observed rate.
     for end in wilson_interval(7, 20):
         assert abs(0.35 - end) / math.sqrt(end * (1 - end) / 20) == pytest.approx(1.959964, rel=1e-5)
 
 
 def test_means_by_hand() -> None:
-    """Of eight values the two lowest and the two highest go: (3 + 4 + 5 + 6) / 4 = 4.5, whatever the outer ones."""
+    """Of eight values, the two lowest and two highest are dropped, whatever they are: (3 + 4 + 5 + 6) / 4 = 4.5."""
     values = np.array([100.0, 3.0, 4.0, -7.0, 5.0, 6.0, 99.0, 0.0])
     assert interquartile_mean(values[:, None]) == pytest.approx(4.5)
-    assert interquartile_mean(np.array([[1.0, 2.0, 6.0]])) == pytest.approx(3.0)  # 3 // 4 = 0: nothing goes
-    # On the first task 1 of 2 and a tie, (1 + 0.5) / 2; on the second none, though 9 beats all of the first.
+    assert interquartile_mean(np.array([[1.0, 2.0, 6.0]])) == pytest.approx(3.0)  # 3 // 4 = 0: none is dropped
+    # On the first task one win of two and a tie, (1 + 0.5) / 2; on the second none, though 9 beats all of the first.
     ours, theirs = np.array([[2.0, 9.0]]), np.array([[1.0, 10.0], [2.0, 11.0]])
     assert probability_of_improvement(ours, theirs) == pytest.approx((0.75 + 0.0) / 2)
 
 
 def test_bootstrap_interval() -> None:
-    """The median of two draws from {0, 1} is 0, 1/2 or 1, the outer ones a quarter each: the interval is [0, 1]."""
+    """The median of two draws from {0, 1} is 0 or 1 with probability 1/4 each, else 1/2: the interval is [0, 1]."""
     assert bootstrap_interval(median, np.array([[0.0], [1.0]]), seed=1, num_resamples=500) == Interval(0.0, 1.0)
     samples = np.array([[10.0], [10.5], [11.0], [12.0], [15.0]])
     first, again, other = (bootstrap_interval(median, samples, seed=s, num_resamples=50) for s in (1, 1, 2))
     assert first == again
     assert first != other
-    # Tasks of one value each have no spread, however different they are.
+    # Tasks with one value each have no spread, however different the values.
     same = np.tile([0.1, 0.9], (4, 1))
     assert bootstrap_interval(interquartile_mean, same) == (0.5, 0.5)
 
@@ -74,7 +74,7 @@ def test_rank_sum() -> None:
 def test_values_and_intervals_are_those_of_rliable() -> None:
     assert interquartile_mean(OURS) == pytest.approx(0.6809333333333334, abs=1e-12)
     assert probability_of_improvement(OURS, THEIRS) == pytest.approx(0.5083333333333333, abs=1e-12)
-    # The bootstrap draws at random: its ends are known to a hundredth or so.
+    # The bootstrap is random: its bounds agree to about a hundredth.
     assert bootstrap_interval(interquartile_mean, OURS) == pytest.approx((0.5829, 0.7540), abs=0.01)
     both = bootstrap_interval(probability_of_improvement, OURS, THEIRS)
     assert both == pytest.approx((0.2667, 0.7417), abs=0.03)

@@ -1,4 +1,4 @@
-"""Nothing that a file says reaches a terminal as it is."""
+"""Text from files never reaches a terminal unescaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tests wait for other processes and threads: until something holds, and long enough for a busy machine."""
+"""Waits for other processes and threads until a condition holds, with a timeout long enough for a busy machine."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 PATIENCE_S = 300.0
-"""Ends a wait for something that will never happen. Far longer than any wait takes, as no test is one of speed: two
-slow cores that three workers and somebody else's program share are ten times slower than an idle machine."""
+"""Timeout of a wait. Far longer than any wait should take, since no test measures speed: two slow cores shared by three
+workers and another user's program are ten times slower than an idle machine."""
 _LOOK_S = 0.02
 
 
 def wait_for(condition: Callable[[], Value], what: str) -> Value:
-    """Returns the first true value of a condition.
+    """Polls a condition and returns its first true value.
 
     Args:
-        condition: called again and again.
-        what: what it waits for, to say so if it never comes.
+        condition: polled until its value is true.
+        what: names the awaited event in the error message.
+
+    Raises:
+        AssertionError: after `PATIENCE_S`.
     """
     give_up_s = time.monotonic() + PATIENCE_S
     while not (value := condition()):

@@ -1,1 +1,1 @@
-"""Rulka beside sb3-contrib: see `benchmarks.qrdqn.__main__`."""
+"""Comparison with sb3-contrib: see `benchmarks.qrdqn.__main__`."""

@@ -1,12 +1,12 @@
-"""Rulka's IQN beside sb3-contrib's QR-DQN: `python -m benchmarks.qrdqn --peers FOLDER [--task catch] [--seeds 3]`.
+"""Compares IQN with sb3-contrib's QR-DQN: `python -m benchmarks.qrdqn --peers FOLDER [--task catch] [--seeds 3]`.
 
-CPU seconds and environment steps until a score is reached, and steps per CPU second. The rule, the encoder, widths,
-batch, updates per step, exploration, discount, learning rate and target updates are the same for both; see
-`benchmarks.qrdqn.tasks`. Each side is a process with one thread; all of a seed run at the same time, so that they meet
-the same other load. Rulka has IQN as specified, and with what experiments found to help: fractions at the hidden
-units and returns of five rewards. CPU time counts from the making of the agent, imports left out.
+Reports CPU seconds and environment steps until a target score, and steps per CPU second. Stopping rule, encoder, layer
+widths, batch, updates per step, exploration, discount, learning rate and target updates are the same for both; see
+`benchmarks.qrdqn.tasks`. Each side is a single-threaded process; all sides of a seed run concurrently, under the same
+load. Rulka runs IQN as specified, and with two changes that experiments found to help: fractions at the hidden units
+and 5-step returns. CPU time counts from the creation of the agent, without imports.
 
-The peers are not installed beside Rulka: `pip install --no-deps --target FOLDER stable-baselines3==2.9.2
+The peers are not dependencies of Rulka: `pip install --no-deps --target FOLDER stable-baselines3==2.9.2
 sb3-contrib==2.9.2` makes the folder. Without it only Rulka is measured.
 """
 
@@ -28,7 +28,7 @@ SIDES = {
     "rulka, as specified": ("benchmarks.qrdqn.rulka_side", "specified"),
     PEER: ("benchmarks.qrdqn.peer_side",),
 }
-"""Modules, and what they are told beside task, seed and limit."""
+"""Module, and its arguments after task, seed and limit."""
 SHOWN = ("reached", "best", "steps", "cpu_s", "steps_per_cpu_s", "learning_steps_per_cpu_s")
 Result = dict[str, float]
 
@@ -43,7 +43,7 @@ def start(side: str, task: str, seed: int, max_cpu_s: float, peers: Path | None)
 
 
 def finish(side: str, process: subprocess.Popen[str]) -> Result:
-    """Waits for one side and returns what it measured.
+    """Waits for one side and returns its result.
 
     Raises:
         SystemExit: if it failed; its own message is on stderr.

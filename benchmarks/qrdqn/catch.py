@@ -1,7 +1,7 @@
-"""Catch64, a small cheap pixel task: a ball falls through an 8 x 8 grid drawn in 64 x 64 grey pixels, a paddle catches.
+"""Catch64, a small cheap pixel task: a paddle catches balls that fall through an 8 x 8 grid of 64 x 64 grey pixels.
 
 `benchmarks.qrdqn.catch:rulka/Catch64-v0`. Source of the rules: Mnih et al. 2014, arXiv:1406.6247; bsuite's Catch
-(Osband et al. 2020, arXiv:1908.03568), there with one ball in an episode.
+(Osband et al. 2020, arXiv:1908.03568), there with one ball per episode.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""sb3-contrib's side of `benchmarks.qrdqn`, in a process of its own.
+"""sb3-contrib's side of `benchmarks.qrdqn`, run as a separate process.
 
 `python -m benchmarks.qrdqn.peer_side TASK SEED SECONDS` prints one line of JSON. stable-baselines3 and sb3-contrib come
 from the folder that the benchmark puts on the path.
@@ -26,7 +26,7 @@ from models.encoders.convolutions import ConvEncoder
 
 
 class Extractor(BaseFeaturesExtractor):
-    """Rulka's encoder in float32 and, where there are floats, Rulka's two layers for them."""
+    """Rulka's encoder in float32 and, if the task has floats, Rulka's two-layer float head."""
 
     def __init__(self, observation_space: spaces.Space, task: Task) -> None:
         encoder = ConvEncoder(ConvConfig(kind="conv", adaptive_pool=0), task.size, task.size)
@@ -52,7 +52,7 @@ class Extractor(BaseFeaturesExtractor):
 
 
 class Watching(BaseCallback):
-    """Tells the watch about episodes and stops when it says so."""
+    """Callback that reports episodes to a `Watch` and stops training when it is over."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Watching(BaseCallback):
 
 
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:
-    """Learns the task from a seed until the watch says stop."""
+    """Trains on a task until the watch is over, and returns its result."""
     torch.set_num_threads(1)
     environments = DummyVecEnv([lambda: Monitor(task.make_env()) for _ in range(shared.NUM_ENVS)])
     watch = Watch(task, max_cpu_s)
@@ -92,7 +92,7 @@ def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:
             "activation_fn": nn.LeakyReLU,
             "normalize_images": False,
             "optimizer_class": torch.optim.RAdam,
-            # Its loss is the mean over a batch where Rulka's is the sum.
+            # Its loss is the mean over a batch, Rulka's the sum.
             "optimizer_kwargs": {"eps": shared.OPTIMIZER_EPSILON / shared.BATCH},
         },
         seed=seed,

@@ -1,7 +1,7 @@
-"""Rulka's side of `benchmarks.qrdqn`, in a process of its own.
+"""Rulka's side of `benchmarks.qrdqn`, run as a separate process.
 
 `python -m benchmarks.qrdqn.rulka_side TASK SEED SECONDS KIND` prints one line of JSON. One thread; collecting and
-learning take turns. KIND is "specified", or "found": fractions at the hidden units, as shipped, and longer returns.
+learning alternate. KIND is "specified", or "found": fractions at the hidden units, the default, and 5-step returns.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rulka.schedule import Moment, Schedule
 BLOCK_STEPS = 4
 UPDATES_PER_CALL = 4
 KINDS = {"specified": ("state", 1), "found": ("hidden", 5)}
-"""Where the fractions go, `network.iqn.embedding_at`, and how many rewards a return sums, `iqn.n_steps`. Five were
-chosen among 1, 3 and 5 on both tasks, with the seeds 4 and 5."""
+"""`network.iqn.embedding_at`, where the fractions enter, and `iqn.n_steps`. 5 steps were chosen among 1, 3 and 5 on
+both tasks, with seeds 4 and 5."""
 
 
 def agent_spec(task: Task, kind: str) -> AgentSpec:
-    """Returns the agent with the settings that both sides share; what QR-DQN does not have is off, but for `KINDS`."""
+    """Returns the agent with the shared settings; features that QR-DQN lacks are off, except those of `KINDS`."""
     embedding_at, n_steps = KINDS[kind]
     params = reference_params()
     line = {"interpolation": "linear"}
@@ -44,8 +44,8 @@ def agent_spec(task: Task, kind: str) -> AgentSpec:
         "num_quantiles_acting": shared.NUM_QUANTILES,
         "kappa": 1.0,
         "n_steps": n_steps,
-        # Each quantile takes its own best action, where QR-DQN takes the best mean's: the cheapest rule here, one pass
-        # less than double DQN.
+        # Each quantile maximises over actions separately, whereas QR-DQN takes the action with the best mean. This is
+        # the cheapest rule here, one forward pass less than double DQN.
         "use_double_dqn": False,
         "batch_size": shared.BATCH,
         "learning_rate": _constant(shared.LEARNING_RATE),
@@ -62,7 +62,7 @@ def agent_spec(task: Task, kind: str) -> AgentSpec:
         "gradient_steps_per_update": UPDATES_PER_CALL,
         "weight_decay": 0.0,
         "max_grad_norm": 1e6,
-        "self_loss_clamp_ratio": 1e-6,  # no target is wider than typical: all transitions weigh the same
+        "self_loss_clamp_ratio": 1e-6,  # no target counts as wider than typical: equal weight for all transitions
     }
     iqn = IqnParams.model_validate(params.iqn.model_dump() | changes)
     body = params.network.iqn.model_dump() | {"embedding_at": embedding_at, "guided": False}
@@ -73,7 +73,7 @@ def agent_spec(task: Task, kind: str) -> AgentSpec:
 
 
 def run(task: Task, seed: int, max_cpu_s: float, kind: str = "specified") -> dict[str, float]:
-    """Learns the task from a seed until the watch says stop."""
+    """Trains on a task until the watch is over, and returns its result."""
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     cars = task.make_cars(shared.NUM_ENVS)

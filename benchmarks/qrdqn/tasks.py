@@ -1,4 +1,4 @@
-"""The tasks of `benchmarks.qrdqn`, and all settings that both sides share."""
+"""Tasks of `benchmarks.qrdqn`, and the settings shared by both sides."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rulka.tracks.generate import generate_track
 NUM_ENVS, BATCH, STEPS_PER_UPDATE, NUM_QUANTILES, HEAD_WIDTH, FLOAT_WIDTH = 8, 32, 4, 8, 512, 64
 LEARNING_RATE, OPTIMIZER_EPSILON = 1e-3, 1e-4
 START_STEPS, TARGET_STEPS, LAST_EPSILON = 1024, 400, 0.02
-"""Decisions before the first update and between two copies into the target network; chance of exploring in the end.
-`STEPS_PER_UPDATE` must divide `NUM_ENVS`: QR-DQN updates after a step of all of them."""
+"""Decisions before the first update; decisions between target network updates; final epsilon. `STEPS_PER_UPDATE` must
+divide `NUM_ENVS`: QR-DQN updates after a step of all environments."""
 
 
 class Episode(NamedTuple):
-    """How an episode ended: its undiscounted return, and whether the car crossed the finish line."""
+    """Result of an episode: undiscounted return, and whether the car crossed the finish line."""
 
     total_reward: float
     is_finished: bool
@@ -36,21 +36,21 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A world, twice, and when it counts as learned.
+    """An environment, built for either side, and its success criterion.
 
     Attributes:
         make_cars: builds the batch of cars for Rulka's runtime.
         make_env: builds one gymnasium environment.
         normalisation: of the floats.
-        num_actions: entries of the action table.
+        num_actions: size of the action table.
         size: height and width of a frame.
-        gamma: discount of one decision.
-        explore_steps: decisions in which epsilon falls from 1, on a line.
-        max_steps: an attempt is given up after so many decisions.
-        episodes: N; the score is the mean of the last N training episodes.
+        gamma: discount per decision.
+        explore_steps: decisions over which epsilon decays linearly from 1.
+        max_steps: decisions after which an attempt is given up.
+        episodes: N; the score is the mean over the last N training episodes.
         target: score to reach.
-        score: what an episode counts for.
-        score_name: the same in words.
+        score: score of an episode.
+        score_name: describes the criterion.
     """
 
     make_cars: Callable[[int], CarBatch]
@@ -68,11 +68,11 @@ class Task:
 
 
 class Watch:
-    """Scores training episodes until the target or a limit is reached; counts CPU time from its making.
+    """Scores training episodes until the target or a limit is reached; counts CPU time from its creation.
 
     Attributes:
-        best: best score so far; minus infinity before there were enough episodes.
-        reached: whether the target was.
+        best: best score so far; minus infinity until there are enough episodes.
+        reached: True once the target is reached.
     """
 
     def __init__(self, task: Task, max_cpu_s: float) -> None:
@@ -83,20 +83,20 @@ class Watch:
         self.best, self.reached = -np.inf, False
 
     def note(self, episode: Episode) -> None:
-        """Takes in an episode that has ended."""
+        """Records a finished episode."""
         self._scores.append(self._task.score(episode))
         if len(self._scores) == self._task.episodes:
             self.best = max(self.best, float(np.mean(self._scores)))
             self.reached = self.reached or self.best >= self._task.target
 
     def is_over(self, steps: int) -> bool:
-        """Whether to stop after so many decisions; also marks where learning begins."""
+        """True if training should stop after `steps` decisions; also notes when learning begins."""
         if self._first_update is None and steps >= START_STEPS:
             self._first_update = steps, time.process_time()
         return self.reached or steps >= self._task.max_steps or time.process_time() - self._began_s > self._max_cpu_s
 
     def result(self, steps: int) -> dict[str, float]:
-        """Returns what was measured, after so many decisions."""
+        """Returns the measurements after `steps` decisions."""
         now_s = time.process_time()
         learned_from, learned_at_s = self._first_update or (0, self._began_s)
         return {
@@ -110,7 +110,7 @@ class Watch:
 
 
 def catch_task() -> Task:
-    """Returns Catch64: 4.5 of 5 balls caught, which is a return of 4."""
+    """Returns Catch64; its target is 4.5 of 5 balls caught, a return of 4."""
     seen = reference_params().observation.model_copy(update={"height": SIZE, "width": SIZE})
     return Task(
         make_cars=lambda num_cars: Episodes("rulka/Catch64-v0", num_cars, seen),
@@ -129,7 +129,7 @@ def catch_task() -> Task:
 
 
 def race_task() -> Task:
-    """Returns the simplest track of `rulka/Race-v0`: half of the last 20 training races finished."""
+    """Returns an easy track of `rulka/Race-v0`; its target is half of the last 20 training races finished."""
     track = generate_track(seed=0, length_m=150.0, width_m=24.0, max_slope=0.0, gate_spacing_m=50.0, difficulty="easy")
     options: dict[str, Any] = {"start_anywhere": 0.0, "max_race_s": 15.0}
     return Task(

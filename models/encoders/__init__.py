@@ -1,5 +1,5 @@
-"""Encoders of images, and `build_encoder`, the one way to make them; pretraining, cloning, IQN and PPO share one.
+"""Image encoders and their factory `build_encoder`; pretraining, cloning, IQN and PPO share one encoder.
 
-To add one: a configuration in `config.py`, which joins `EncoderConfig` there; a subclass of `base.Encoder` in a file of
-its own; a line in `build.py`. Parameters, artifacts and every network know it from then on.
+To add one: a configuration in `config.py` and in its `EncoderConfig`; a subclass of `base.Encoder` in its own file; a
+case in `build.py`. Parameters, artifacts and all networks then support it.
 """

@@ -1,8 +1,8 @@
-"""Vision models of Hugging Face transformers as encoders: ViT, DINOv2 and whatever else its `AutoModel` knows.
+"""Vision models of Hugging Face transformers as encoders: ViT, DINOv2 and others that its `AutoModel` supports.
 
-Built from a configuration alone: where that and the first weights come from is `rulka.pretraining.backbones`.
-Dimensions: B batch, H x W pixels, S x S pixels of the model's images, C their channels, T tokens, P of patches among
-them, D numbers of a token, which are the features of an image.
+They are built from a configuration only; `rulka.pretraining.backbones` provides it and the initial weights.
+Dimensions: B batch, H x W pixels, S x S pixels of the model's images, C their channels, T tokens, P patch tokens among
+them, D token width and number of features.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from models.encoders.base import Encoder
 from models.encoders.config import ResolvedBackboneConfig
 
 _MODEL_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a model raises that is made of values, or given images, that it does not go with."""
+"""Exceptions of a model with unsuitable configuration values or images."""
 
 MISSING = "operator torchvision::nms does not exist"
 OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_DEFINED: list[torch.library.Library] = []  # operators last as long as the object that defined them
+_DEFINED: list[torch.library.Library] = []  # operators live as long as the object that defined them
 
 
 def load_torchvision() -> ModuleType:
-    """Imports torchvision, also beside a torch without CUDA, and returns it; whoever needs it calls this first.
+    """Imports and returns torchvision, also with a CPU build of torch. Call it before any other import of torchvision.
 
-    The wheels of torchvision are linked to CUDA. Beside a CPU build of torch their compiled part does not load, which
-    torchvision itself forgives; but its Python part then registers shapes for two operators that only the compiled part
-    defines, and `import torchvision` ends with "operator torchvision::nms does not exist". So does the import of what
-    builds on it, such as the vision models of transformers and timm.
+    The wheels of torchvision are linked to CUDA. With a CPU build of torch their compiled part does not load, which
+    torchvision itself tolerates; but its Python part then registers shapes for two operators that only the compiled
+    part defines, and `import torchvision` fails with "operator torchvision::nms does not exist". So do imports that
+    depend on it, such as the vision models of transformers and timm.
 
-    Where the compiled part does not load, what needs it refuses when it is called: `ops.nms`, `io.read_image`.
+    Without the compiled part, functions that need it raise when called: `ops.nms`, `io.read_image`.
 
     Raises:
         ImportError: if torchvision is not installed.
@@ -46,7 +46,7 @@ def load_torchvision() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:
-        # Only then: where the compiled part is there, it defines them, and a name can be defined only once.
+        # Only in this case: a loaded compiled part defines the operators, and a name can be defined only once.
         if str(error) != MISSING:
             raise
     library = torch.library.Library("torchvision", "DEF")
@@ -58,31 +58,31 @@ def load_torchvision() -> ModuleType:
 
 def load_transformers() -> ModuleType:
     """Imports transformers, which takes seconds, and returns it."""
-    load_torchvision()  # which transformers imports, without the care that it needs
+    load_torchvision()  # transformers imports it without the workaround
     transformers = importlib.import_module("transformers")
-    transformers.logging.set_verbosity_error()  # it prints whole configurations
+    transformers.logging.set_verbosity_error()  # it would print whole configurations
     transformers.logging.disable_progress_bar()
     return transformers
 
 
 class BackboneEncoder(Encoder):
-    """A backbone with its image processing, and one vector for each image out of what it returns.
+    """A backbone with its image processing, reduced to one feature vector per image.
 
-    Grey images are resized to S x S, whole, and given to all channels with the model's own mean and standard deviation.
-    Models that can do so interpolate their position codes, where S is not what they were made for.
+    Grey images are resized to S x S without cropping, and copied to all channels with the model's own mean and standard
+    deviation. Models that can do so interpolate their position embeddings if S is not their native size.
 
-    It is always in evaluation mode: dropout or statistics of a batch would make what learns and what acts different
-    functions, which PPO's ratios do not forgive. Batch norms so keep the statistics that they came with.
+    It is always in evaluation mode: with dropout or batch statistics, learner and actor would compute different
+    functions, which breaks PPO's ratios. Batch norms therefore keep their original statistics.
     """
 
     scale: Tensor
     shift: Tensor
 
     def __init__(self, config: ResolvedBackboneConfig) -> None:
-        """Makes fresh weights.
+        """Initialises the weights.
 
         Raises:
-            ValueError: if this is no architecture of a vision model that takes such images, or it has no such token.
+            ValueError: if the architecture is not a vision model for such images, or does not have the requested token.
         """
         super().__init__()
         transformers = load_transformers()
@@ -116,26 +116,26 @@ class BackboneEncoder(Encoder):
         self.token_shape = (shape[2] * shape[3] if is_map else shape[1] - self._first_patch, self.num_features)
 
     def train(self, mode: bool = True) -> BackboneEncoder:
-        """Changes nothing in the backbone, see above."""
+        """Sets the mode, but keeps the backbone in evaluation mode, see above."""
         super().train(mode)
         self.backbone.eval()
         return self
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, D]."""
+        """Maps images from `normalise_image` [B, 1, H, W] to features [B, D]."""
         output = self._last_hidden_state(image)
         if output.dim() == 4:
             return output.mean(dim=(2, 3))
         return output[:, 0] if self._uses_class_token else output[:, self._first_patch :].mean(dim=1)
 
     def tokens(self, image: Tensor) -> Tensor:
-        """Maps the same to tokens of patches [B, P, D], or to places of a map."""
+        """Maps the same images to patch tokens, or to the positions of a map, [B, P, D]."""
         output = self._last_hidden_state(image)
         return output.flatten(2).transpose(1, 2) if output.dim() == 4 else output[:, self._first_patch :]
 
     def _last_hidden_state(self, image: Tensor) -> Tensor:
         """Returns tokens [B, T, D], or a map [B, D, h, w] of a convolutional model."""
-        seen = image.float()  # the antialiasing knows no bfloat16
+        seen = image.float()  # antialiasing does not support bfloat16
         if seen.shape[-2:] != (self._pixels, self._pixels):
             size = (self._pixels, self._pixels)
             seen = functional.interpolate(seen, size, mode="bilinear", align_corners=False, antialias=True)
@@ -164,7 +164,7 @@ def drop_pooler(backbone: Any) -> None:
 
 
 def _first_patch(shape: torch.Size, patch_size: object, pixels: int) -> int:
-    """Returns how many tokens stand before those of patches: the class token, registers and the like; 0 in a map.
+    """Returns the number of tokens before the patch tokens, such as class token and registers; 0 for a map.
 
     Models that merge patches have fewer tokens than patches, and none before them.
     """

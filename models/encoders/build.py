@@ -1,4 +1,4 @@
-"""The one place that makes an encoder out of its configuration."""
+"""Factory of encoders."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from models.encoders.patches import PatchEncoder
 
 
 def build_encoder(config: EncoderConfig, height: int, width: int, channels: int = 1) -> Encoder:
-    """Returns an encoder of images [B, channels, height, width], with fresh weights from torch's global generator.
+    """Returns an encoder of images [B, channels, height, width], with new weights from torch's global generator.
 
     Raises:
         ValueError: if images are too small for it, or cannot be cut into its patches; if a backbone is not resolved,
-            or is no vision model.
+            or is not a vision model.
     """
     match config:
         case ConvConfig():

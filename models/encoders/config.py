@@ -1,6 +1,6 @@
-"""What each encoder can be told: the section `encoder` of params.yaml, and part of every artifact's `config`.
+"""Configurations of encoders: the section `encoder` of params.yaml, and part of every artifact's `config`.
 
-Imports no torch, as parameters are read where there is no network.
+Imports no torch, because parameters are also read without a network.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ Heads = Annotated[int, Field(ge=1, le=64)]
 
 
 class Config(BaseModel):
-    """As strict as all sections of params.yaml, whose base class lies above this package."""
+    """Base class, as strict as the sections of params.yaml, whose base class this package must not import."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Returns a field: its default, what it means, and bounds beside those of its type."""
+    """Returns a field: its default, its description, and bounds in addition to those of its type."""
     return Field(default, description=meaning, **bounds)
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Raises ValueError unless each attention head has as many numbers of a token as any other."""
+    """Raises ValueError unless the token width is divisible by the number of attention heads."""
     if width % heads:
         message = f"width {width} must be divisible by heads {heads}"
         raise ValueError(message)
@@ -64,7 +64,7 @@ class PatchConfig(Config):
 
 
 class ArchitectureSource(Config):
-    """A backbone that is written down in the parameters; its weights are fresh."""
+    """A backbone whose architecture is given in the parameters; its weights are newly initialised."""
 
     kind: Literal["architecture"] = key("architecture", "fresh weights, with nothing to download")
     config: dict[str, JsonValue] = Field(
@@ -73,16 +73,16 @@ class ArchitectureSource(Config):
 
 
 class FolderSource(Config):
-    """A backbone in a folder, as `save_pretrained` of transformers writes it."""
+    """A backbone in a folder written by `save_pretrained` of transformers."""
 
     kind: Literal["folder"] = key("folder", "a folder with config.json and model.safetensors")
     path: str = Field(min_length=1, description="of the folder; preprocessor_config.json is read where it is there")
 
 
 class BackboneConfig(Config):
-    """A vision model of transformers, see `models.encoders.backbone`; as it is asked for, which no network can use yet.
+    """A vision model of transformers as requested, see `models.encoders.backbone`; no network can be built from it.
 
-    Stage `pretrain` makes a `ResolvedBackboneConfig` of it.
+    Stage `pretrain` resolves it to a `ResolvedBackboneConfig`.
     """
 
     kind: Literal["backbone"] = key("backbone", "a vision model of Hugging Face transformers")
@@ -96,12 +96,12 @@ class BackboneConfig(Config):
 
 
 class ImageConfig(Config):
-    """What a backbone's images are.
+    """Input images of a backbone.
 
     Attributes:
         pixels: rows and columns.
-        mean: subtracted from each channel, whose values are from 0 to 1.
-        std: each is divided by after that.
+        mean: mean of each channel, on a scale of 0 to 1.
+        std: standard deviation of each channel.
     """
 
     pixels: int
@@ -110,11 +110,11 @@ class ImageConfig(Config):
 
 
 class ResolvedBackboneConfig(BackboneConfig):
-    """The same with all that its network is built from, as artifacts hold it: no folder.
+    """A complete backbone configuration, as stored in artifacts: its network can be built without the folder.
 
     Attributes:
-        architecture: the whole configuration of transformers.
-        image: what goes in.
+        architecture: the whole transformers configuration.
+        image: input images.
     """
 
     architecture: dict[str, JsonValue]
@@ -123,8 +123,8 @@ class ResolvedBackboneConfig(BackboneConfig):
 
 AnyEncoder = ConvConfig | ImpalaConfig | PatchConfig | BackboneConfig
 EncoderConfig = Annotated[AnyEncoder, Field(discriminator="kind")]
-"""The configuration of any encoder, told apart by its `kind`."""
+"""Configuration of any encoder, discriminated by `kind`."""
 
 StoredEncoder = ConvConfig | ImpalaConfig | PatchConfig | ResolvedBackboneConfig
 ENCODER_CONFIG: TypeAdapter[StoredEncoder] = TypeAdapter(Annotated[StoredEncoder, Field(discriminator="kind")])
-"""Reads one out of the plain JSON of an artifact."""
+"""Parses an encoder configuration from an artifact's plain JSON."""

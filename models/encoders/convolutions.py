@@ -1,9 +1,8 @@
-"""Encoders that are convolutions alone: the four of Linesight, and the residual ones of IMPALA.
+"""Convolutional encoders: Linesight's four convolutions, and IMPALA's residual encoder.
 
-The latter are those of Espeholt et al. 2018, arXiv:1802.01561, figure 3 (right, without the LSTM); width factor,
-adaptive max-pooling and spectral norm (Miyato et al. 2018, arXiv:1802.05957) are those of BTR, Clark et al. 2024,
-arXiv:2411.03820.
-Dimensions: B batch, C channels, H x W pixels, E features of an image (of the four 512 at 64 x 64, 4608 at 128 x 128).
+The latter is that of Espeholt et al. 2018, arXiv:1802.01561, figure 3 (right, without the LSTM); width factor, adaptive
+max-pooling and spectral norm (Miyato et al. 2018, arXiv:1802.05957) are from BTR, Clark et al. 2024, arXiv:2411.03820.
+Dimensions: B batch, C channels, H x W pixels, E features of an image (Linesight's: 512 at 64 x 64, 4608 at 128 x 128).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _CONVOLUTIONS = ((16, 4, 2), (32, 4, 2), (64, 3, 2), (NUM_CHANNELS, 3, 1))  # ou
 
 
 class _MapEncoder(Encoder):
-    """Layers that end in a feature map, which may be pooled to a fixed size."""
+    """Base of encoders that end in a feature map, optionally pooled to a fixed size."""
 
     def _put_together(self, layers: list[nn.Module], num_channels: int, size: tuple[int, int], pool: int) -> None:
         if pool:
@@ -38,7 +37,7 @@ class _MapEncoder(Encoder):
 
 
 class ConvEncoder(_MapEncoder):
-    """Four convolutions, as Linesight has them: 45,456 parameters at any size from 34 x 34 up, for one channel."""
+    """Linesight's four convolutions: 45,456 parameters for one channel, at any size from 34 x 34 up."""
 
     def __init__(self, config: ConvConfig, height: int, width: int, channels: int = 1) -> None:
         super().__init__()
@@ -66,8 +65,8 @@ class ConvEncoder(_MapEncoder):
 def _see_in_halves(layer: nn.Module, image: Tensor) -> Tensor:
     """Applies the first convolution to images [B, 1, H, W] as two channels [B, 2, H, W / 2]: even and odd columns.
 
-    The memory and the sums are the same, and oneDNN has a kernel for two channels that is 1.7 times as fast in
-    bfloat16: 5 % of PPO's update, 8 % of acting for 64 cars.
+    Memory and sums are the same, but oneDNN's kernel for two channels is 1.7 times as fast in bfloat16. This saves 5 %
+    of PPO's update, and 8 % of acting with 64 cars.
     """
     assert isinstance(layer, nn.Conv2d)
     (height, width), kernel = image.shape[2:], layer.kernel_size[0]
@@ -94,7 +93,7 @@ def feature_size(pixels: int) -> int:
 # IMPALA ---------------------------------------------------------------------------------------------------------------
 
 STAGE_CHANNELS = (16, 32, 32)
-"""Of a width factor of 1."""
+"""Channels of the stages at a width factor of 1."""
 
 _FIRST_ITERATIONS = 15
 _EPSILON = 1e-12
@@ -103,12 +102,12 @@ _EPSILON = 1e-12
 class SpectralConv2d(nn.Conv2d):
     """A 3 x 3 convolution that keeps height and width, its weight [O, I 3 3] divided by the largest singular value.
 
-    That value is followed by one step of the power iteration in each forward pass of training mode; in evaluation mode
-    it is read off with the vectors of the last one. torch's own parametrization computes in the dtype of the weights,
-    which bfloat16 is too coarse for.
+    In training mode, each forward pass updates that value by one step of power iteration; in evaluation mode it is
+    computed from the last singular vectors. torch's own parametrization computes in the dtype of the weights, and
+    bfloat16 is too coarse for that.
 
     Attributes:
-        left: [O] left singular vector, of length 1; part of the state, as the actor has to divide by the same number.
+        left: [O] left singular vector, of length 1; part of the state, because actors must divide by the same value.
         right: [I 3 3] right singular vector.
     """
 
@@ -131,13 +130,13 @@ class SpectralConv2d(nn.Conv2d):
         return functional.conv2d(input, weight, bias, padding=1)
 
     def largest_singular_value(self) -> Tensor:
-        """Returns u^T W v [], through which gradients flow into W alone, as in the paper."""
-        # Copies, because the next iteration writes to the vectors while the graph still needs these.
+        """Returns u^T W v []; gradients flow only into W, as in the paper."""
+        # Copies, because the next iteration overwrites the vectors while the graph still needs them.
         return self.left.clone() @ self.weight.float().flatten(1) @ self.right.clone()
 
     @torch.no_grad()
     def iterate(self, num_steps: int = 1) -> None:
-        """Makes steps of the power iteration."""
+        """Runs steps of the power iteration."""
         with torch.autocast(self.weight.device.type, enabled=False):
             weight = self.weight.float().flatten(1)
             for _ in range(num_steps):
@@ -162,12 +161,12 @@ class ResidualBlock(nn.Module):
 
 
 class ImpalaEncoder(_MapEncoder):
-    """The residual encoder: three stages, each halving height and width (rounded up).
+    """Residual encoder of three stages, each halving height and width (rounded up).
 
     A stage is a 3 x 3 convolution, a 3 x 3 max-pooling with stride 2 and two residual blocks.
 
     Attributes:
-        num_features: E, 32 width times the pixels of the last map.
+        num_features: E, 32 times the width factor times the pixels of the last map.
     """
 
     def __init__(self, config: ImpalaConfig, height: int, width: int, channels: int = 1) -> None:

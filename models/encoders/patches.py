@@ -1,8 +1,8 @@
-"""A transformer over patches of the image, Dosovitskiy et al. 2020, arXiv:2010.11929, with pre-norm blocks.
+"""Vision transformer over image patches, Dosovitskiy et al. 2020, arXiv:2010.11929, with pre-norm blocks.
 
-Features are the mean of the last tokens instead of a class token's, as in Zhai et al. 2021, arXiv:2106.04560: one token
+Features are the mean of the output tokens instead of a class token, as in Zhai et al. 2021, arXiv:2106.04560: one token
 fewer, and as good.
-Dimensions: B batch, C channels, H x W pixels, P patches, D numbers of a token, which are the features of an image.
+Dimensions: B batch, C channels, H x W pixels, P patches, D token width and number of features.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from models.encoders.base import Encoder
 from models.encoders.config import PatchConfig
 
 _GROWTH = 4
-"""Of the hidden layer of a block."""
+"""Width of a block's hidden layer, in token widths."""
 POSITION_STD = 0.02
-"""Of the first values of what says where a token stands."""
+"""Standard deviation of initial position embeddings."""
 
 
 class Block(nn.Module):
@@ -41,13 +41,13 @@ class Block(nn.Module):
 
 
 class PatchEncoder(Encoder):
-    """Cuts images into square patches, each a token, and lets these attend to each other.
+    """Cuts images into square patches, one token each, which attend to each other.
 
     `{patch: 8, width: 128, depth: 3, heads: 4}` has 611,584 parameters at 64 x 64, with 64 patches.
     """
 
     def __init__(self, config: PatchConfig, height: int, width: int, channels: int = 1) -> None:
-        """Makes fresh weights.
+        """Initialises the weights.
 
         Raises:
             ValueError: if patches do not divide the image.
@@ -65,10 +65,10 @@ class PatchEncoder(Encoder):
         self.token_shape = (num_patches, config.width)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, C, H, W] to features [B, D]."""
+        """Maps images from `normalise_image` [B, C, H, W] to features [B, D]."""
         return self.tokens(image).mean(dim=1)
 
     def tokens(self, image: Tensor) -> Tensor:
-        """Maps the same to the last tokens [B, P, D]."""
+        """Maps the same images to output tokens [B, P, D]."""
         tokens = self.embed(image).flatten(2).transpose(1, 2) + self.position
         return self.norm(self.blocks(tokens))

@@ -1,4 +1,4 @@
-"""How actors compute, by ONNX Runtime where a network is of the plain kind, else as torch does; and how a policy acts.
+"""Inference of actors, in ONNX Runtime for plain networks and in torch for others; and acting with a policy.
 
 Dimensions: N cars, A actions, K places of a chunk.
 """
@@ -28,28 +28,28 @@ from rulka.device import CPU, Generators, on_host, upload
 from rulka.schedule import Moment
 
 LEAST_CARS_IN_BFLOAT16 = 8
-"""With fewer cars in a batch "auto" is float32: there is next to nothing to gain."""
+"""For smaller batches "auto" is float32: bfloat16 gains next to nothing."""
 
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
 class NetworkActor(ABC, Generic[NetworkT]):
-    """What the actors of all algorithms share; see `rulka.agents.spec.Actor`.
+    """Base of the actors of all algorithms; see `rulka.agents.spec.Actor`.
 
-    A precision that is named is that of torch, to the bit; in "int8" what can be is integers, and the rest float32.
-    "auto" is bfloat16 by torch for a batch of `LEAST_CARS_IN_BFLOAT16` where the device has instructions for it, and
-    float32 by ONNX Runtime otherwise.
+    A float precision that is set explicitly runs in torch, bit for bit. "int8" uses integers where possible and float32
+    elsewhere. "auto" is bfloat16 in torch for batches of at least `LEAST_CARS_IN_BFLOAT16` if the device supports it
+    natively, and float32 in ONNX Runtime otherwise.
 
     Attributes:
-        network: the float32 network; its weights change by `load_network` alone.
-        precision: that was asked for.
+        network: the float32 network; only `load_network` changes its weights.
+        precision: requested precision.
     """
 
     def __init__(self, spec: AgentSpec, network: NetworkT, seed: int, device: torch.device) -> None:
-        """Prepares nothing yet.
+        """Leaves preparation for ONNX Runtime to the first batch.
 
         Raises:
-            AgentError: if the network is to act in int8 and cannot.
+            AgentError: if the network should act in int8 and cannot.
         """
         self.precision: Precision | ActingPrecision = spec.acting_precision or spec.precision
         self.network = network.to(device).eval().requires_grad_(False)
@@ -64,14 +64,14 @@ class NetworkActor(ABC, Generic[NetworkT]):
 
     @abstractmethod
     def _outputs_of(self, network: NetworkT, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images and raw floats by a network to what deciding takes [N, ...]."""
+        """Maps raw images and raw floats through a network to the outputs [N, ...] that decisions need."""
 
     @abstractmethod
     def _head(self) -> ActingHead | None:
-        """Returns the layers that end in these outputs, with the present weights; None if they are not plain."""
+        """Returns the layers that end in these outputs, with the current weights; None if they are not plain."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes new weights as they were published, which count from the next decision on; copies them."""
+        """Loads published weights (copied), used from the next decision on."""
         if self.precision == "int8":
             tensors, self._scales = dequantise(tensors)
         self.network.load_state_dict(dict(tensors))
@@ -80,7 +80,7 @@ class NetworkActor(ABC, Generic[NetworkT]):
             self._copy.load_state_dict(self.network.state_dict())
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come, for schedules."""
+        """Sets the progress of the run, for schedules."""
         self._moment = moment
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,11 +88,11 @@ class NetworkActor(ABC, Generic[NetworkT]):
         return self._generators.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         self._generators.load_state_dict(state)
 
     def _outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images [N, L, H, W] uint8 and raw floats [N, F], on the device, to what deciding takes [N, ...]."""
+        """Maps raw images [N, L, H, W] uint8 and raw floats [N, F], on the device, to outputs [N, ...]."""
         if not self._is_prepared or self._precision_for(len(floats)) == "bfloat16":
             network = self._in_torch(len(floats))
             with torch.inference_mode():
@@ -105,13 +105,13 @@ class NetworkActor(ABC, Generic[NetworkT]):
         return self._prepared(image, floats)
 
     def _precision_for(self, num_cars: int) -> Precision | ActingPrecision:
-        """Returns what is used for a batch."""
+        """Returns the precision for a batch."""
         if self.precision != "auto":
             return self.precision
         return chosen_precision("auto", self._device) if num_cars >= LEAST_CARS_IN_BFLOAT16 else "float32"
 
     def _in_torch(self, num_cars: int) -> NetworkT:
-        """Returns the network by which torch computes for a batch."""
+        """Returns the network that torch runs for a batch."""
         precision = self._precision_for(num_cars)
         if precision not in ("bfloat16", "float16"):
             return self.network
@@ -123,7 +123,7 @@ class NetworkActor(ABC, Generic[NetworkT]):
 
 
 def decision_of(action: Tensor, greedy: Tensor) -> Decision:
-    """Returns actions [N, ...] of a policy without probabilities as decisions, beside the greedy ones."""
+    """Returns actions [N, ...] without probabilities as a `Decision`; `greedy` are the greedy ones."""
     taken, best = (column.numpy() for column in on_host(action, greedy))
     is_same = taken == best
     return Decision(taken, np.zeros(len(taken), np.float32), is_same.all(axis=1) if is_same.ndim > 1 else is_same)
@@ -174,12 +174,12 @@ def policy_outputs(network: ActorCritic | Cloned, image: Tensor, floats: Tensor)
 
 
 def choose_by_policy(network: ActorCritic | Cloned, artifact: Artifact, _device: torch.device) -> Choose:
-    """Returns a policy's greedy decisions."""
+    """Returns a policy's greedy decision function."""
     distribution = distribution_of(artifact.actions.space)
     return lambda image, floats: distribution.greedy(policy_outputs(network, image, floats))
 
 
 def draw_by_policy(network: ActorCritic | Cloned, artifact: Artifact, generator: torch.Generator) -> Choose:
-    """Returns decisions drawn from a policy."""
+    """Returns a function that samples a policy's decisions."""
     distribution = distribution_of(artifact.actions.space)
     return lambda image, floats: distribution.sample(policy_outputs(network, image, floats), generator)

@@ -1,9 +1,9 @@
-"""Advantages and values of a policy that acted itself: generalised advantage estimation, and a value solved for.
+"""On-policy advantages and values: generalised advantage estimation, and a least-squares value.
 
 Sources: Schulman et al. 2015 (GAE), arXiv:1506.02438, with bootstrapping at time limits;
-Bradtke & Barto 1996 (LSTD); Boyan 1999 (LSTD(lambda)). Deviation of the latter: a ridge, as a network has more features
-than a few races can tell apart.
-Dimensions: T decisions, N cars, W features, C columns (W features and a 1), M decisions that are no resets.
+Bradtke & Barto 1996 (LSTD); Boyan 1999 (LSTD(lambda)). Deviation from the latter: ridge regularisation, as a network
+has more features than a few races can determine.
+Dimensions: T decisions, N cars, W features, C columns (W features and a 1), M decisions without resets.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 
 
 class Endings(NamedTuple):
-    """How decisions ended, all [T, N] bool; see `rulka.buffers.experience`.
+    """End flags of decisions, all [T, N] bool; see `rulka.buffers.experience`.
 
     Attributes:
-        terminated: nothing follows: the next value counts as 0.
-        is_reset: no transition at all, behind every end. No reward counts across it; after a race that was cut by a
-            limit the next value does.
+        terminated: terminal: the next value counts as 0.
+        is_reset: the autoreset step after the end of a race, not a transition. No reward counts across it; after a
+            truncated race the next value does.
     """
 
     terminated: Tensor
@@ -30,7 +30,7 @@ class Endings(NamedTuple):
 
 
 class Advantages(NamedTuple):
-    """Both [T, N] float32, 0 and the value itself where a decision is a reset."""
+    """Advantages and returns, both [T, N] float32; at resets 0 and the value itself."""
 
     advantage: Tensor
     returns: Tensor
@@ -39,7 +39,7 @@ class Advantages(NamedTuple):
 def estimate_advantages(
     reward: Tensor, value: Tensor, endings: Endings, discount: float, gae_lambda: float
 ) -> Advantages:
-    """Estimates how much better every action was than the policy's average.
+    """Estimates the advantages of all actions (GAE).
 
     Args:
         reward: [T, N] for each decision.
@@ -64,9 +64,9 @@ def estimate_advantages(
 
 
 def explained_variance(value: Tensor, returns: Tensor) -> float:
-    """Returns 1 for values [B] that equal the returns [B], 0 for a constant, less for worse.
+    """Returns the explained variance of values [B]: 1 if they equal the returns [B], 0 for a constant, less if worse.
 
-    0 where all returns are equal, as one alone is; NaN where there are none.
+    0 if all returns are equal or there is only one; NaN if there are none.
     """
     if not len(returns):
         return math.nan
@@ -77,11 +77,11 @@ def explained_variance(value: Tensor, returns: Tensor) -> float:
 
 
 CARS_AT_ONCE = 32
-"""Bounds the memory that is needed, which is some five times that of the features of so many cars, in float64."""
+"""Bounds memory to some five times the float64 features of this many cars."""
 
 
 class LinearValue(NamedTuple):
-    """A value that is linear in features: `weight` [W] and `bias` [], float64."""
+    """A value function linear in features: `weight` [W] and `bias` [], float64."""
 
     weight: Tensor
     bias: Tensor
@@ -96,19 +96,19 @@ def solve_linear_value(
     ridge: float,
     total: Callable[[Tensor], Tensor] | None = None,
 ) -> LinearValue:
-    """Finds the linear value nearest, in squares, to the lambda-returns that it predicts itself (LSTD(lambda)).
+    """Solves for the linear value that best fits, in least squares, its own lambda-returns (LSTD(lambda)).
 
     A value fitted to returns that bootstrap from an untrained one keeps a share of its error, however good the fit is.
-    Here the returns are those of the result.
+    Here the returns bootstrap from the solution itself.
 
     Args:
         feature: [T + 1, N, W] of the observation before each decision, and of the last one.
         reward: [T, N] for each decision.
-        endings: how each decision ended; at least one is no reset.
+        endings: how each decision ended; at least one is not a reset.
         discount: gamma in [0, 1].
         gae_lambda: lambda in [0, 1].
-        ridge: pull of the weights toward 0, as a share of the mean variance of the features; not negative.
-        total: adds tensors up over all that solve for one value, each from decisions of its own; None: there is one.
+        ridge: regularisation of the weights, as a share of the mean feature variance; not negative.
+        total: sums tensors over all ranks, each with its own decisions; None for a single rank.
     """
     seen = feature[:-1][~endings.is_reset]
     mean = seen.mean(dim=0, dtype=torch.float64)
@@ -121,7 +121,7 @@ def solve_linear_value(
     for cars in torch.arange(reward.shape[1]).split(CARS_AT_ONCE):
         flags = Endings(*(flag[:, cars] for flag in endings))
         centred = feature[:, cars].double() - mean
-        # The column of ones is the bias: with the means out of the others, the ridge does not bend it.
+        # The column of ones is the bias: with the other columns centred, the ridge does not distort it.
         column = torch.cat([centred, torch.ones_like(centred[..., :1])], dim=2)
         here = column[:-1][~flags.is_reset]
         matrix += here.T @ (here - _returns_of(column, flags, discount, gae_lambda))
@@ -133,15 +133,15 @@ def solve_linear_value(
         matrix, paid, squares = total(torch.cat([matrix, paid[None], squares[None]])).split([width + 1, 1, 1])
         paid, squares = paid[0], squares[0]
     matrix.diagonal()[:-1] += ridge * squares[:-1].mean()
-    # A feature that is always 0 makes the matrix singular without a ridge: this driver then takes the smallest weights.
+    # Without a ridge, a feature that is always 0 makes the matrix singular: gelsd returns the minimum-norm solution.
     solution = torch.linalg.lstsq(matrix, paid[:, None], driver="gelsd").solution[:, 0]
     return LinearValue(solution[:-1], solution[-1] - solution[:-1] @ mean)
 
 
 def _returns_of(column: Tensor, endings: Endings, discount: float, gae_lambda: float) -> Tensor:
-    """Returns [M, C]: the returns where each column [T + 1, N, C] were the value, and nothing were paid.
+    """Returns lambda-returns [M, C], with each column [T + 1, N, C] as the value and without rewards.
 
-    Returns are affine in the value, so these and those of the rewards alone say what any linear value predicts.
+    Returns are affine in the value, so these and those of the rewards alone give the returns of any linear value.
     """
     num_rows, num_cars, num_columns = column.shape
     each = Endings(*(flag.repeat_interleave(num_columns, dim=1) for flag in endings))

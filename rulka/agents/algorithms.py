@@ -1,7 +1,7 @@
-"""The registry of algorithms: an entry for each, which holds all that differs by algorithm.
+"""The registry of algorithms: one entry each, with everything that differs between them.
 
-Nobody else compares their names. A further one is a file beside `iqn.py` and `ppo.py`, its section of the parameters
-and an entry here; docs/extending.md says what to write.
+No other code branches on their names. A new algorithm is a file beside `iqn.py` and `ppo.py`, a parameter section and
+an entry here; see docs/extending.md.
 """
 
 from __future__ import annotations
@@ -44,24 +44,23 @@ from rulka.schedule import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmEntry:
-    """One algorithm. Its name is also that of its section in `params.yaml` and of its part of `transfer`.
+    """One algorithm. Its section in `params.yaml` and its part of `transfer` have the same name.
 
     Attributes:
-        label: its name for people.
-        build_network: makes the network of an agent, with weights from torch's global generator.
+        label: display name.
+        build_network: builds an agent's network, initialised from torch's global generator.
         make_actor: see `make_actor`.
         make_learner: see `make_learner`.
-        greedy_choice: returns what decides by a trained network on a device, of the network and the artifact that it
-            was read from.
-        make_draw: the same of what draws decisions by a generator; None where the network says no probabilities.
-        parts: how the names of the network's tensors begin, for each part that `transfer` knows.
-        without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
-            comes from.
-        given_pairs: returns what its section of the parameters says of pairs of captured races to learn from, if it
-            does.
-        needs_demonstrations: whether its section of the parameters has it learn from captured races.
-        clone_inside: how the names of those tensors begin that are all of the cloned policy, carried along; or nothing.
-        given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.
+        greedy_choice: maps a trained network, its artifact and a device to a greedy decision function.
+        make_draw: maps a network, its artifact and a generator to a sampling decision function; None if the network
+            gives no probabilities.
+        parts: tensor name prefixes of each part that `transfer` knows.
+        without_source: name prefixes of tensors that no earlier stage has. They start fresh unless their part comes
+            from an agent.
+        given_pairs: maps its parameter section to the source of given preference pairs; None if there is none.
+        needs_demonstrations: True for a parameter section that makes it learn from captured races.
+        clone_inside: name prefix of the tensors of a whole cloned policy inside its network; empty if there is none.
+        given_besides: describes to users, from its section in an artifact, its help besides initial weights.
     """
 
     label: str
@@ -78,8 +77,8 @@ class AlgorithmEntry:
     given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
 
 
-# Imported where they are needed: their replay is torchrl's, whose import takes 3 s and 95 MB, and collectors and
-# evaluation, which act only, would pay for it too.
+# Imported lazily: their replay imports torchrl, which takes 3 s and 95 MB. Collectors and evaluation only act and
+# should not pay for it.
 def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) -> Learner:
     from rulka.agents.iqn import IqnLearner
 
@@ -93,7 +92,7 @@ def _pql_learner(spec: AgentSpec[PqlParams], seed: int, device: torch.device) ->
 
 
 def _values_of(schedule: Any) -> list[float]:
-    """Returns the values of a parameter as an artifact's metadata hold it: a schedule, a number, or nothing."""
+    """Returns the values of a parameter in an artifact's metadata: a schedule, a number, or None."""
     return [] if schedule is None else list(Schedule.model_validate(schedule).values)
 
 
@@ -120,10 +119,10 @@ CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
     "trunk": ("trunk.", *IQN_PARTS["trunk"]),
     "heads": ("policy_head.", *IQN_PARTS["heads"]),
 }
-"""The same for all parts of the cloned policy, of either shape; the pretrained encoder is the first of them."""
+"""Tensor name prefixes of the cloned policy's parts, in either shape; the pretrained encoder is the first part."""
 
 CLONED_SHAPES: Mapping[CloneShape, BuildNetwork[Cloned]] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
-"""Builders of the network of a cloned policy, with weights from torch's global generator, by its shape."""
+"""Network builders of a cloned policy, by its shape; they initialise from torch's global generator."""
 
 _of_policy = partial(
     AlgorithmEntry,
@@ -134,7 +133,7 @@ _of_policy = partial(
     without_source=("value_head.",),
     make_draw=draw_by_policy,
 )
-"""An entry of what learns a policy."""
+"""Entry of an algorithm that learns a policy, with the common fields set."""
 
 ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "ppo": _of_policy(label="PPO", make_learner=PpoLearner),
@@ -171,15 +170,15 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
 
 
 def make_actor(spec: AgentSpec, seed: int, device: torch.device = CPU) -> Actor:
-    """Returns an actor on a device with random weights; `seed` decides how it explores."""
+    """Returns an actor on a device; `seed` seeds its random weights and its exploration."""
     return ALGORITHMS[spec.algorithm].make_actor(spec, seed, device)
 
 
 def make_learner(spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> Learner:
-    """Returns a learner on a device with random weights; `seed` decides these and the order in which it learns."""
+    """Returns a learner on a device; `seed` seeds its random weights and its sampling."""
     return ALGORITHMS[spec.algorithm].make_learner(spec, seed, device)
 
 
 def label_of(name: str) -> str:
-    """Returns the name for people of an algorithm, or of another way to a policy, which has none."""
+    """Returns the display name of an algorithm; any other name, such as "cloning", is returned unchanged."""
     return next((entry.label for algorithm, entry in ALGORITHMS.items() if algorithm == name), name)

@@ -1,6 +1,6 @@
-"""Distributions over decisions, by the numbers that a policy puts out.
+"""Action distributions, parameterised by a policy's outputs.
 
-Dimensions: B decisions, P numbers that the policy puts out for each, K places, A choices, D intervals.
+Dimensions: B decisions, P policy outputs for each, K places of a chunk, A choices, D intervals.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from rulka.actions import ActionSpace, Choices, Intervals
 
 LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0
 _POINTS = np.linspace(-6.0, 6.0, 97)
-"""Standard deviations from the mean at which the slope of tanh is averaged: at the widest Gaussian, 0.9 apart in what
-tanh takes, so that its bend at 0 is met. Evenly spaced ones are far nearer than as many of Gauss and Hermite."""
+"""Quadrature points for the mean log-slope of tanh, in standard deviations. For the widest Gaussian they are 0.9 apart
+in tanh's argument, so its bend at 0 is resolved. Even spacing is far more accurate than equally many Gauss-Hermite
+points."""
 _MARGIN = 1e-6
-"""How near a float32 decision comes to the ends of its interval, of which the half is 1."""
+"""Least distance of a float32 decision from the ends of its interval, scaled to [-1, 1]."""
 
 
 class Categoricals:
-    """One choice, or one for each of K places, independent of each other; outputs are logits [B, K A].
+    """One categorical choice, or K independent ones (a chunk); outputs are logits [B, K A].
 
-    Log-probabilities and entropies of the places add up.
+    Log-probabilities and entropies are sums over places.
     """
 
     def __init__(self, actions: Choices) -> None:
@@ -38,7 +39,7 @@ class Categoricals:
         return torch.multinomial(probability, 1, generator=generator).view(-1, *self._shape)
 
     def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the likeliest choices [B] or [B, K] int64."""
+        """Returns the most likely choices [B] or [B, K] int64."""
         return outputs.view(self._by_place).argmax(dim=2).view(-1, *self._shape)
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ class Categoricals:
         return -(log_probs.exp() * log_probs).sum(dim=(1, 2))
 
     def divergence(self, first: Tensor, outputs: Tensor) -> Tensor:
-        """Returns KL(first, now) [B] of logits [B, K A]."""
+        """Returns KL(first, outputs) [B] of logits [B, K A]."""
         before = self.log_probs(first)
         return (before.exp() * (before - self.log_probs(outputs))).sum(dim=(1, 2))
 
@@ -62,11 +63,11 @@ class Categoricals:
 
 
 class SquashedGaussian:
-    """A number within each of D intervals: a Gaussian through tanh, Haarnoja et al. 2018, arXiv:1801.01290, appendix C.
+    """Tanh-squashed Gaussian, one number in each of D intervals, Haarnoja et al. 2018, arXiv:1801.01290, appendix C.
 
-    Outputs are means and then logarithms of standard deviations [B, 2 D], before tanh. Entropies contain the mean
-    logarithm of tanh's slope, by quadrature, and so have no noise. Divergences are those of the
-    Gaussians, as no squashing changes them.
+    Outputs [B, 2 D] are means, then log standard deviations, before tanh. Entropies include the mean log-slope of
+    tanh, computed by quadrature and therefore noise-free. Divergences are those of the Gaussians, as squashing does
+    not change them.
     """
 
     def __init__(self, actions: Intervals) -> None:
@@ -85,7 +86,7 @@ class SquashedGaussian:
         return self.scaled(torch.tanh(self._moments(outputs)[0]))
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
-        """Returns log-densities [B] of decisions [B, D]; those at the very ends count as next to them."""
+        """Returns log-densities [B] of decisions [B, D]; decisions at the ends of an interval are moved inside."""
         mean, log_std = self._moments(outputs)
         middle, half = self.middle_and_half(action)
         squashed = ((action - middle) / half).clamp(-1.0 + _MARGIN, 1.0 - _MARGIN)
@@ -103,7 +104,7 @@ class SquashedGaussian:
         return (log_std + 0.5 * math.log(2.0 * math.pi * math.e) + log_slope + half.log()).sum(dim=1)
 
     def divergence(self, first: Tensor, outputs: Tensor) -> Tensor:
-        """Returns KL(first, now) [B]."""
+        """Returns KL(first, outputs) [B]."""
         (mean, log_std), (new_mean, new_log_std) = self._moments(first), self._moments(outputs)
         ratio = (2.0 * (log_std - new_log_std)).exp()
         distance = ((mean - new_mean) / new_log_std.exp()).square()
@@ -114,7 +115,7 @@ class SquashedGaussian:
         return mean, log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
 
     def middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the middles and half the widths of the intervals, both [D], as another tensor has its numbers."""
+        """Returns midpoints and half-widths of the intervals, both [D], with dtype and device of `like`."""
         low, high = like.new_tensor(self.low), like.new_tensor(self._high)
         return (high + low) / 2.0, (high - low) / 2.0
 
@@ -125,7 +126,7 @@ class SquashedGaussian:
 
 
 Distribution = Categoricals | SquashedGaussian
-"""The decisions of a policy; it holds no tensors, so one serves on every device."""
+"""Distribution over a policy's decisions; it holds no tensors, so one instance works on every device."""
 
 
 def distribution_of(actions: ActionSpace) -> Distribution:
@@ -134,5 +135,5 @@ def distribution_of(actions: ActionSpace) -> Distribution:
 
 
 def _log_slope(raw: Tensor) -> Tensor:
-    """Returns log(1 - tanh(raw)^2), also where tanh is 1 in float32."""
+    """Returns log(1 - tanh(raw)^2), finite even where tanh rounds to 1 in float32."""
     return 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))

@@ -1,8 +1,8 @@
-"""Agents and cloned policies in folders as Hugging Face has them, and back.
+"""Exports agents and cloned policies to Hugging Face folders, and imports them.
 
-Such a folder is an artifact whose files have other names: `config.json` for the metadata, `model.safetensors` for the
-weights. What is built from it is what the folder says: encoder, fusion, sizes and normalisation are its own, whatever
-params.yaml asks for. What is damaged, changed or not known is refused.
+Such a folder is an artifact with other file names: `config.json` holds the metadata, `model.safetensors` the weights.
+The folder alone defines the network: encoder, fusion, sizes and normalisation are its own, whatever params.yaml says.
+A damaged, changed or unknown folder is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HUB_FILES = Files(weights="model.safetensors", meta="config.json")
 
 
 def export_agent(agent: Path, out: Path) -> Artifact:
-    """Writes an agent or a cloned policy in the layout of Hugging Face and returns it.
+    """Writes an agent or a cloned policy in Hugging Face's layout and returns the artifact.
 
     Args:
         agent: folder of the artifact.
@@ -38,10 +38,10 @@ def export_agent(agent: Path, out: Path) -> Artifact:
 
 
 def import_agent(folder: Path, agent: Path) -> Artifact:
-    """Reads a folder that `export_agent` wrote, writes it as an artifact, which must not exist yet, and returns that.
+    """Converts a folder of `export_agent` to an artifact in the folder `agent`, and returns it.
 
     Raises:
-        ArtifactError: if it does, or if the folder is damaged or made for something else.
+        ArtifactError: if `agent` already exists, or `folder` is damaged or made for something else.
         OutputError: if the artifact cannot be written.
     """
     if agent.exists():

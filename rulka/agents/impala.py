@@ -1,12 +1,15 @@
 """IMPALA, Espeholt et al. 2018, arXiv:1802.01561; begin with `ImpalaLearner._learn`.
 
-Collectors run ahead of the learner, up to `max_versions_behind` updates; what an older policy did is corrected for by
-V-trace, or by what the paper compares it with.
+Collectors run ahead of the learner by up to `max_versions_behind` updates. V-trace, or one of the paper's baselines,
+corrects for the lag of their policy.
 
-Deviations from the paper: an update goes once through its blocks in several gradient steps, each of the whole rows of
-some cars, with values and weights of the network as it is by then; value errors and advantages are measured in units
-of the root mean square target, so that the settings do not depend on the scale of rewards (the paper clips rewards
-instead); losses are means over decisions, no sums; Adam instead of RMSProp, whose epsilon is in units of the gradient.
+Deviations from the paper:
+- An update makes one pass over its blocks in several gradient steps, each on the whole trajectories of some cars, with
+  values and importance weights of the current network.
+- Value errors and advantages are in units of the root mean square target, so settings do not depend on reward scale
+  (the paper clips rewards instead).
+- Losses are means over decisions, not sums.
+- Adam replaces RMSProp, whose epsilon is in units of the gradient.
 Dimensions: M decisions, T decisions of a block, N cars, P outputs.
 """
 
@@ -30,15 +33,15 @@ from rulka.agents.waiting import Segment
 
 
 class Experienced(NamedTuple):
-    """Decisions of some cars, resets left out, and what the network thinks of them now.
+    """Decisions of some cars without resets, evaluated by the current network.
 
     Attributes:
-        outputs: [M, P] of the policy; these, log-probabilities and values with gradients.
+        outputs: [M, P] of the policy; with gradients, as `log_prob` and `value`.
         log_prob: [M] of the action taken.
-        log_ratio: [M] log-probability of the action now, less that when it was chosen.
+        log_ratio: [M] log pi / mu of the action: current log-probability less the behaviour policy's.
         value: [M] of the observation.
-        target: [M] that the value should predict.
-        advantage: [M] of the action, weighed as the correction says.
+        target: [M] of the value.
+        advantage: [M] of the action, weighted by the correction.
     """
 
     outputs: Tensor
@@ -50,7 +53,7 @@ class Experienced(NamedTuple):
 
 
 class ImpalaLearner(CriticLearner[ImpalaParams]):
-    """Goes once through the oldest blocks that wait; younger ones wait on, for `forced_lag` updates."""
+    """Makes one pass over the oldest waiting blocks; newer ones wait for `forced_lag` updates."""
 
     def _num_needed(self) -> int:
         num_waiting = 0 if self._is_warming_up() else self._params.forced_lag * self._params.steps_per_update
@@ -61,21 +64,21 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
 
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
         if self._is_warming_up():
-            # Targets sum up all rewards of a block, and so do the returns that the solution agrees with.
+            # V-trace targets sum all rewards of a block; with lambda 1 the returns of the solved value do so too.
             return _facts([self._experienced(segment, self._solve_value(segment, gae_lambda=1.0))])
         return _facts([self._gradient_step(part, means) for part in self._batches(segment)])
 
     def _batches(self, segment: Segment) -> Iterator[Segment]:
-        """Yields the whole rows of some cars at a time, each once, about `batch_size` decisions."""
+        """Yields whole trajectories of some cars, each car once, about `batch_size` decisions at a time."""
         num_cars, num_batches = segment.is_reset.shape[1], round(segment.is_reset.numel() / self._params.batch_size)
         order = torch.randperm(num_cars, generator=self._generators.device, device=self._device)
         for cars in order.tensor_split(min(max(1, num_batches), num_cars)):
             part = Segment(*(column[:, cars] for column in segment))
-            if fewest(int((~part.is_reset).sum()), self._ranks):  # or the step has nothing to be made from, on a rank
+            if fewest(int((~part.is_reset).sum()), self._ranks):  # or a rank would have an empty batch
                 yield part
 
     def _gradient_step(self, part: Segment, means: MetricMeans) -> Experienced:
-        """Makes one gradient step, and returns what it was made from."""
+        """Runs one gradient step and returns the decisions that it used."""
         params, distribution, now = self._params, self._distribution, self.moment
         with autocast(self.precision, self._device):
             decided = self.network(part.image.flatten(0, 1), part.floats.flatten(0, 1))
@@ -101,7 +104,7 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
         return Experienced(*(column.detach() for column in seen))
 
     def _experienced(self, segment: Segment, decided: PolicyAndValue) -> Experienced:
-        """Corrects for what an older policy did; `decided` has rows [(T + 1) N] for all observations."""
+        """Applies the off-policy correction; `decided` has rows [(T + 1) N] for all observations."""
         cars = (-1, segment.is_reset.shape[1])
         outputs, value = (column.unflatten(0, cars) for column in decided)
         actions = segment.action.flatten(0, 1)
@@ -121,7 +124,7 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
 
 
 def _facts(parts: Sequence[Experienced]) -> dict[str, float]:
-    """Returns metrics of all decisions that an update learned from."""
+    """Returns metrics over all decisions that an update learned from."""
     seen = Experienced(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
     ratio = seen.log_ratio.exp()
     return {
@@ -139,13 +142,13 @@ def _facts(parts: Sequence[Experienced]) -> dict[str, float]:
 def corrected(
     correction: CorrectionParams, log_ratio: Tensor, reward: Tensor, value: Tensor, endings: Endings, discount: float
 ) -> Traced:
-    """Returns targets of values and advantages of actions [T, N], of experience that may be of an older policy.
+    """Returns value targets and advantages [T, N] of possibly off-policy experience.
 
     Args:
-        correction: V-trace, or one of those that the paper compares it with.
-        log_ratio: [T, N] log-probability of each action now, less that when it was chosen.
+        correction: V-trace, or one of the paper's baselines.
+        log_ratio: [T, N] log pi / mu of each action: current log-probability less the behaviour policy's.
         reward: [T, N] for each decision.
-        value: [T + 1, N] of all observations, the last ones included.
+        value: [T + 1, N] of all observations, including the last.
         endings: how each decision ended.
         discount: gamma in [0, 1].
     """
@@ -161,26 +164,25 @@ def corrected(
 
 
 def log_prob_in_loss(correction: CorrectionParams, log_prob: Tensor) -> Tensor:
-    """Returns the logarithms of probabilities [...] whose gradients the policy follows: of pi, or of pi + epsilon."""
+    """Returns the logarithms [...] in the policy loss: log pi, or log(pi + epsilon)."""
     if isinstance(correction, EpsilonParams):
         return torch.logaddexp(log_prob, log_prob.new_tensor(math.log(correction.epsilon)))
     return log_prob
 
 
-# V-trace: values and advantages of one policy from what another one did
+# V-trace: values and advantages of one policy from the experience of another
 #
-# mu is the policy that acted, pi the one that learns. Importance weights pi / mu are cut at rho_bar and c_bar. The
-# first decides which policy the values are of: `min(rho_bar mu, pi)`, scaled to a distribution, which is pi where
-# rho_bar is large and mu where it is small. The second decides how far a surprise is carried back, so how fast values
-# get there, and how much they vary.
+# mu is the behaviour policy, pi the learning policy. Importance weights pi / mu are truncated at rho_bar and c_bar.
+# rho_bar determines the policy whose values are learned: `min(rho_bar mu, pi)`, normalised, which is pi for large
+# rho_bar and mu for small. c_bar determines how far a TD error propagates back: speed of convergence, and variance.
 
 
 class TraceWeights(NamedTuple):
-    """Truncated weights [T, N] of decisions; values settle where rho_bar is at least c_bar.
+    """Truncated importance weights [T, N] of decisions; values converge if rho_bar is at least c_bar.
 
     Attributes:
-        rho: of a decision's own surprise.
-        c: of those behind it, on their way back past it.
+        rho: of a decision's own TD error.
+        c: of later TD errors as they propagate back past it.
     """
 
     rho: Tensor
@@ -188,11 +190,11 @@ class TraceWeights(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """Both [T, N], the value itself and 0 where a decision is a reset.
+    """V-trace targets and advantages, both [T, N]; at resets the value itself and 0.
 
     Attributes:
-        target: v_s, what values should predict.
-        advantage: rho_s (r_s + gamma v_{s+1} - V(x_s)), by which the log-probability of an action is to grow.
+        target: v_s, the target of values.
+        advantage: rho_s (r_s + gamma v_{s+1} - V(x_s)), the weight of an action's log-probability in the policy loss.
     """
 
     target: Tensor
@@ -200,15 +202,15 @@ class Traced(NamedTuple):
 
 
 def truncated_ratio(log_ratio: Tensor, bar: float) -> Tensor:
-    """Returns min(bar, pi / mu) [T, N] of log pi(a) - log mu(a) of the actions taken; `bar` is not negative."""
-    return log_ratio.exp().clamp(max=bar)  # a ratio beyond all numbers is infinite, which is cut too
+    """Returns min(bar, pi / mu) [T, N] from log pi(a) - log mu(a) of the actions taken; `bar` is not negative."""
+    return log_ratio.exp().clamp(max=bar)  # a ratio that overflows is infinite, and is truncated too
 
 
 def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: Endings, discount: float) -> Traced:
-    """Estimates what the states of a batch of cars are worth, and how much better every action was.
+    """Computes V-trace targets and advantages of a batch of cars.
 
     v_s - V(x_s) = delta_s + gamma c_s (v_{s+1} - V(x_{s+1})) with delta_s = rho_s (r_s + gamma V(x_{s+1}) - V(x_s)).
-    On-policy, with all weights 1, v_s is the return up to the last row and its value.
+    On-policy, with all weights 1, v_s is the return up to the last row, bootstrapped with its value.
 
     Args:
         reward: [T, N] for each decision.
@@ -221,7 +223,7 @@ def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: 
     next_value = torch.where(endings.terminated, 0.0, value[1:])
     surprise = reward + discount * next_value - value[:-1]
     target, advantage = torch.empty_like(surprise), torch.empty_like(surprise)
-    excess = torch.zeros_like(surprise[0])  # v - V of the row behind
+    excess = torch.zeros_like(surprise[0])  # v - V of the next row
     for step in range(len(surprise) - 1, -1, -1):
         behind = discount * excess
         advantage[step] = torch.where(endings.is_reset[step], 0.0, weights.rho[step] * (surprise[step] + behind))

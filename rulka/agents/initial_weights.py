@@ -1,7 +1,7 @@
-"""What a new agent begins with: what its network takes over from earlier stages, part by part, with a report of that.
+"""Initial weights of a new agent: transfers them from earlier stages part by part, and reports every tensor.
 
-A part that is asked for is taken over whole or not at all: a tensor that is missing on either side, or has another
-shape, is an error. So a renamed layer never leaves a part half random.
+A requested part is transferred completely or not at all: a tensor that is missing on either side, or has another shape,
+is an error. So a renamed layer never leaves a part half random.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rulka.observation import float_slices
 from rulka.observation_params import ObservationParams
 
 LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy", "agent": "agent"}
-"""Whose tensors are offered, by the words of the parameters."""
+"""Display names of the weight sources, by parameter value."""
 
 REMEDIES = {
     "pretrained": "Run `dvc repro pretrain` again with the parameters of now.",
@@ -32,23 +32,23 @@ REMEDIES = {
 }
 NEW_NETWORK = "new network"
 IQN_SIZES = ("tau_embedding", "embedding_at", "layer_norm", "noisy_sigma")
-"""Of `network.iqn`, those that a cloned policy has which is shaped like IQN."""
+"""Keys of `network.iqn` that apply to a cloned policy of shape `iqn`."""
 REPORT_SCHEMA_VERSION = 2
 
 
 class TransferError(UserError):
-    """What was learned before does not fit the network it should go into; the message names what differs."""
+    """Earlier weights do not fit the new network; the message names the difference."""
 
 
 class TensorReport(NamedTuple):
-    """What became of one tensor.
+    """Transfer result of one tensor.
 
     Attributes:
-        where: "new network", "pretrained encoder", "cloned policy" or "agent".
+        where: its owner: "new network", "pretrained encoder", "cloned policy" or "agent".
         name: there.
-        action: copied into the new network (or, in a row of a source, from it), kept as it was initialised, or refused.
+        action: copied into the new network (or, in a row of a source, from it), kept as initialised, or refused.
         shape: of the tensor.
-        reason: where it comes from, or why not.
+        reason: its source, or why it was not copied.
     """
 
     where: str
@@ -59,9 +59,9 @@ class TensorReport(NamedTuple):
 
 
 def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkParams) -> None:
-    """Makes sure that both inputs see the same numbers, and that the policy has the sizes of the network to build.
+    """Checks that both inputs have the same normalisation and backbone, and the policy the sizes of the new network.
 
-    Parameters ask for an encoder; which backbone that is, `pretrain` finds out, and `clone` has it from there.
+    Parameters name an encoder; `pretrain` resolves its backbone, and `clone` inherits that.
 
     Raises:
         TransferError: naming the field that differs.
@@ -95,10 +95,10 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
 
 
 def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParams) -> None:
-    """Makes sure that a trained agent has seen what new ones will see, in the same numbers.
+    """Checks that a trained agent has the observation and normalisation of the new ones.
 
     Raises:
-        TransferError: naming what differs, and both sides.
+        TransferError: naming the difference, and both sides.
     """
     seen = agent.observation.params()
     matters_not = {"frames_as"} if observation.frames == 1 else set()
@@ -122,28 +122,28 @@ def initial_agent(
     transfer: TransferParams,
     origin: dict[str, Any],
 ) -> tuple[Artifact, list[TensorReport]]:
-    """Returns an agent that has not learned yet, and what became of every tensor.
+    """Returns an untrained agent, and the transfer report.
 
     Args:
         algorithm: of the agent.
-        sources: what parts may be taken from: `pretrained`, the encoder of Level 0; `cloned`, the policy; and `agent`,
-            a trained one, where one is named.
-        observation: what it sees.
-        network: how large its network is.
-        transfer: what it takes over.
+        sources: of weights: `pretrained`, the encoder of Level 0; `cloned`, the policy; and `agent`, a trained one, if
+            one is named.
+        observation: of the agent.
+        network: network sizes.
+        transfer: source of each part.
         origin: its provenance.
 
     Returns:
         The agent; and one row for every tensor of its network, then one for every tensor of each source.
 
     Raises:
-        TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
+        TransferError: if a requested part does not exist, or has other tensors or shapes.
     """
     parts, entry, policy = transfer.of(algorithm), ALGORITHMS[algorithm], sources["cloned"]
     for message in parts.impossible(algorithm, network, policy.config["shape"]):
         raise TransferError(message)
     if "agent" in sources and parts.float_head == "agent":
-        # Not all of a fusion shows in the shapes of tensors.
+        # Tensor shapes do not reveal every setting of a fusion.
         found, wanted = sources["agent"].config["network"].get("fusion"), network.fusion.model_dump(mode="json")
         if found != wanted:
             message = f"network.fusion is {found} for the agent and {wanted} for the new one"
@@ -169,7 +169,7 @@ def _take_over(
     offered: Mapping[str, Mapping[str, Tensor]],
     wishes: Mapping[str, str],
 ) -> list[TensorReport]:
-    """Copies what is wished for by part into the tensors of a new network, which have the same names everywhere."""
+    """Copies the requested parts into the tensors of a new network; tensor names are the same in all sources."""
     rows = [_fill(algorithm, name, tensor, offered, wishes) for name, tensor in network.items()]
     copied = {row.name for row in rows if row.action == "copied"}
     for part, wish in wishes.items():
@@ -221,7 +221,7 @@ def _fill(
 
 
 def _refusal(algorithm: Algorithm, source: str, name: str, wishes: Mapping[str, str]) -> str:
-    """Returns why a tensor of a source is not taken over; nothing if it is."""
+    """Returns why a tensor of a source is not transferred; empty if it is."""
     part = _part_of(ALGORITHMS[algorithm].parts if source == "agent" else CLONED_PARTS, name)
     if name.startswith(AHEAD_HEADS):
         offset = name.removeprefix(AHEAD_HEADS).partition(".")[0]
@@ -232,12 +232,12 @@ def _refusal(algorithm: Algorithm, source: str, name: str, wishes: Mapping[str, 
 
 
 def _part_of(parts: Mapping[str, tuple[str, ...]], name: str) -> str | None:
-    """Returns the part that a tensor belongs to by the beginning of its name, None if there is no such part."""
+    """Returns the part whose name prefix a tensor has; None if there is none."""
     return next((part for part, beginnings in parts.items() if name.startswith(beginnings)), None)
 
 
 def report_json(algorithm: Algorithm, parts: PartsParams, report: Sequence[TensorReport]) -> dict[str, Any]:
-    """Returns plain JSON of what became of every tensor."""
+    """Returns the transfer report as plain JSON."""
     return {
         "schema_version": REPORT_SCHEMA_VERSION,
         "algorithm": algorithm,

@@ -1,4 +1,4 @@
-"""IQN with mini-races: what it learns from, its targets, its loss, its update. Begin with `IqnLearner.update`.
+"""IQN with mini-races: replay, targets, loss and update. Begin with `IqnLearner.update`.
 
 Sources: Dabney et al. 2018 (implicit quantile networks), arXiv:1806.06923; van Hasselt et al. 2015 (double DQN),
 arXiv:1509.06461; Vieillard et al. 2020 (Munchausen), arXiv:2007.14430; Schaul et al. 2015 (prioritised replay),
@@ -6,10 +6,10 @@ arXiv:1511.05952; Ball et al. 2023 (demonstrations in every batch), arXiv:2302.0
 margin), arXiv:1704.03732; Linesight (mini-races, weights by self-loss). docs/algorithms/iqn.md compares all of
 it with Linesight, item by item.
 
-Two things go through all of it. While the encoder is frozen, the ring stores image features instead of images; it
-switches to images at the encoder's first update. And the network may carry a guide, the cloned policy, whose
-`guide_floor` limits which actions are taken, and which next actions double DQN chooses; logits of the cloned policy are
-never taken for Q-values.
+Two features cut across the module. While the encoder is frozen, the ring stores image features instead of images; it
+switches to images at the encoder's first update. And the network may carry a guide, the cloned policy: its
+`guide_floor` limits the actions taken and the next actions that double DQN chooses. The guide's logits are never used
+as Q-values.
 Dimensions: B batch, T quantile fractions, S sampled returns (as many), A actions, K actions of a decision (a chunk), E
 image features, L frames seen at once, H x W pixels, F floats.
 """
@@ -43,18 +43,18 @@ from rulka.device import CPU, upload, weights_on_host
 from rulka.observation import FLOATS
 
 CLOCK = FLOATS["clock"].start
-"""The float that shows the network how many decisions ago the mini-race began."""
+"""Index of the float that holds the number of decisions since the mini-race began."""
 RADAM_EPSILON = 1e-4
 
 
 class Sample(NamedTuple):
-    """A batch, of whose transitions the first are the agent's own; the others are demonstrations.
+    """A batch: the agent's own transitions first, then demonstrations.
 
     Attributes:
-        batch: [B] all of them.
+        batch: [B] all transitions.
         row: [own] int64 rows of the ring.
         clock: [own] int64 decisions since the mini-race of each began.
-        is_encoded: the batch holds image features in the place of images.
+        is_encoded: True if the batch holds image features instead of images.
     """
 
     batch: Batch
@@ -68,7 +68,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     Attributes:
         network: the online network, which collectors act with.
-        target: its slow copy.
+        target: the target network.
     """
 
     OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned")
@@ -107,13 +107,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._latest: Sample | None = None
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes initial weights for the online and the target network."""
+        """Loads initial weights into the online and the target network."""
         self.target.load_state_dict(dict(tensors))
         self.network.load_state_dict(dict(tensors))
         self._set_limits()
         self._average.begin()
 
-    # What it learns from ----------------------------------------------------------------------------------------------
+    # Replay -----------------------------------------------------------------------------------------------------------
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
@@ -126,7 +126,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         """Stores demonstrations, `demonstration_share` of every batch from now on; replaces earlier ones.
 
         Raises:
-            AgentError: if they show something else than the agent sees.
+            AgentError: if their observation shapes differ from the agent's.
             ValueError: if there are none.
         """
         self._keep_features_while_frozen()
@@ -150,7 +150,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         return self.replay.num_rows >= self._params.start_steps and self._num_learned <= num_samples_due
 
     def draw(self) -> Sample:
-        """Draws a batch: own transitions, by priority if they have any, and a share of demonstrations."""
+        """Samples a batch: own transitions, by priority if `iqn.prioritised`, and a share of demonstrations."""
         params, sampler = self._params, self.replay.sampler
         share = params.demonstration_share.at(self.moment) if self.replay.has_demonstrations() else 0.0
         num_demonstrations = round(params.batch_size * share)
@@ -159,7 +159,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         drawn = self.replay.draw(params.batch_size - num_demonstrations)
         batch, clock = self._batch_in_mini_races(drawn)
         if self._ranks.size > 1 and sampler is not None:
-            # Importance is relative to the largest of the batch, which is that of all ranks.
+            # Importance weights are relative to the largest of the batch, and the batch spans all ranks.
             batch.weight.mul_(sampler.largest_importance / self._ranks.largest(sampler.largest_importance))
         if num_demonstrations:
             demonstrations, _ = self._batch_in_mini_races(self.replay.draw_demonstrations(num_demonstrations))
@@ -168,7 +168,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         return Sample(batch, drawn.row, clock, self.replay.has_features)
 
     def _batch_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
-        """Lays a mini-race at random over each transition; returns the batch and the clocks [B], in main memory."""
+        """Places each transition at random in a mini-race; returns the batch, and the clocks [B] in main memory."""
         uniform = torch.rand(len(drawn.row), generator=self._generators.host, dtype=torch.float64)
         clock = draw_clocks(uniform.numpy(), self._horizon)
         drawn.floats[:, CLOCK] = torch.from_numpy(clock).to(drawn.floats)
@@ -179,9 +179,9 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def _note_errors(self, sample: Sample, error: Tensor) -> None:
         """Sets the priorities of own transitions from the errors [B] of the batch.
 
-        Only where its mini-race has more than `min_actions_left` decisions left: near its end little is left to gain,
-        and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
-        the run elsewhere, with the weights that led to it.
+        Only transitions with more than `min_actions_left` decisions left in their mini-race count: near its end little
+        return remains, and a small error there says nothing about the same transition earlier in a mini-race.
+        Non-finite errors are skipped; they end the run elsewhere, with the weights that led to them.
         """
         if self._params.prioritised is None:
             return
@@ -191,16 +191,16 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self.replay.update_priorities(sample.row[counts], errors[counts])
 
     def _guide_log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [B, K A] of the cloned policy, in float32 as evaluation has them."""
+        """Returns the log-probabilities [B, K A] of the cloned policy, in float32 as in evaluation."""
         assert self.network.guide is not None
         parts = zip(image.split(self._params.batch_size), floats.split(self._params.batch_size), strict=True)
         with torch.no_grad():
             return torch.cat([self.network.guide.log_probs(*upload(part, self._device)) for part in parts])
 
-    # Its update -------------------------------------------------------------------------------------------------------
+    # Update -----------------------------------------------------------------------------------------------------------
 
     def update(self) -> dict[str, float] | None:
-        """Makes `gradient_steps_per_update` gradient steps; returns None if not `is_ready()`."""
+        """Runs `gradient_steps_per_update` gradient steps; returns None if not `is_ready()`."""
         if not self.is_ready():
             return None
         params = self._params
@@ -226,7 +226,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         }
 
     def _gradient_step(self, sample: Sample, means: MetricMeans) -> None:
-        """Makes one gradient step, moves the target network and sets priorities."""
+        """Runs one gradient step, updates the target network and sets priorities."""
         params, batch = self._params, sample.batch
         for network in (self.network, self.target):
             draw_noise(network, self._generators.device)
@@ -235,13 +235,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         with autocast(self.precision, self._device):
             quantile_bt = self._predicted(batch, tau)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
-        # Even a perfect prediction has a loss where the target is wide: its loss against itself measures how much.
+        # Even a perfect prediction has a loss if the target is wide: the target's loss against itself measures it.
         self_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
         weight_b, self._self_loss = self_loss_weights(
             self_loss_b, self._self_loss, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
         )
         self._optimizer.zero_grad(set_to_none=True)
-        # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
+        # The sum over the batch, not the mean: learning rate and clip are Linesight's, which sums.
         (loss_b * weight_b * batch.weight).sum().add(self._margin_loss(sample, means)).backward()
         sum_gradients(self.network, self._ranks)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
@@ -288,7 +288,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         return quantiles_of(self.network, *seen, tau, batch.action, is_encoded=is_encoded)
 
     def _draw_fractions(self) -> Tensor:
-        """Returns fractions [B, T]; or [T] for the whole batch where only embedding them depends on rows."""
+        """Returns fractions [B, T]; or [T], shared by the batch, if `embedding_at` is hidden."""
         num_quantiles, generator = self._params.num_quantiles, self._generators.device
         if self.network.embedding_at == "hidden":
             return draw_fractions(1, num_quantiles, generator)[0]
@@ -298,7 +298,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def _move_target(self) -> None:
         if self._num_gradient_steps % self._params.target_every:
             return
-        # Frozen parts too: one that was frozen on the way has still to be caught up with. Equal weights stay the same.
+        # Frozen parts too: the target of a part that was frozen during the run still lags. Equal weights do not change.
         for target, online in zip(self.target.parameters(), self.network.parameters(), strict=True):
             target.lerp_(online, self._params.target_tau)
 
@@ -310,11 +310,11 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     @torch.no_grad()
     def _test_when_due(self, means: MetricMeans) -> None:
-        """Measures the loss on races that are held out, in `held_out_share` of all batches."""
+        """Measures the loss on held-out races, after `held_out_share` of all gradient steps."""
         share, count = self._params.held_out_share, self._num_gradient_steps
         if int(share * count) == int(share * (count - 1)):
             return
-        if not fewest(self.replay.has_held_out(), self._ranks):  # spectral norms move with it, so all do it or none
+        if not fewest(self.replay.has_held_out(), self._ranks):  # it updates spectral norms: all ranks or none
             return
         batch, _ = self._batch_in_mini_races(self.replay.draw_held_out(self._params.batch_size))
         for network in (self.network, self.target):
@@ -325,7 +325,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             quantile_bt = self._predicted(batch, tau)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
-    # What else a learner does -----------------------------------------------------------------------------------------
+    # Diagnostics and checkpoints --------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients, weights, Q-values and priorities, by tags; changes nothing."""
@@ -348,7 +348,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
         super().load_state_dict(state)
-        for group in self._optimizer.param_groups:  # which it holds too; the settings may be those of another turn
+        for group in self._optimizer.param_groups:  # in the state too, but a population's turn may have changed it
             group["weight_decay"] = self._params.weight_decay
         self.target.load_state_dict(state["target"])
         self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
@@ -357,20 +357,20 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
 # Mini-races -----------------------------------------------------------------------------------------------------------
 #
-# Every transition is seen as part of a short race that began some random time before it and ends after
+# Every transition is treated as part of a short race that began at a random time before it and ends after
 # `iqn.mini_race_ms`, whatever happens on the track. The network sees the clock, the number of decisions since it began.
-# So a Q-value is the best return in the time that is left, and gamma may be 1. The rules are those of Linesight.
+# So a Q-value is the best return in the remaining time, and gamma may be 1. The rules are Linesight's.
 
 
 LONG_TERM, MAX_TERM = 40, 5
-"""How clocks are drawn: x uniform on the integers [MAX_TERM - LONG_TERM, horizon + MAX_TERM), then
+"""Distribution of clocks: x uniform on the integers [MAX_TERM - LONG_TERM, horizon + MAX_TERM), then
 max(0, |x| - MAX_TERM). With the reference's horizon of 140: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each,
 P(31 to 139) = 1 / 180 each."""
 
 
 def draw_clocks(uniform: NDArray[np.float64], horizon: int) -> NDArray[np.int64]:
-    """Turns uniform numbers [B] in [0, 1) into clocks [B] in [0, horizon), the first of which come most often."""
-    # Of a mini-race shorter than what is drawn twice as often, all is.
+    """Maps uniform numbers [B] in [0, 1) to clocks [B] in [0, horizon); the first clocks are the most frequent."""
+    # In a mini-race shorter than the range drawn twice as often, all of it is.
     first, last = MAX_TERM - min(LONG_TERM, horizon + 2 * MAX_TERM - 1), horizon + MAX_TERM
     x = first + np.floor(uniform * (last - first)).astype(np.int64)
     return np.maximum(0, np.abs(x) - MAX_TERM)
@@ -379,8 +379,8 @@ def draw_clocks(uniform: NDArray[np.float64], horizon: int) -> NDArray[np.int64]
 def mini_race_returns(transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int) -> Returns:
     """Cuts transitions at the end of their mini-race, discounts their rewards and adds shaping.
 
-    A race that ends by finishing *or by leaving the track* is over: no value and no potential follow. A race cut by a
-    limit (too long, no progress) is not: its last observation still has a value.
+    A race that ends by finishing *or by leaving the track* is terminal: no value and no potential follow. A race
+    truncated by a limit (too long, no progress) is not: its last observation still has a value.
 
     Args:
         transitions: B transitions.
@@ -398,7 +398,7 @@ def mini_race_returns(transitions: Transitions, clock: NDArray[np.int64], gamma:
 
 
 class Networks(NamedTuple):
-    """The network that learns and its slow copy, and whether they see features in the place of images."""
+    """Online and target network; `is_encoded` if their inputs are features instead of images."""
 
     online: IqnNetwork
     target: IqnNetwork
@@ -407,15 +407,15 @@ class Networks(NamedTuple):
 
 @torch.no_grad()
 def target_quantiles(networks: Networks, batch: Batch, tau: Tensor, tau_choosing: Tensor, params: IqnParams) -> Tensor:
-    """Returns quantiles [B, S] of the return of each transition: its rewards, and what may follow.
+    """Returns quantiles [B, S] of each transition's target return: its rewards and the discounted next value.
 
     Args:
-        networks: the values that follow are the target network's.
+        networks: the target network gives the next values.
         batch: transitions.
-        tau: [B, S] fractions of those values, or [S].
+        tau: [B, S] fractions of the next values, or [S].
         tau_choosing: [T] fractions at which actions are compared.
-        params: which rule. Double DQN takes the action that the online network prefers within the limits of its guide,
-            Munchausen the softmax over the target network's values, and otherwise each quantile its own best action.
+        params: selects the rule. Double DQN takes the online network's best action within its guide's limits,
+            Munchausen the softmax over the target network's values; otherwise each quantile takes its own best action.
     """
     following = batch.next_image, batch.next_floats
     chunk_shape, is_encoded = tuple(batch.action.shape[1:]), networks.is_encoded
@@ -446,7 +446,7 @@ def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: f
     chunks is the product of one for each place, so its log-probability is their sum.
 
     Args:
-        value: [B, A] Q-values of the target network, or advantages: a number added to a row changes nothing;
+        value: [B, A] Q-values of the target network, or advantages: a constant added to a row changes nothing;
             [B, K, A] for chunks.
         action: [B] int64, taken; [B, K] for chunks.
         alpha: weight, 0.9 in the paper.
@@ -474,7 +474,7 @@ def soft_value(quantile: Tensor, temperature: float) -> Tensor:
 #
 # A decision of K actions has Q(s, a_1 .. a_K) = V(s) + sum over i of A_i(s, a_i), each A_i with a mean of 0 over its
 # actions: so the best chunk is the best action of each place. The advantage head has K A outputs, those of the first
-# place first. The network takes their common mean out; what each place still has of its own is taken out here.
+# place first. The network subtracts their common mean; the remaining mean of each place is subtracted here.
 
 
 class ChunkValues(NamedTuple):
@@ -543,11 +543,11 @@ def quantile_huber_loss(quantile: Tensor, tau: Tensor, target: Tensor, kappa: fl
 
 
 SMALLEST_WIDTH = 1e-6
-"""Floor of the averages, in roots of return units: targets without any spread must not divide by zero."""
+"""Floor of clamped widths, in square roots of return units: targets without spread must not divide by zero."""
 
 
 class SelfLoss(NamedTuple):
-    """Running averages of a target's quantile loss against itself, before and after the floor."""
+    """Running averages of target widths, before and after clamping; see `self_loss_weights`."""
 
     typical: float
     typical_clamped: float
@@ -559,19 +559,19 @@ FIRST_SELF_LOSS = SelfLoss(0.01, 0.01)
 def self_loss_weights(
     self_loss: Tensor, running: SelfLoss, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
 ) -> tuple[Tensor, SelfLoss]:
-    """Weighs transitions so that those with a wide target distribution do not dominate (Linesight's).
+    """Weights transitions so that those with a wide target distribution do not dominate (from Linesight).
 
-    The root of the loss of a target against itself measures its width. Each loss is divided by it, at least by the
-    typical width over `clamp_ratio`, and multiplied by the typical divisor, which leaves the scale of the whole.
+    The square root of a target's quantile loss against itself is its width. Each loss is divided by the width, clamped
+    to at least the typical width over `clamp_ratio`, and multiplied by the typical divisor, which keeps the scale.
 
     Args:
         self_loss: [B] `quantile_huber_loss(target, target_tau, target)`.
         running: the averages so far.
         clamp_ratio: how much narrower than typical a target may count.
-        mean: of values [B] over all batches that are learned from as one.
+        mean: of values [B] over the batches of all ranks.
 
     Returns:
-        [B] weights without gradient, and the averages that follow.
+        [B] weights without gradient, and the updated averages.
     """
     width = self_loss.detach().sqrt()
     typical = 0.99 * running.typical + 0.01 * float(mean(width))
@@ -581,12 +581,12 @@ def self_loss_weights(
 
 
 def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
-    """Returns [B] by how much the best other action, a margin added, exceeds the demonstrated one; 0 if it does not.
+    """Returns the large-margin loss [B]: best other action plus margin, less the demonstrated one; at least 0.
 
-    Hester et al. 2018, equation 3: so actions nobody has shown are not taken for better ones before they were tried.
+    Hester et al. 2018, equation 3: it keeps actions that were never tried from looking better than demonstrated ones.
 
     Args:
-        value: [B, A] Q-values, or advantages: a number added to a row changes nothing.
+        value: [B, A] Q-values, or advantages: a constant added to a row changes nothing.
         action: [B] int64, demonstrated.
         margin: in units of returns; not negative.
     """
@@ -598,7 +598,7 @@ def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
 # Diagnostics ----------------------------------------------------------------------------------------------------------
 
 MAX_ROWS = 64
-"""Rows of a batch whose values are looked at."""
+"""Rows of a batch that `inspect_values` uses."""
 
 
 @torch.no_grad()
@@ -611,21 +611,21 @@ def inspect_values(
     *,
     is_encoded: bool = False,
 ) -> dict[str, float]:
-    """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
+    """Returns the quantile spread of each action, and the action gap between the best and the second-best decision.
 
-    A chunk's value is the sum over its places, so the second best chunk is the best one but for the place where the
-    second best action costs least.
+    A chunk's value is the sum over its places, so the second-best chunk differs from the best one only in the place
+    where the second-best action costs least.
 
     Args:
-        network: of values.
-        image: [B, L, H, W] uint8, or features [B, E]; the first `MAX_ROWS` are looked at.
+        network: the Q-network.
+        image: [B, L, H, W] uint8, or features [B, E]; the first `MAX_ROWS` are used.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
-        chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.
-        is_encoded: `image` holds features.
+        chunk_shape: () for single actions, [K] for chunks, whose tags name place and action.
+        is_encoded: True if `image` holds features.
     """
     was_training = network.training
-    network.eval()  # spectral norms must not move on
+    network.eval()  # must not update spectral norms
     rows = slice(0, MAX_ROWS)
     value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1), is_encoded=is_encoded).value
     network.train(was_training)

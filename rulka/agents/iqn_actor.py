@@ -1,8 +1,8 @@
-"""How an IQN agent acts: greedily, by chance, after Boltzmann noise, through noisy weights, or as the cloned policy.
+"""Acting with IQN: greedy, epsilon-greedy, epsilon-Boltzmann, noisy layers, or the cloned policy.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
-Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon for each car), arXiv:1803.00933;
-Zhou et al. 2024 (a policy that drives first), arXiv:2412.07762.
+Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon per car), arXiv:1803.00933;
+Zhou et al. 2024 (warm-up with a given policy), arXiv:2412.07762.
 Decisions of K actions: see `rulka.agents.iqn`.
 Dimensions: N cars, K actions of a decision, A actions.
 """
@@ -28,7 +28,7 @@ from rulka.device import CPU, upload
 
 
 class IqnActor(NetworkActor[IqnNetwork]):
-    """Takes the action with the best mean return, or, now and then, another one."""
+    """Takes the action with the best mean return, or explores."""
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
@@ -38,10 +38,10 @@ class IqnActor(NetworkActor[IqnNetwork]):
         self._floor = 0.0
         self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
         self._tau = fixed_fractions(self._params.num_quantiles_acting).to(device)
-        self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy: they change with the weights alone
+        self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy; they depend on the weights alone
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes weights to act with, from the next decision on."""
+        """Loads published weights (copied), used from the next decision on."""
         super().load_network(tensors)
         self._factors.clear()
         self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
@@ -49,8 +49,8 @@ class IqnActor(NetworkActor[IqnNetwork]):
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`.
 
-        With noisy layers the noise is redrawn for every batch of decisions that explores, and an action counts as
-        greedy if it is the best through that noise.
+        Noisy layers redraw their noise for every exploring batch; an action counts as greedy if it is the best under
+        that noise.
         """
         image, floats = upload((image, floats), self._device)
         if explore and self._moment.env_steps < self._params.warmup_steps:
@@ -66,12 +66,12 @@ class IqnActor(NetworkActor[IqnNetwork]):
         return decision_of(self._explore(advantage, greedy) if explore else greedy, greedy)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
-        """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
+        """Returns the mean Q-values [N, A] at the acting fractions, without noise; see `rulka.agents.spec.Actor`.
 
-        Of chunks [N, K, A]: what a chunk is worth that has an action in one place and the best ones in all others.
+        For chunks [N, K, A]: the value of a chunk with an action in one place and the best ones in all others.
         """
         image, floats = upload((image, floats), self._device)
-        # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
+        # Decisions compare bit-identical advantages; Q-values average to the state's value.
         advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
         with torch.inference_mode():
             value = self._in_torch(len(floats))(image, floats, self._tau).value
@@ -106,7 +106,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
             return guide.log_probs(image, floats)
 
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
-        """Replaces some of the greedy actions [N] or [N, K]: for each, one uniform number decides how it explores."""
+        """Replaces some greedy actions [N] or [N, K]; one uniform number per action decides how it explores."""
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand(greedy.shape, **draws)
         epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
@@ -120,13 +120,13 @@ class IqnActor(NetworkActor[IqnNetwork]):
         return action
 
     def _epsilon(self, num_cars: int) -> Tensor:
-        """Returns the share of random actions of each car [N]: those further behind in the batch explore less."""
+        """Returns the epsilon of each car [N]; later cars in the batch explore less."""
         place = torch.linspace(0.0, 1.0, num_cars, device=self._device)
         return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * place)
 
 
 def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
-    """Returns the actions with the largest mean advantages at the fractions of acting, within the guide's limits."""
+    """Returns the greedy decision function: the largest mean advantage at the acting fractions, within the guide."""
     tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
     decision_shape, guide = artifact.actions.decision_shape, network.guide
     is_limited = guide is not None and float(guide.floor) > 0.0

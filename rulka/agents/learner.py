@@ -1,7 +1,7 @@
-"""The base of all learners: weights, optimizer, rates by part, running average, ranks, checkpoints, metrics.
+"""Base class of all learners: weights, optimizer, learning rates by part, running average, ranks, checkpoints, metrics.
 
-A *learner* turns blocks of experience into new weights, and knows of no processes. Every algorithm derives from
-`Learner` in a file of its own, which says what it learns from, its targets, its loss and its update.
+A *learner* turns blocks of experience into new weights, and does not know about processes. Every algorithm subclasses
+`Learner` in its own file, which defines its experience, targets, loss and update.
 Dimensions: B batch, L frames seen at once, H x W pixels, F floats.
 """
 
@@ -30,14 +30,14 @@ NetworkT = TypeVar("NetworkT", bound=Torso)
 class Learner(ABC, Generic[SettingsT, NetworkT]):
     """Turns blocks of experience into new weights.
 
-    What derives from it makes `_optimizer`, of the groups of `_rates`.
+    Subclasses create `_optimizer` from the groups of `_rates`.
 
     Attributes:
-        OWN_STATE: names in `state_dict` of what may differ between ranks; everything else is the same for all.
+        OWN_STATE: keys of `state_dict` that may differ between ranks; all others are the same.
         network: the network that collectors act with; read its weights whenever `version` has grown.
         version: number of updates so far.
-        num_env_steps: decisions inserted so far, resets included; after a resume, the count to go on from.
-        precision: "float32" or "bfloat16", in which the network's body learns.
+        num_env_steps: decisions inserted so far, resets included; a resume restores it.
+        precision: "float32" or "bfloat16", in which the network's body is trained.
     """
 
     OWN_STATE: ClassVar[tuple[str, ...]] = ("generator", "device_generator", "num_env_steps")
@@ -52,14 +52,14 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
         seed: int = 0,
         device: torch.device = CPU,
     ) -> None:
-        """Prepares all but the optimizer.
+        """Sets up everything but the optimizer.
 
         Args:
             spec: of the agent.
-            network: learns; on the device.
-            parts: how the names of its tensors begin, for each part that can have a learning rate of its own.
-            seed: of the order in which it learns.
-            device: where it learns.
+            network: to train; on the device.
+            parts: tensor name prefixes of each part that can have its own learning rate.
+            seed: of sampling.
+            device: of training.
         """
         self.network = network
         self.version = 0
@@ -79,51 +79,51 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
 
     @property
     def moment(self) -> Moment:
-        """Progress of the run, which schedules go by."""
+        """Progress of the run, for schedules."""
         return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
 
     @property
     @abstractmethod
     def allowed_lag(self) -> int | None:
-        """By how many versions the weights that made experience may lag when it arrives; None for any number."""
+        """Largest staleness of experience when it arrives, in weight versions; None for no limit."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes initial weights for the network and for everything that starts as its copy."""
+        """Loads initial weights into the network and everything that starts as its copy."""
         self.network.load_state_dict(dict(tensors))
         self._average.begin()
 
     @abstractmethod
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Takes experience that `collector` made with weights of `version`; copies it."""
+        """Stores experience (copied) that `collector` recorded with weights of `version`."""
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
-        """Takes demonstrations.
+        """Stores demonstrations.
 
         Raises:
-            AgentError: if the algorithm has no use for them, or they show something else than the agent sees.
+            AgentError: if the algorithm cannot use them, or their observations differ from the agent's.
         """
         message = f"{self._spec.algorithm} cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
         raise AgentError(message)
 
     def insert_pairs(self, pairs: PreferencePairs) -> None:
-        """Takes all preferences to learn from; copies nothing.
+        """Sets the preference pairs to learn from (not copied).
 
         Raises:
-            AgentError: if the algorithm has no use for them.
+            AgentError: if the algorithm cannot use them.
         """
         message = f"{self._spec.algorithm} cannot learn from {len(pairs.pairs)} pairs of races"
         raise AgentError(message)
 
     def join(self, ranks: Ranks) -> None:
-        """Learns as one with other ranks from now on, with random numbers of its own; before any experience."""
+        """Joins other ranks, with a seed of its own; call it before inserting experience."""
         self._ranks = ranks
         self._generators.seed(seed_of_rank(self._seed, ranks.rank))
 
     def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
-        """Sets how far the run is, for schedules; 0 before the first call.
+        """Sets the progress of the run, for schedules; 0 before the first call.
 
         Args:
-            share: of the run's budget that is used, 0 to 1.
+            share: used share of the run's budget, 0 to 1.
             env_steps_elsewhere: decisions that other ranks have inserted.
         """
         self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
@@ -134,14 +134,14 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """True if `update` would learn now; several ranks update when all of them are."""
+        """True if `update` would learn now; several ranks update once all are ready."""
 
     @abstractmethod
     def update(self) -> dict[str, float] | None:
-        """Makes the gradient steps of one version and returns metrics; None if more experience must come first.
+        """Runs the gradient steps of one version and returns metrics; None if it needs more experience first.
 
-        The runtime reads two of the metrics: `num_samples`, transitions learned from, each as often as it was used,
-        and `gradient_steps`, if there is one.
+        The runtime reads two of the metrics: `num_samples`, transitions learned from, counting repeats, and
+        `gradient_steps`, if present.
         """
 
     def inspect(self) -> dict[str, float]:
@@ -169,7 +169,7 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
 
     @abstractmethod
     def experience(self) -> Experience:
-        """Returns the experience still in use, for a checkpoint; its arrays hold until the learner's next change."""
+        """Returns the experience still in use, for a checkpoint; its arrays are valid until the learner changes."""
 
     @abstractmethod
     def load_experience(self, experience: Experience) -> None:
@@ -177,21 +177,21 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
 
     @abstractmethod
     def forget_experience(self) -> None:
-        """Resumes without experience, which is gathered anew."""
+        """Resumes without experience, which is collected again."""
 
 
 class PartRates:
-    """Gives every part of a network a learning rate of its own.
+    """Gives every part of a network its own learning rate.
 
     A part whose factor is 0 is frozen: it gets no gradients, and the optimizer leaves it alone, weight decay included.
     """
 
     def __init__(self, network: nn.Module, parts: Mapping[str, tuple[str, ...]], factors: ByPartParams) -> None:
-        """Sorts the weights of a network into groups.
+        """Groups the weights of a network by part.
 
         Args:
-            network: learns.
-            parts: how the names of its tensors begin, for each part; see `rulka.agents.algorithms`.
+            network: to train.
+            parts: tensor name prefixes of each part; see `rulka.agents.algorithms`.
             factors: of the learning rate, by part.
         """
         self._factors: dict[str, Schedule] = dict(factors)
@@ -203,11 +203,11 @@ class PartRates:
         assert sum(len(group["params"]) for group in self.groups) == len(named), "all that may learn is in one part"
 
     def factor(self, part: str, moment: Moment) -> float:
-        """Returns the factor of a part's learning rate; 1 for what is no part of the network."""
+        """Returns the factor of a part's learning rate; 1 if it is not a part of the network."""
         return self._factors[part].at(moment) if part in self._factors else 1.0
 
     def apply(self, optimizer: torch.optim.Optimizer, learning_rate: float, moment: Moment) -> None:
-        """Sets the rates of an optimizer that was made of `groups`, and freezes or unfreezes each part."""
+        """Sets the learning rates of an optimizer built from `groups`, and freezes or unfreezes each part."""
         for group in optimizer.param_groups:
             factor = self.factor(group["part"], moment)
             group["lr"] = learning_rate * factor
@@ -220,26 +220,25 @@ class PartRates:
 class RunningAverage(Generic[NetworkT]):
     """A running average of a network's weights, which races in its place (Polyak and Juditsky 1992).
 
-    What a network would do greedily changes from one update to the next while it learns; what an average of its weights
-    would do hardly does.
+    While a network learns, its greedy actions change from one update to the next; those of averaged weights hardly do.
 
     Attributes:
-        network: the average; the network that learns itself, where the share is 1.
+        network: the averaged network; the learning network itself if the share is 1.
     """
 
     def __init__(self, learning: NetworkT, share: float) -> None:
-        """Begins at the weights of now; the average moves by `share`, in (0, 1], of the way each time."""
+        """Starts at the current weights; each `move` goes `share`, in (0, 1], of the way to the learning network."""
         self._learning, self._share = learning, share
         self.network = learning if share == 1.0 else copy.deepcopy(learning).requires_grad_(False)
 
     def begin(self) -> None:
-        """Begins anew at the weights of now."""
+        """Restarts at the current weights."""
         if self.network is not self._learning:
             self.network.load_state_dict(self._learning.state_dict())
 
     @torch.no_grad()
     def move(self) -> None:
-        """Moves towards the weights of now; buffers, such as limits and power iterations, are taken as they are."""
+        """Moves towards the current weights; buffers, such as limits and power iterations, are copied."""
         if self.network is self._learning:
             return
         for average, parameter in zip(self.network.parameters(), self._learning.parameters(), strict=True):
@@ -248,7 +247,7 @@ class RunningAverage(Generic[NetworkT]):
             kept.copy_(buffer)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns its weights; none where it is the network itself."""
+        """Returns its weights; empty if it is the learning network itself."""
         return {} if self.network is self._learning else weights_on_host(self.network)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -258,7 +257,7 @@ class RunningAverage(Generic[NetworkT]):
 
 
 class MetricMeans:
-    """Sums metrics over gradient steps without waiting for each one's value."""
+    """Averages metrics over gradient steps without waiting for each value."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -279,11 +278,10 @@ class MetricMeans:
 
 @torch.no_grad()
 def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Returns norms of each parameter's weights, last gradient (after clipping) and moments in the optimizer.
+    """Returns norms of each parameter's weights, last gradient (after clipping) and optimizer moments.
 
-    Only reads. Tags are those of Linesight and the peer (docs/runtime.md). `adaptive_lr_L2` is the norm of the learning
-    rate over the root of the second moment, which is what the step of each single weight is scaled by (not yet
-    corrected for the first steps).
+    Changes nothing. Tags are those of Linesight and the peer (docs/runtime.md). `adaptive_lr_L2` is the norm of the
+    learning rate over the root of the second moment: the scale of each weight's step, without bias correction.
     """
     found: dict[str, Tensor] = {}
     settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}

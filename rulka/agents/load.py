@@ -1,4 +1,4 @@
-"""Turns an artifact into a driver: the one way from weights on disk to actions outside of training.
+"""Turns an artifact into a driver: the only path from weights on disk to actions outside of training.
 
 Dimensions: N cars, L frames seen at once, H x W pixels, F floats, A actions.
 """
@@ -27,21 +27,21 @@ from rulka.device import CPU, upload
 from rulka.observation_params import ObservationParams
 
 CLONING = "cloning"
-"""The way to a cloned policy, where agents have an algorithm."""
+"""Stands for the algorithm of a cloned policy."""
 DRIVING_KINDS = ("agent", "policy")
 
 
 class GreedyPolicy:
-    """Always takes the action its network prefers, in float32, so that a race can be repeated exactly.
+    """Greedy policy in float32, so that a race can be repeated exactly.
 
     Attributes:
-        algorithm: that it was trained by, or "cloning".
-        label: that, for people.
-        observation: what it sees.
-        actions: what its actions mean.
-        network: by which it decides.
-        choose: what decides, of tensors.
-        make_draw: makes what draws decisions by a generator; None where its network says no probabilities.
+        algorithm: that trained it, or "cloning".
+        label: display name of the algorithm.
+        observation: observation parameters.
+        actions: action table.
+        network: with the trained weights.
+        choose: greedy decision function, on tensors.
+        make_draw: makes a sampling decision function from a generator; None if its network gives no probabilities.
     """
 
     def __init__(self, algorithm: str, artifact: Artifact, choice: _Choice, device: torch.device) -> None:
@@ -56,8 +56,8 @@ class GreedyPolicy:
 
         Args:
             image: of N cars.
-            floats: of these.
-            choose: decides instead of `choose`.
+            floats: of the same cars.
+            choose: decision function that replaces the attribute `choose`.
         """
         with torch.inference_mode():
             seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), self._device)
@@ -75,10 +75,10 @@ def load_policy(
 
     Args:
         folder: an artifact of a kind in `DRIVING_KINDS`.
-        observation: what it must see; None takes any.
-        actions: the action table it must have been trained on, or chunks of its actions, or numbers, in decisions of
-            the same length, however often it repeats each; None takes any.
-        device: where its network runs.
+        observation: required observation; None accepts any.
+        actions: required action table; chunks of its actions and continuous ones match if decisions have the same
+            length, however often they are repeated. None accepts any.
+        device: of the network.
 
     Raises:
         ArtifactError: if the artifact is damaged, of another kind, or made for other observations or actions.
@@ -90,7 +90,7 @@ def load_policy(
 
 
 def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> GreedyPolicy:
-    """Builds the network of an artifact of a kind in `DRIVING_KINDS`, on a device; the folder is that of messages.
+    """Builds the driver of an artifact of a kind in `DRIVING_KINDS`, on a device; error messages name the folder.
 
     Raises:
         ArtifactError: if config and weights do not make a network.
@@ -108,7 +108,7 @@ def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> G
 
 
 def _as_decided(actions: ActionTable, own: ActionTable) -> ActionTable:
-    """Returns the actions as another table divides decisions into them; unchanged where they cannot be divided so."""
+    """Returns the actions, divided over a decision as in `own`; unchanged if the ticks do not divide evenly."""
     ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, own.actions_per_decision)
     return actions if rest else replace(own, controls=actions.controls, ticks_per_action=ticks)
 
@@ -117,7 +117,7 @@ _Choice = tuple[nn.Module, Choose, Callable[[torch.Generator], Choose] | None]
 
 
 def _choice(artifact: Artifact, device: torch.device) -> _Choice:
-    """Builds the network of an artifact on a device and returns it with what decides by it, greedily and by chance."""
+    """Builds an artifact's network on a device; returns it with its greedy and its sampling decision function."""
     sizes, tensors = NetworkParams.model_validate(artifact.config["network"]), artifact.tensors
     if artifact.kind == "policy":
         build, choose, draw = CLONED_SHAPES[artifact.config["shape"]], choose_by_policy, draw_by_policy

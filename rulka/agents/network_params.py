@@ -1,4 +1,4 @@
-"""What lies behind the encoder: section `network`."""
+"""Network sizes behind the encoder: section `network`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rulka.observation_params import ObservationParams
 from rulka.section import Count, Section, Size, key
 
 CloneShape = Literal["policy", "iqn"]
-"""Whose network the cloned policy has: that of PPO, or of IQN."""
+"""Network of the cloned policy: PPO's policy, or IQN's."""
 
 
 class IqnNetworkParams(Section):
-    """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
+    """Options of IQN's network beyond those of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
     tau_embedding: Size = key(128, "cosines in the quantile embedding")
     embedding_at: Literal["state", "hidden"] = key(
@@ -39,11 +39,11 @@ class NetworkParams(Section):
     iqn: IqnNetworkParams = key(IqnNetworkParams(), "of IQN alone")
 
     def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> Iterator[str]:
-        """Yields a sentence for each reason why the fusion does not go with an encoder.
+        """Yields an error message for each conflict between the fusion and an encoder.
 
         Args:
             encoder: of the images.
-            observation: how large they are.
+            observation: their size.
         """
         takes_all = isinstance(self.fusion, TokenSequenceConfig) and self.fusion.takes_all
         all_takes, remedy = "network.fusion.image all takes", "set network.fusion.image to one"

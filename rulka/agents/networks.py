@@ -1,6 +1,6 @@
-"""Networks made of parameters: of the cloned policy in either shape, of IQN, and of what learns a policy.
+"""Builds networks from parameters: the cloned policy in either shape, IQN, and actor-critics.
 
-Each builder draws fresh weights from torch's global generator.
+Each builder initialises weights from torch's global generator.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder.",),
     "float_head": ("float_head.", "fusion.", "float_mean", "float_std"),
 }
-"""How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
+"""Tensor name prefixes of the parts that all networks share, Levels 0 and 1 included."""
 IQN_PARTS = {**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")}
-"""How the names of IQN's tensors begin, for each part that can be taken over or learn at a rate of its own."""
+"""Tensor name prefixes of IQN's parts, each of which can be transferred or have its own learning rate."""
 POLICY_PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
-"""The same of a policy."""
+"""The same for a policy."""
 ACTOR_CRITIC_PARTS = {**POLICY_PARTS, "heads": ("policy_head.", "value_head.")}
-"""The same of a policy with a value."""
+"""The same for an actor-critic."""
 
 Plan = tuple[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int]
-"""What a network is made of: what is seen, encoder, sizes behind it, normalisation of the floats, number of outputs."""
+"""Arguments of a network builder: observation, encoder, sizes behind it, float normalisation, number of outputs."""
 BuildNetwork = Callable[[*Plan], NetworkT]
 Cloned = ClonePolicy | ClonedIqn
 """A cloned policy of either shape."""
 
 
 def decision_table(actions: ActionParams, network: NetworkParams, repeats: int = 1) -> ActionTable:
-    """Returns the decisions there are: single actions, chunks of several, or numbers.
+    """Returns the table of decisions: single actions, chunks of several, or continuous numbers.
 
     Args:
         actions: the contract of the recordings.
         network: of the cloned policy and of agents.
-        repeats: how often an agent takes each in a row, `action_repeat` of its algorithm; the cloned policy once.
+        repeats: times each decision is repeated: the algorithm's `action_repeat`, 1 for the cloned policy.
     """
     ticks, count = actions.ticks_per_action, network.actions_per_decision
     return action_table(ticks, count, is_analog=network.analog, repeats=repeats)
@@ -77,29 +77,29 @@ def input_shape(observation: ObservationParams, normalisation: Normalisation) ->
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draws the weights of networks that are built inside from a seed, and leaves torch's generator as it was."""
+    """Seeds the weights of networks built inside the block; restores torch's global generator afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def build_clone_policy(*plan: *Plan) -> ClonePolicy:
-    """Returns a policy as Level 1 clones it."""
+    """Returns the policy network that Level 1 clones."""
     return ClonePolicy(*_policy_arguments(*plan))
 
 
 def build_actor_critic(*plan: *Plan) -> ActorCritic:
-    """Returns a policy with a value."""
+    """Returns an actor-critic network: a policy with a value."""
     return ActorCritic(*_policy_arguments(*plan))
 
 
 def build_cloned_iqn(*plan: *Plan) -> ClonedIqn:
-    """Returns IQN's network as Level 1 clones it."""
+    """Returns the IQN network that Level 1 clones."""
     return ClonedIqn(*_iqn_arguments(*plan))
 
 
 def build_iqn(*plan: *Plan) -> IqnNetwork:
-    """Returns IQN's network, with its guide where there is one."""
+    """Returns IQN's network, with a guide if `network.iqn.guided`."""
     iqn, network = IqnNetwork(*_iqn_arguments(*plan)), plan[2]
     if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
         iqn.guide = Guide(build_clone_policy(*plan), network.actions_per_decision)
@@ -120,5 +120,5 @@ def _iqn_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, IqnSizes, i
 
 
 def by_place(outputs: torch.Tensor, decision_shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns outputs [B, K A] as [B, K, A], of which the last dimension is compared; [B, A] where K is 1."""
+    """Reshapes outputs [B, K A] to [B, K, A], to compare actions in the last dimension; [B, A] if K is 1."""
     return outputs.unflatten(1, (*decision_shape, -1)) if decision_shape else outputs

@@ -1,4 +1,4 @@
-"""The base of learners that draw from replay, IQN and PQL; and image features while the encoder is frozen."""
+"""Base class of the off-policy learners (IQN, PQL), and replay of image features while the encoder is frozen."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SettingsT = TypeVar("SettingsT", IqnParams, PqlParams)
 
 
 class OffPolicyLearner(Learner[SettingsT, NetworkT]):
-    """Keeps experience in a ring and learns from random parts of it.
+    """Off-policy learner with a replay ring.
 
     Attributes:
-        replay: the experience; what derives from this class makes it.
+        replay: the ring; subclasses create it.
     """
 
     OWN_STATE: ClassVar[tuple[str, ...]] = (*Learner.OWN_STATE, "num_start_steps")
@@ -33,7 +33,7 @@ class OffPolicyLearner(Learner[SettingsT, NetworkT]):
 
     _is_encoder_as_given = True
     _num_start_steps: int
-    """Decisions that fill an empty ring: they do not count for how much is to be learned."""
+    """Decisions that fill an empty ring: they do not count towards the replay ratio."""
 
     @property
     def allowed_lag(self) -> None:
@@ -51,7 +51,7 @@ class OffPolicyLearner(Learner[SettingsT, NetworkT]):
     def forget_experience(self) -> None:
         """Clears the ring. Learning pauses until it holds `start_steps` decisions again."""
         self.replay.clear()
-        # What fills it counts as little as it did the first time, or all of it would be learned from at once.
+        # Like the first fill, the refill does not count towards the replay ratio; else a burst of updates would follow.
         self._num_start_steps += self._params.start_steps
 
     def state_dict(self) -> dict[str, Any]:
@@ -66,31 +66,31 @@ class OffPolicyLearner(Learner[SettingsT, NetworkT]):
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
 
     def _keep_features_while_frozen(self) -> None:
-        """Has the ring store image features until the encoder's first update, and images from then on."""
+        """Makes batches hold image features until the encoder's first update, and images from then on."""
         self._is_encoder_as_given &= is_frozen(self._rates, self.moment)
         keep_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
 
 
 def is_frozen(rates: PartRates, moment: Moment) -> bool:
-    """Returns whether the encoder does not learn at this moment."""
+    """Returns True if the encoder is frozen at this moment."""
     return rates.factor("encoder", moment) == 0.0
 
 
 def keep_features(replay: Replay, network: Torso, precision: Precision, batch_size: int, is_wanted: bool) -> None:
-    """Has a ring store features in place of images, or images again.
+    """Starts or stops storing image features, which batches then hold instead of images.
 
     Args:
         replay: the ring.
-        network: whose features; its encoder stays as it is as long as they are kept.
-        precision: in which they are computed.
+        network: computes the features; its encoder must not change while they are stored.
+        precision: of the features' computation.
         batch_size: images encoded at once.
-        is_wanted: whether features are to be stored.
+        is_wanted: True to store features, False to drop them.
     """
     device = device_of(network)
 
     def encode(image: Tensor, _floats: Tensor) -> Tensor:
-        """Maps images [B, L, H, W] uint8 to features [B, E], as collectors see them."""
-        network.eval()  # in training mode spectral norms would move on
+        """Maps images [B, L, H, W] uint8 to features [B, E], as in collectors."""
+        network.eval()  # training mode would update the spectral norms
         with torch.no_grad(), autocast(precision, device):
             parts = [network.encode(part.to(device)) for part in image.split(batch_size)]
         network.train()

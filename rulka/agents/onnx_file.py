@@ -1,7 +1,7 @@
-"""An agent as an ONNX file, as it acts: raw images and floats of N cars in, their decisions out.
+"""Exports an agent to ONNX: raw images and floats of N cars in, greedy decisions out.
 
-The normalisation and the greedy choice are in the graph. What it sees and what its decisions do stand in the metadata,
-as an artifact has them: who runs the file takes each decision `actions.repeats` times, each of its actions for
+The graph includes the normalisation and the greedy choice. The metadata describe observation and actions, as in an
+artifact: the caller repeats each decision `actions.repeats` times, and holds each of its actions for
 `actions.ticks_per_action` ticks of 10 ms.
 """
 
@@ -26,32 +26,32 @@ from rulka.errors import UserError
 from rulka.outputs import new_file
 
 NUM_COMPARED = 1000
-"""Observations on which the file has to decide as the agent does."""
+"""Observations on which the file's decisions must match the agent's."""
 _TOLERANCE = 1e-4
-"""Of decisions that are numbers, half of whose intervals is 1 at most."""
+"""Absolute tolerance of continuous decisions, whose intervals have half-widths of at most 1."""
 
 
 class _Deciding(nn.Module):
-    """What decides, as a module."""
+    """A policy's decision function as a module."""
 
     def __init__(self, policy: GreedyPolicy) -> None:
         super().__init__()
-        self.network, self._choose = policy.network, policy.choose  # what is not named counts as a constant
+        self.network, self._choose = policy.network, policy.choose  # weights that are not registered become constants
 
     def forward(self, image: Tensor, floats: Tensor) -> Tensor:
         return self._choose(image, floats)
 
 
 def export_onnx(agent: Path, out: Path) -> Artifact:
-    """Writes an agent or a cloned policy as an ONNX file, if it decides as that does, and returns the artifact.
+    """Writes an agent or a cloned policy as an ONNX file, if their decisions match, and returns the artifact.
 
     Args:
         agent: folder of the artifact.
         out: file to write.
 
     Raises:
-        UserError: if `onnxscript` is not installed, by which torch exports.
-        ArtifactError: if the artifact cannot be used, or the file decides otherwise.
+        UserError: if `onnxscript`, which torch needs for the export, is not installed.
+        ArtifactError: if the artifact cannot be used, or the decisions of the file differ.
         OutputError: if the file cannot be written.
     """
     if find_spec("onnxscript") is None:
@@ -72,7 +72,7 @@ def export_onnx(agent: Path, out: Path) -> Artifact:
 
 
 def _observations(artifact: Artifact) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Returns images of noise, and floats as far from their means as the normalisation says."""
+    """Returns noise images, and Gaussian floats with the means and standard deviations of the normalisation."""
     rng, normalisation = np.random.default_rng(0), artifact.normalisation
     shape = NUM_COMPARED, *artifact.observation.params().image_shape
     spread = rng.standard_normal((NUM_COMPARED, len(normalisation.mean)))
@@ -83,7 +83,7 @@ def _observations(artifact: Artifact) -> tuple[NDArray[np.uint8], NDArray[np.flo
 def _write(
     file: Path, policy: GreedyPolicy, image: NDArray[np.uint8], floats: NDArray[np.float32], artifact: Artifact
 ) -> None:
-    """Writes the graph for any number of cars, with what an artifact says of them in its metadata."""
+    """Writes the graph for any number of cars, with the artifact's description in its metadata."""
     cars = {0: "N"}
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

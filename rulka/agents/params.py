@@ -1,4 +1,4 @@
-"""The sections of algorithms, and what their networks take over: section `transfer`."""
+"""Parameter sections of the algorithms, and section `transfer`: the initial weights of their networks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PartHeads = Annotated[Source, Field(description="that end in actions: cloned whe
 
 
 class PartsParams(Section):
-    """Where each part of a new agent comes from; the table of parts is `rulka.agents.algorithms`."""
+    """Source of the initial weights of each part of an agent; `rulka.agents.algorithms` lists the parts."""
 
     encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key("cloned", "of images; pretrained is Level 0")
     float_head: Source = key("cloned", "of the floats, with their normalisation")
@@ -50,11 +50,11 @@ class PartsParams(Section):
     heads: PartHeads = "cloned"
 
     def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
-        """Yields a sentence for each part that cannot be taken over.
+        """Yields an error message for each part that cannot be transferred.
 
         Args:
-            algorithm: whose parts these are.
-            network: sizes of networks.
+            algorithm: owner of the parts.
+            network: network sizes.
             shape: of the cloned policy.
         """
         if shape == "policy":
@@ -73,13 +73,13 @@ class PartsParams(Section):
 
 
 class IqnPartsParams(PartsParams):
-    """The same for IQN: the logits of a cloned policy are no values of actions."""
+    """Sources for IQN: trunk and heads start fresh by default, as a cloned policy's logits are not Q-values."""
 
     trunk: Trunk = "fresh"
     heads: PartHeads = "fresh"
 
     def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
-        """Yields what cannot be taken over; see `PartsParams`."""
+        """Yields error messages; see `PartsParams`."""
         if shape != "policy":
             if network.iqn.guided:
                 yield (
@@ -101,7 +101,7 @@ class IqnPartsParams(PartsParams):
 
 
 class TransferParams(Section):
-    """Stage `transfer`: what the network of each algorithm takes over."""
+    """Stage `transfer`: sources of the initial weights of each algorithm's network."""
 
     ppo: PartsParams = key(PartsParams(), "the actor-critic of PPO")
     impala: PartsParams = key(PartsParams(), "the actor-critic of IMPALA")
@@ -122,7 +122,7 @@ class TransferParams(Section):
             yield f"agent names {self.agent}, and no part is taken from it: set it to null"
 
     def of(self, algorithm: Algorithm) -> PartsParams:
-        """Returns what one algorithm takes over."""
+        """Returns the part sources of one algorithm, all fresh if `from_scratch`."""
         parts: PartsParams = getattr(self, algorithm)
         return parts.model_copy(update=dict.fromkeys(dict(parts), "fresh")) if self.from_scratch else parts
 
@@ -133,7 +133,7 @@ ActionRepeat = Annotated[
 
 
 class ByPartParams(Section):
-    """A number for each part of a network, by schedule."""
+    """One schedule for each part of a network."""
 
     encoder: NotNegativeSchedule = key(constant(1.0), "of images")
     float_head: NotNegativeSchedule = key(constant(1.0), "of the floats")
@@ -142,22 +142,22 @@ class ByPartParams(Section):
 
 
 class StillEncoderParams(ByPartParams):
-    """The same with an encoder that stays as it was cloned, so that the features of replayed frames can be kept."""
+    """`ByPartParams` with an encoder frozen by default, so that replay can store features of frames."""
 
     encoder: NotNegativeSchedule = key(constant(0.0), "of images")
 
 
 class Beside(NamedTuple):
-    """What the section of an algorithm that is trained has to go with.
+    """Settings that the trained algorithm's section is checked against.
 
     Attributes:
         name: of the algorithm.
-        network: sizes of networks.
-        parts: what its network takes over.
-        decision_ms: how long a decision lasts, repeats included.
-        num_learners: that learn as one.
+        network: network sizes.
+        parts: sources of the network's initial weights.
+        decision_ms: length of a decision, repeats included.
+        num_learners: number of data-parallel learners.
         acting_precision: `train.acting_precision`.
-        is_exact: whether `train.order` is.
+        is_exact: True if `train.order` is exact.
     """
 
     name: Algorithm
@@ -176,21 +176,21 @@ RacerTau = Annotated[
 
 
 class AlgorithmParams(Section):
-    """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
+    """Base of the algorithm sections, each named after its algorithm."""
 
     action_repeat: ActionRepeat = 1
     rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
     racer_tau: RacerTau = 1.0
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
-    """Counts of which each of several learners has its share; nothing where only one can learn."""
+    """Counts that several learners divide among them; empty if the algorithm supports only one learner."""
 
     def share_of_learner(self, num_learners: int) -> Self:
-        """Returns what each of so many learners goes by, that together do what these parameters say."""
+        """Returns the parameters of each of `num_learners` learners: every `SPLIT` count divided by their number."""
         return self.model_copy(update={name: getattr(self, name) // num_learners for name in self.SPLIT})
 
     def impossible(self, beside: Beside) -> Iterator[str]:
-        """Yields a sentence for each combination with other sections that cannot be, where the algorithm is trained."""
+        """Yields an error message for each conflict with other sections, if this algorithm is trained."""
         if beside.num_learners > 1 and not self.SPLIT:
             yield f"train.learners is {beside.num_learners}, and {beside.name} learns with one: set it to 1"
         for count in self.SPLIT:
@@ -200,16 +200,16 @@ class AlgorithmParams(Section):
 
     @property
     def races_per_start(self) -> int:
-        """How many races of as many cars begin alike; 1 lets each begin by itself."""
+        """Size of the groups of cars whose races have the same start; 1 gives every race its own start."""
         return 1
 
     def no_int8(self, network: NetworkParams) -> str:
-        """Says which parameter keeps its network from acting in int8; nothing where it can."""
+        """Returns why the network cannot act in int8, naming the parameter; empty if it can."""
         del network
         return ""
 
 
-# Fields of which algorithms have defaults of their own.
+# Fields whose defaults differ between algorithms.
 StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions of experience for one update")]
 PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
 VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
@@ -222,19 +222,19 @@ Epochs = Annotated[Count, Field(description="passes over the experience of one u
 
 
 class PolicyParams(AlgorithmParams):
-    """Base of the sections of algorithms that learn a policy."""
+    """Base section of algorithms that learn a policy."""
 
     steps_per_update: StepsPerUpdate = 8192
     batch_size: BatchSize = key(512, "decisions of one gradient step")
     learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
     max_grad_norm: PositiveSchedule = key(constant(0.5), "gradients are scaled down to this norm")
-    # What races greedily and becomes the agent is an average of about ten updates.
+    # Greedy races and the final agent use a running average over about ten updates.
     racer_tau: RacerTau = 0.1
     max_versions_behind: VersionsBehind = 1
 
     @property
     def holds_on(self) -> bool:
-        """Whether the loss ever holds on to the policy that it began as."""
+        """Whether a KL penalty to the initial policy is ever active."""
         raise NotImplementedError
 
     def _impossible(self) -> Iterator[str]:
@@ -244,7 +244,7 @@ class PolicyParams(AlgorithmParams):
 
 
 class PolicyGradientParams(PolicyParams):
-    """Base of the sections of algorithms whose policy learns from what its own actions were worth."""
+    """Base section of policy-gradient algorithms: the policy learns from the advantages of its own actions."""
 
     gamma: Gamma = constant(0.985)  # 3.3 s
     entropy_weight: NotNegativeSchedule = key(
@@ -254,12 +254,12 @@ class PolicyGradientParams(PolicyParams):
 
     @property
     def holds_on(self) -> bool:
-        """Whether the loss ever holds on to the policy that it began as."""
+        """Whether a KL penalty to the initial policy is ever active."""
         return any(value > 0.0 for value in self.clone_weight.values)
 
 
 class CriticParams(PolicyGradientParams):
-    """Base of those whose policy learns with a value."""
+    """Base section of policy-gradient algorithms with a value function."""
 
     SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
 
@@ -267,7 +267,7 @@ class CriticParams(PolicyGradientParams):
     value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
 
     def impossible(self, beside: Beside) -> Iterator[str]:
-        """Yields what cannot be together; see `AlgorithmParams`."""
+        """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(beside)
         name, steps = beside.name, self.value_warmup_steps
         if beside.parts.heads == "fresh" and steps > 0:
@@ -278,10 +278,10 @@ class CriticParams(PolicyGradientParams):
 
 
 class EpochsParams(Section):
-    """What algorithms say that go through the experience of an update more than once."""
+    """Keys of algorithms that run several epochs over the experience of an update."""
 
     epochs: Epochs = 4
-    # The encoder takes most of the time; until these epochs one pass of it serves all.
+    # The encoder takes most of the time; in the epochs before, its features are computed once and reused.
     encoder_epochs: Whole = key(1, "last epochs of an update, which also train the encoder")
 
     def _impossible(self) -> Iterator[str]:
@@ -290,7 +290,7 @@ class EpochsParams(Section):
 
 
 class ClippedParams(EpochsParams):
-    """What those say that learn by a clipped ratio of probabilities."""
+    """Keys of algorithms that clip the probability ratio."""
 
     clip: PositiveSchedule = key(constant(0.2), "how far the probability ratio of an action may leave 1 and still gain")
     max_kl: PositiveSchedule = key(constant(0.05), "an update ends when it has moved the policy this far, in nats")
@@ -312,27 +312,27 @@ class PpoParams(CriticParams, ClippedParams):
 
 
 class NoCorrectionParams(Section):
-    """Experience counts as the learning policy's own."""
+    """No correction: experience is treated as on-policy."""
 
     kind: Literal["none"] = key("none", "no correction")
 
 
 class EpsilonParams(Section):
-    """The same, and no logarithm of a probability falls without bound, Babaeizadeh et al. 2017, arXiv:1611.06256."""
+    """No correction, but epsilon bounds log-probabilities from below, Babaeizadeh et al. 2017, arXiv:1611.06256."""
 
     kind: Literal["epsilon"] = key("epsilon", "no correction but a floor of probabilities")
     epsilon: float = key(1e-06, "added to a probability inside its logarithm", gt=0, le=1)
 
 
 class OneStepParams(Section):
-    """Each action's advantage is weighed by how much likelier it has become; values are not corrected."""
+    """One-step importance sampling: advantages are weighted by the truncated ratio, values are not corrected."""
 
     kind: Literal["one_step"] = key("one_step", "importance sampling of one step")
     rho_bar: Positive = key(1.0, "bound of the weight")
 
 
 class VtraceParams(Section):
-    """Advantages and values are weighed, Espeholt et al. 2018, arXiv:1802.01561."""
+    """V-trace: advantages and values are importance-weighted, Espeholt et al. 2018, arXiv:1802.01561."""
 
     kind: Literal["vtrace"] = key("vtrace", "the paper's correction")
     rho_bar: Positive = key(1.0, "bound of a decision's own weight: whose values are learned")
@@ -345,7 +345,7 @@ class VtraceParams(Section):
 CorrectionParams = Annotated[
     NoCorrectionParams | EpsilonParams | OneStepParams | VtraceParams, Field(discriminator="kind")
 ]
-"""What is done about experience of an older policy, told apart by its `kind`: the specification's ablation."""
+"""Off-policy corrections, discriminated by `kind`: the specification's ablation."""
 
 
 class ImpalaParams(CriticParams):
@@ -379,16 +379,16 @@ class MunchausenParams(Section):
 
 
 class MarginParams(Section):
-    """Demonstrated actions are to be worth more than others, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
+    """Large-margin loss on demonstrated actions, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
 
     margin: Positive = key(0.1, "by how much, in units of returns")
     weight: Positive = key(1.0, "of that loss, beside the one of quantiles")
 
 
 class OffPolicyParams(AlgorithmParams):
-    """Base of the sections of algorithms that learn from replay."""
+    """Base section of off-policy algorithms, which learn from replay."""
 
-    # Sections are frozen, so that a narrower type is safe.
+    # Sections are frozen, so a narrower type is safe.
     rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
         StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
     )
@@ -406,7 +406,7 @@ class IqnParams(OffPolicyParams):
 
     SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
 
-    # Over 50 ms actions are worth too nearly the same for values to tell them apart.
+    # Over 50 ms the Q-values of actions are too close to tell apart.
     action_repeat: ActionRepeat = 2
     num_quantiles: Several = key(8, "fractions for each state while training; even")
     num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
@@ -419,7 +419,7 @@ class IqnParams(OffPolicyParams):
     learning_rate: LearningRateSchedule = key(
         over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
     )
-    # 3.3 s: over 7 s actions are worth too nearly the same.
+    # 3.3 s: over 7 s the Q-values of actions are too close.
     gamma: ShareSchedule = key(constant(0.970225), "discount of one decision, over environment steps")
     epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions")
     epsilon_spread: NotNegative = key(
@@ -447,7 +447,7 @@ class IqnParams(OffPolicyParams):
     max_grad_value: Positive | None = key(None, "bound of each number of the gradient after that; or null")
 
     def no_int8(self, network: NetworkParams) -> str:
-        """Says which parameter keeps its network from acting in int8; see `AlgorithmParams`."""
+        """Returns why the network cannot act in int8; see `AlgorithmParams`."""
         iqn = network.iqn
         if iqn.embedding_at != "hidden":
             return f"network.iqn.embedding_at is {iqn.embedding_at}, not hidden"
@@ -456,7 +456,7 @@ class IqnParams(OffPolicyParams):
         return ""
 
     def impossible(self, beside: Beside) -> Iterator[str]:
-        """Yields what cannot be together; see `AlgorithmParams`."""
+        """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(beside)
         horizon = self.mini_race_decisions(beside.decision_ms)
         race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {beside.decision_ms} ms"
@@ -478,7 +478,7 @@ class IqnParams(OffPolicyParams):
             )
 
     def mini_race_decisions(self, decision_ms: int) -> int:
-        """Returns how many decisions of so many ms a mini-race has."""
+        """Returns the number of decisions of `decision_ms` in a mini-race."""
         return int(self.mini_race_ms // decision_ms)
 
     @property
@@ -488,7 +488,7 @@ class IqnParams(OffPolicyParams):
 
     @property
     def has_limits(self) -> bool:
-        """Whether the cloned policy ever limits what actions are taken."""
+        """Whether the guide (the cloned policy) ever limits actions."""
         return any(value > 0.0 for value in self.guide_floor.values)
 
     def _impossible(self) -> Iterator[str]:
@@ -511,7 +511,7 @@ class IqnParams(OffPolicyParams):
 class GrpoParams(PolicyGradientParams, ClippedParams):
     """Group relative policy optimisation, Shao et al. 2024, arXiv:2402.03300."""
 
-    # Of a race the beginning counts most; gamma 1 is for agents that finish.
+    # Discounting favours the start of a race; gamma 1 is for agents that finish.
     clone_weight: CloneWeight = constant(0.01)
     group_size: GroupSize = key(8, "races that begin alike and are compared with each other")
     # As rewards.off_track: standing still must not be better than trying.
@@ -519,12 +519,12 @@ class GrpoParams(PolicyGradientParams, ClippedParams):
 
     @property
     def races_per_start(self) -> int:
-        """As many as are compared."""
+        """The group size."""
         return self.group_size
 
 
 class OnlinePairsParams(Section):
-    """The best and the worst race of a group from equal starts, by what they were paid."""
+    """The races with the best and the worst return of a group with the same start."""
 
     kind: Literal["online"] = key("online", "races of the agent itself")
     group_size: GroupSize = key(8, "races that begin alike, of which the best and the worst are a pair")
@@ -534,7 +534,7 @@ class OnlinePairsParams(Section):
 
 
 class FilePairsParams(Section):
-    """Pairs that a file names; see `rulka.training.preference_pairs`."""
+    """Pairs listed in a file; see `rulka.training.preference_pairs`."""
 
     kind: Literal["file"] = key("file", "a file of pairs, JSON lines")
     path: str = Field(min_length=1, description="where it is")
@@ -542,7 +542,7 @@ class FilePairsParams(Section):
 
 
 class DemonstrationPairsParams(Section):
-    """Any two captured races over the same stretch of the main track, the faster one preferred."""
+    """Pairs of captured races over the same stretch of the main track; the faster one is preferred."""
 
     kind: Literal["demonstrations"] = key(
         "demonstrations", "races that were recorded, or driven by the built-in driver"
@@ -554,9 +554,9 @@ class DemonstrationPairsParams(Section):
 
 
 GivenPairsParams = FilePairsParams | DemonstrationPairsParams
-"""Pairs that are given before training begins."""
+"""Pairs that are fixed before training starts."""
 PairsParams = Annotated[OnlinePairsParams | FilePairsParams | DemonstrationPairsParams, Field(discriminator="kind")]
-"""Where preference pairs come from, told apart by its `kind`."""
+"""Sources of preference pairs, discriminated by `kind`."""
 
 
 class DpoParams(PolicyParams, EpochsParams):
@@ -564,29 +564,29 @@ class DpoParams(PolicyParams, EpochsParams):
 
     pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
     epochs: Epochs = 2
-    # Ratios are of whole races: 100 nats apart are a margin of 1.
+    # Log-ratios are sums over whole races: a difference of 100 nats is a margin of 1.
     beta: PositiveSchedule = key(constant(0.01), "how dear it is to leave the policy that it began as")
     pairs_per_step: Count = key(2, "pairs of one gradient step")
 
     @property
     def races_per_start(self) -> int:
-        """As many as are compared; races that nobody learns from begin each by itself."""
+        """The group size of online pairs; 1 for given pairs, as DPO then learns nothing from the agent's races."""
         return self.pairs.group_size if isinstance(self.pairs, OnlinePairsParams) else 1
 
     @property
     def given_pairs(self) -> GivenPairsParams | None:
-        """Where the pairs come from, if they are given."""
+        """Source of the given pairs; None if pairs are online."""
         return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
 
     def impossible(self, beside: Beside) -> Iterator[str]:
-        """Yields what cannot be together; see `AlgorithmParams`."""
+        """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(beside)
         if self.given_pairs is not None and self.action_repeat > 1:
             yield f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1"
 
     @property
     def holds_on(self) -> bool:
-        """Always: the policy that it began as is the reference."""
+        """Always True: the initial policy is the reference."""
         return True
 
 
@@ -617,7 +617,7 @@ class PqlParams(OffPolicyParams):
     racer_tau: RacerTau = 0.02
 
     def impossible(self, beside: Beside) -> Iterator[str]:
-        """Yields what cannot be together; see `AlgorithmParams`."""
+        """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(beside)
         if beside.acting_precision is not None:
             acting = f"train.acting_precision is {beside.acting_precision}"

@@ -1,7 +1,7 @@
-"""The base of learners of a policy: they gather experience until there is enough, learn from it, and drop it.
+"""Base classes of policy learners: they gather experience until there is enough, learn from it, and drop it.
 
-With a value (`CriticLearner`), a first update may solve for it: a cloned policy comes without one, and advantages from
-an untrained value would ruin it.
+With a value (`CriticLearner`), the first update may solve for it: a cloned policy has none, and advantages from an
+untrained value would ruin the policy.
 Dimensions: T decisions of a block, N cars, M decisions to learn from, L frames seen at once, H x W pixels, F floats,
 E image features, P outputs of the policy.
 """
@@ -31,30 +31,30 @@ from rulka.device import CPU, on_host, weights_on_host
 
 ADAM_EPSILON = 1e-5
 RIDGE = 1e-3
-"""Pull of the solved weights of the value toward 0, as a share of the mean variance of the features."""
+"""Ridge regularisation of the solved value head, as a share of the mean feature variance."""
 SMALLEST_RETURN = 1e-3
-"""Floor of the root mean square return that values are measured in."""
+"""Floor of the root mean square return, the unit of values."""
 
 
 _NOTHING = torch.empty(0)
 
 
 class Rollout(NamedTuple):
-    """Decisions to learn from, resets left out: what happened, and what was thought of it when the update began.
+    """Decisions to learn from, without resets, evaluated at the start of the update.
 
-    Columns that an algorithm has no use for are [0].
+    Columns that an algorithm does not use are [0].
 
     Attributes:
-        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
+        image: [M, L, H, W] uint8; or image features [M, E] while the encoder is frozen.
         floats: [M, F] float32 raw.
-        action: [M] int64, or [M, K]; float32 where decisions are numbers.
-        log_prob: [M] float32 of the action when it was chosen.
+        action: [M] int64, or [M, K]; float32 if decisions are continuous.
+        log_prob: [M] float32 of the action under the policy that acted.
         advantage: [M] float32.
-        outputs: [M, P] float32 of the policy when the update began.
-        clone_outputs: [M, P] float32 of the policy that learning began with; [0] where nothing holds on to it.
-        value: [M] float32 when the update began.
+        outputs: [M, P] float32 of the policy at the start of the update.
+        clone_outputs: [M, P] float32 of the initial policy; [0] without a KL penalty.
+        value: [M] float32 at the start of the update.
         returns: [M] float32 targets of the value.
-        weight: [M] float32 in the loss; their mean is 1.
+        weight: [M] float32 weights in the loss; their mean is 1.
     """
 
     image: Tensor
@@ -80,7 +80,7 @@ CriticT = TypeVar("CriticT", bound=CriticParams)
 
 
 class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT]):
-    """Learns a policy from what its own actions led to, each experience in one update alone."""
+    """Learns a policy from the outcomes of its own actions; experience is used in one update only."""
 
     def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
         network = spec.fresh_network(build_actor_critic, seed).to(device)
@@ -92,29 +92,29 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
     @abstractmethod
     def _make_waiting(self) -> WaitingT:
-        """Returns an empty store for experience that waits."""
+        """Returns an empty store for waiting experience."""
 
     @abstractmethod
     def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
-        """Takes experience out and learns from it; returns metrics beside those that it adds to `means`."""
+        """Removes waiting experience and learns from it; returns metrics besides those added to `means`."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes initial weights, also for the reference policy of the KL penalty."""
+        """Loads initial weights, also into the reference policy of the KL penalty."""
         super().load_network(tensors)
         self._first = self._as_it_is()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Stores a block until it is learned from; copies it."""
+        """Stores a block (copied) until an update learns from it."""
         self._waiting.insert(block, collector, version)
         self.num_env_steps += block.is_reset.size
 
     @property
     def allowed_lag(self) -> int:
-        """As many versions as collectors may run ahead."""
+        """`max_versions_behind`, by which collectors may run ahead."""
         return self._params.max_versions_behind
 
     def num_allowed_env_steps(self) -> int:
-        """Decisions used up, those of the next update, and those of `max_versions_behind` more."""
+        """Decisions consumed, those of the next update, and those of `max_versions_behind` more."""
         num_used = self.num_env_steps - self._waiting.num_decisions
         return num_used + self._num_needed() + self._params.max_versions_behind * self._params.steps_per_update
 
@@ -123,7 +123,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         return self._waiting.num_decisions >= self._num_needed()
 
     def update(self) -> dict[str, float] | None:
-        """Learns from what waits; returns None if not `is_ready()`."""
+        """Learns from the waiting experience; returns None if not `is_ready()`."""
         if not self.is_ready():
             return None
         means = MetricMeans()
@@ -153,28 +153,28 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         self._waiting.load_experience(experience)
 
     def forget_experience(self) -> None:
-        """Drops what waits for the next update."""
+        """Drops the experience that waits for the next update."""
         self._waiting.forget()
 
     def _as_it_is(self) -> ActorCritic | None:
-        """Returns a copy of the policy, the reference of a KL penalty, or None if the loss never has one."""
+        """Returns a frozen copy of the policy, the reference of the KL penalty; None if the loss never has one."""
         if not self._params.holds_on:
             return None
-        return copy.deepcopy(self.network).requires_grad_(False).eval()  # in training mode spectral norms would move on
+        return copy.deepcopy(self.network).requires_grad_(False).eval()  # training mode would update spectral norms
 
     def _num_needed(self) -> int:
         """Decisions that the next update waits for."""
         return self._params.steps_per_update
 
     def _step(self, loss: Tensor, num_rows: int) -> Tensor:
-        """Makes a gradient step and returns the norm of the gradient; the loss is a mean over so many rows."""
+        """Runs a gradient step on a loss averaged over `num_rows` rows; returns the norm of the gradient."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         average_gradients(self.network, num_rows, self._ranks)
         return self._apply_gradient()
 
     def _apply_gradient(self) -> Tensor:
-        """Moves the weights by the gradient that is there and returns its norm."""
+        """Clips the accumulated gradient and steps the optimizer; returns the norm before clipping."""
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self._params.max_grad_norm.at(self.moment))
         self._optimizer.step()
         return norm
@@ -186,17 +186,16 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         passes: EpochsParams,
         learn_from: Callable[[PolicyAndValue, Rollout], bool],
     ) -> int:
-        """Makes the gradient steps of all epochs, those of the encoder last.
+        """Runs the gradient steps of all epochs, those that train the encoder last.
 
         Args:
-            rollout: what to learn from, with its images.
-            encoded: [M, E] features of these, which serve until the encoder moves.
-            passes: how many epochs.
-            learn_from: makes a gradient step from the network's outputs for some decisions, and returns whether that
-                was the last one.
+            rollout: experience, with images.
+            encoded: [M, E] features of the images, used until the encoder trains.
+            passes: number of epochs.
+            learn_from: runs a gradient step on the network's outputs for a minibatch; True ends the update.
 
         Returns:
-            Decisions learned from, each as often as it was used.
+            Number of decisions learned from, counting repeats.
         """
         num_samples = 0
         for rows, decide, num_epochs in self._passes(rollout._replace(image=encoded), rollout, passes):
@@ -212,7 +211,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
     def _passes(
         self, features: AnyRows, whole: AnyRows, passes: EpochsParams
     ) -> tuple[tuple[AnyRows, Callable[[Tensor, Tensor], PolicyAndValue], int], ...]:
-        """Returns rows, what computes the policy from them, and epochs: with the encoder frozen, then learning."""
+        """Returns (rows, forward function, number of epochs), with the encoder frozen and then with it training."""
         num_encoder_epochs = 0 if self._rates.factor("encoder", self.moment) == 0.0 else passes.encoder_epochs
         return (
             (features, self.network.decide, passes.epochs - num_encoder_epochs),
@@ -220,9 +219,9 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         )
 
     def _minibatches(self, num_rows: int, size: int, num_epochs: int) -> Iterator[Tensor]:
-        """Yields shuffled indices of nearly equal minibatches of about a size, epoch after epoch.
+        """Yields shuffled indices of nearly equal minibatches of about `size` rows, epoch after epoch.
 
-        Ranks, which have different numbers of rows, have equally many minibatches.
+        Ranks have equally many minibatches, although their numbers of rows differ.
         """
         mean_rows = float(self._ranks.total(torch.tensor(float(num_rows), device=self._device))) / self._ranks.size
         num_batches = max(1, min(round(mean_rows / size), fewest(num_rows, self._ranks)))
@@ -231,17 +230,17 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
             yield from order.tensor_split(num_batches)
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns image features [..., E] of images [..., L, H, W]; there are as many floats [..., F]."""
+        """Returns features [..., E] of images [..., L, H, W]; floats [..., F] have the same leading dimensions."""
         return self._in_parts(lambda part, _: self.network.encode(part), image, floats)
 
     def _in_parts(self, compute: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> Tensor:
         """Applies `compute` to images [..., L, H, W], or features [..., E], and floats [..., F], without gradients.
 
-        It sees `batch_size` rows at a time.
+        Runs on `batch_size` rows at a time.
         """
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(*(column.flatten(0, len(lead) - 1).split(size) for column in (image, floats)), strict=True)
-        # In evaluation mode, as collectors act: in training mode spectral norms move on with every part.
+        # Evaluation mode, as in collectors: training mode would update spectral norms with every part.
         self.network.eval()
         with torch.no_grad(), autocast(self.precision, self._device):
             computed = torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
@@ -256,11 +255,11 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
 
 class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
-    """Learns a policy and its value from whole blocks; what derives from it says how, in `_learn`."""
+    """Learns a policy and its value from whole blocks; subclasses implement `_learn`."""
 
     @abstractmethod
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
-        """Learns from blocks side by side; returns metrics beside those that it adds to `means`.
+        """Learns from blocks concatenated along cars; returns metrics besides those added to `means`.
 
         If `_is_warming_up`, it only calls `_solve_value`.
         """
@@ -269,7 +268,7 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         return WaitingBlocks(self._device)
 
     def _num_taken(self) -> int:
-        """Decisions that an update learns from: all that wait."""
+        """Decisions that an update consumes: all that wait."""
         return self._waiting.num_decisions
 
     def _num_needed(self) -> int:
@@ -290,20 +289,20 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         return self.version == 0 and self._params.value_warmup_steps > 0
 
     def _solve_value(self, segment: Segment, gae_lambda: float) -> PolicyAndValue:
-        """Solves for the value head, on frozen features; the policy does not change.
+        """Solves for the value head on frozen features; the policy does not change.
 
         Args:
-            segment: what happened.
-            gae_lambda: lambda of the returns that the value is to agree with.
+            segment: the experience.
+            gae_lambda: lambda of the returns that the value is fitted to.
 
         Returns:
-            The network's outputs then, with rows [(T + 1) N] for all observations.
+            The network's outputs with the new value head, with rows [(T + 1) N] for all observations.
         """
         network, discount = self.network, self._params.gamma.at(self.moment)
         hidden = self._in_parts(
             lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
         )
-        # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
+        # In main memory: the sums are float64, which is slow on many GPUs and unsupported on others.
         feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
         ranks = self._ranks
         total = None if ranks.size == 1 else self._total_on_host
@@ -322,7 +321,7 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
 
 
 def return_scale(returns: Tensor, ranks: Ranks = ALONE) -> float:
-    """Returns the root mean square of the returns [M] of all ranks: the unit values are clipped and weighed in."""
+    """Returns the root mean square of the returns [M] of all ranks, the unit for clipping and weighting values."""
     return max(float(mean_of(returns.square(), ranks).sqrt()), SMALLEST_RETURN)
 
 
@@ -331,7 +330,7 @@ class PolicyLoss(NamedTuple):
 
     Attributes:
         loss: the negative clipped surrogate.
-        approx_kl: mean of (r - 1) - log r, an estimate of how far the policy is from the one that acted, in nats; never
+        approx_kl: mean of (r - 1) - log r, an estimate of the KL divergence from the policy that acted, in nats; never
             negative.
         clip_fraction: share of samples whose ratio lies outside the clip.
     """
@@ -344,7 +343,7 @@ class PolicyLoss(NamedTuple):
 def clipped_policy_loss(
     log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float, weight: Tensor | None = None
 ) -> PolicyLoss:
-    """PPO's and GRPO's negative surrogate, flat where the ratio has left [1 - clip, 1 + clip] for the better.
+    """Negative clipped surrogate of PPO and GRPO, flat once the ratio has improved beyond [1 - clip, 1 + clip].
 
     Args:
         log_prob: [M] of the actions taken, under the policy that learns.

@@ -1,14 +1,15 @@
 """Proximal policy optimisation (PPO), Schulman et al. 2017, arXiv:1707.06347; begin with `PpoLearner._learn`.
 
-An update, from `PolicyLearner.update`: `_learn` evaluates the blocks that wait (`_evaluate`, GAE); `_fit_policy` has
-`_run_epochs` make a `_gradient_step` for each minibatch of each epoch.
+An update, from `PolicyLearner.update`: `_learn` evaluates the waiting blocks (`_evaluate`, GAE); `_fit_policy` runs one
+`_gradient_step` per minibatch and epoch through `_run_epochs`.
 
-Deviations from the paper and the peer: advantages and returns are estimated when an update begins, from the values of
-the network as it then is, so that collectors that lag behind do not mix values of several versions; values are clipped
-and weighed in units of the root mean square return, so that the settings do not depend on the scale of rewards; the
-first update solves for the value head alone, so that a cloned policy is not ruined by advantages from an untrained
-value; the encoder may sit out some epochs, whose image features are then computed once; an update ends when it has
-moved the policy `max_kl` away.
+Deviations from the paper and the peer:
+- Advantages and returns use the values of the network at the start of an update, so stale collectors do not mix values
+  of several versions.
+- Values are clipped and weighted in units of the root mean square return, so settings do not depend on reward scale.
+- The first update solves for the value head alone: advantages from an untrained value would ruin a cloned policy.
+- The encoder can be frozen in some epochs, whose image features are then computed once.
+- An update ends once it has moved the policy by `max_kl`.
 Dimensions: M decisions of one update, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats,
 E image features, P outputs of the policy.
 """
@@ -31,7 +32,7 @@ from rulka.agents.waiting import Segment
 
 
 class PpoLearner(CriticLearner[PpoParams]):
-    """On-policy learner: some epochs over all blocks that wait."""
+    """On-policy learner: some epochs over all waiting blocks."""
 
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
         if self._is_warming_up():
@@ -40,10 +41,10 @@ class PpoLearner(CriticLearner[PpoParams]):
         return self._facts(*self._fit_policy(segment, means))
 
     def _fit_policy(self, segment: Segment, means: MetricMeans) -> tuple[Rollout, int]:
-        """Trains everything, the encoder in the last epochs only; stops early when the policy has moved too far.
+        """Trains all weights, the encoder in the last epochs only; stops early if the policy moves beyond `max_kl`.
 
         Returns:
-            What was learned from, and how many decisions, each as often as it was used.
+            The rollout, and the number of decisions learned from, counting repeats.
         """
         network = self.network
         encoded = self._encode(segment.image, segment.floats)
@@ -70,7 +71,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         return rollout_with_gae(segment, by_car, params.gamma.at(now), params.gae_lambda.at(now))
 
     def _gradient_step(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
-        """Makes one gradient step and returns whether the policy has moved too far to go on."""
+        """Runs one gradient step; returns True if the policy has moved beyond `max_kl`, which ends the update."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
         policy = clipped_policy_loss(log_prob, part.log_prob, part.advantage, params.clip.at(now))
@@ -99,7 +100,7 @@ class PpoLearner(CriticLearner[PpoParams]):
     def _facts(self, rollout: Rollout, num_samples: int) -> dict[str, float]:
         error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
         return {
-            "value_loss": 0.5 * float(error.square().mean()),  # before the update; the means of its steps replace it
+            "value_loss": 0.5 * float(error.square().mean()),  # before the update; the mean over its steps replaces it
             "explained_variance": explained_variance(rollout.value, rollout.returns),
             "value_mean": float(rollout.value.mean()),
             "return_mean": float(rollout.returns.mean()),
@@ -112,12 +113,11 @@ class PpoLearner(CriticLearner[PpoParams]):
 def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, gae_lambda: float) -> Rollout:
     """Estimates the advantages of a segment's actions.
 
-    The decision of an autoreset step saw the last observation of the race before it, so its value serves as the value
-    after a cut race.
+    An autoreset step observes the last observation of the previous race, so its value bootstraps a truncated race.
 
     Args:
-        segment: what happened.
-        decided: outputs [T + 1, N, P] and values [T + 1, N] of all its observations, by one network.
+        segment: the experience.
+        decided: outputs [T + 1, N, P] and values [T + 1, N] of all its observations, from one network.
         discount: gamma, also of the shaping.
         gae_lambda: lambda of generalised advantage estimation.
     """
@@ -144,13 +144,13 @@ class ValueLoss(NamedTuple):
 
 
 def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None) -> ValueLoss:
-    """Half the squared error, of the value or of the value held within `clip` of the old one, whichever is larger.
+    """Half the squared error of the value, or of the value clipped to within `clip` of the old one if that is larger.
 
     Args:
         value: [M] predicted now.
         old_value: [M] predicted when the update began.
         returns: [M] targets.
-        clip: how far a value may move, in units of the values; positive. None leaves the plain squared error.
+        clip: how far a value may move, in units of the values; positive. None gives the plain squared error.
     """
     if clip is None:
         return ValueLoss(0.5 * (value - returns).square().mean(), torch.zeros((), device=value.device))

@@ -1,18 +1,18 @@
 """Parallel Q-learning (PQL), Li et al. 2023, arXiv:2307.12983: two critics, and a policy that maximises the first.
 
-Begin with `PqlLearner.update`. It makes the updates of the paper's V-learner (`_learn_critics`) and P-learner
-(`PolicyHalf`) at exact ratios of each other and of the cars: one after another, or, with `policy_process`, the policy
-in a process of its own (`PolicyElsewhere`). With large batches and many cars the former is also the synchronous shape
-of FastTD3 (Seo et al. 2025, arXiv:2505.22642). docs/algorithms/pql.md compares both with what is here.
+Begin with `PqlLearner.update`. It runs the updates of the paper's V-learner (`_learn_critics`) and P-learner
+(`PolicyHalf`) at exact ratios to each other and to the cars' decisions: serially, or, with `policy_process`, with the
+policy in its own process (`PolicyElsewhere`). With large batches and many cars the serial form is also synchronous
+FastTD3 (Seo et al. 2025, arXiv:2505.22642). docs/algorithms/pql.md compares both papers with this code.
 
-Ratios follow from counts, never from a clock: of two neighbours one may do its next thing only where the other has done
-enough. So they are exact however slow anybody is. The paper's learners sleep for a time that is measured instead.
+Ratios follow from counts, never from a clock: each of cars, critics and policy may proceed only once its neighbour has
+done enough. So ratios are exact however slow any of them is. The paper's learners sleep for measured times instead.
 
-Critics and policy see by one torso (encoder, float head, fusion), which the critics teach, as DrQ-v2 does (Yarats et
-al. 2021, arXiv:2107.09645): what a critic says of a policy's decisions is a poor teacher of seeing. So all weights have
-one owner: torso and critics the critics' half, trunk and heads the policy's; and a half reads what the other owns.
-Dimensions: N cars, B batch, P outputs of the policy, D numbers of the state, K numbers of a decision, A choices (1
-where a decision is numbers), L frames, H x W pixels, F floats.
+Critics and policy share one torso (encoder, float head, fusion), which the critics train, as in DrQ-v2 (Yarats et al.
+2021, arXiv:2107.09645): the policy loss is a poor training signal for perception. So every weight has one owner: the
+critics' half owns torso and critics, the policy's half trunk and heads; each half reads the other's weights.
+Dimensions: N cars, B batch, P outputs of the policy, D state features, K numbers of a decision, A choices (1 if
+decisions are continuous), L frames, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from rulka.schedule import Moment
 
 ADAM_EPSILON = 1e-5
 SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
-"""Parts of the network that the critics teach, and those that the policy learns."""
+"""Parts of the network that the critics train, and those that the policy trains."""
 DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in POLICY_PARTS[part])
-"""How the names of the latter begin."""
+"""Tensor name prefixes of the latter."""
 MOMENTS = "exp_avg", "exp_avg_sq"
-"""State of Adam for each weight, beside the number of its steps."""
+"""Adam's state of each weight, besides its step count."""
 WAIT_S = 0.5
-"""Longest wait for a policy that learns elsewhere, before the runtime looks at signals and clocks again."""
+"""Longest wait for a policy in another process, before the runtime checks signals and clocks again."""
 
 
 class Parts(NamedTuple):
-    """Policy and critics, and how the policy's outputs are read."""
+    """Policy, critics, and the decision type that interprets the policy's outputs."""
 
     network: ClonePolicy
     critics: Critics
@@ -59,7 +59,7 @@ class Parts(NamedTuple):
 
 
 def fresh_parts(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Parts:
-    """Returns the policy of an agent and its critics, with the fresh weights of a seed, on a device."""
+    """Returns the policy of an agent and its critics, initialised from a seed, on a device."""
     network = spec.fresh_network(build_clone_policy, seed).to(device)
     decisions = decisions_of(spec.actions)
     with seeded(seed + 1):
@@ -72,10 +72,10 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     Attributes:
         network: the policy, which collectors act with.
-        critics: rate its decisions; they are the learner's alone.
-        version: grows by one with every `critic_updates_per_version` updates of the critics.
-        num_critic_updates: so far.
-        policy: the policy's half, or what is known of it here.
+        critics: rate its decisions; collectors do not have them.
+        version: number of versions so far, of `critic_updates_per_version` critic updates each.
+        num_critic_updates: critic updates so far.
+        policy: the policy's half, or this process's copy of it.
     """
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int = 0, device: torch.device = CPU) -> None:
@@ -95,11 +95,11 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self._taught: Mapping[str, float] = {}
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes initial weights for the policy; the critics begin fresh."""
+        """Loads initial weights into the policy; the critics start fresh."""
         super().load_network(tensors)
         self._slow_network.load_state_dict(self.network.state_dict())
 
-    # What it learns from, and when ------------------------------------------------------------------------------------
+    # Replay and update ratios -----------------------------------------------------------------------------------------
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
@@ -115,35 +115,35 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         return self._num_start_steps + due + self._params.max_steps_ahead
 
     def is_ready(self) -> bool:
-        """True if the cars have gone far enough for all critic updates of the next version."""
+        """True if the cars have made enough decisions for all critic updates of the next version."""
         num_counted = self.num_env_steps - self._num_start_steps
         return num_counted // self._params.steps_per_critic_update >= self._num_wanted
 
     @property
     def _num_wanted(self) -> int:
-        """Updates of the critics that the next version has behind it."""
+        """Total critic updates at the next version."""
         return self.num_critic_updates + self._params.critic_updates_per_version
 
     def _num_policy_updates_due(self, num_critic_updates: int) -> int:
-        """Returns how many updates of the policy belong to so many of the critics."""
+        """Returns the number of policy updates due after `num_critic_updates`."""
         counted = max(0, num_critic_updates - self._params.critic_warmup_updates)
         return counted // self._params.critic_updates_per_policy_update
 
     def _is_policy_behind(self) -> bool:
-        """Whether the policy has not made the updates of the version before the last one."""
+        """Returns True if policy updates are missing that were due one version ago."""
         before = self.num_critic_updates - self._params.critic_updates_per_version
         return self.policy.num_updates < self._num_policy_updates_due(before)
 
     def _draw(self) -> Batch:
-        """Draws transitions of up to `n_steps` decisions, which go on past noise, as the paper's do."""
+        """Samples transitions of up to `n_steps` decisions, which run past exploring decisions, as in the paper."""
         drawn = self.replay.draw(self._params.batch_size)
         found, gamma = drawn.found, self._params.gamma.at(self.moment)
         return make_batch(drawn, shaped_returns(found, found.num_steps, found.is_terminal, gamma), self._device)
 
-    # Its update -------------------------------------------------------------------------------------------------------
+    # Update -----------------------------------------------------------------------------------------------------------
 
     def update(self) -> dict[str, float] | None:
-        """Makes the updates of one version; returns None if not `is_ready()`."""
+        """Runs the updates of one version. None if not `is_ready()`; `waited_for_policy` alone if the policy lags."""
         self._keep_in_touch(0.0)
         if not self.is_ready():
             return None
@@ -166,11 +166,11 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         return means.result() | self._facts(moment)
 
     def _learn_critics(self, batch: Batch, means: MetricMeans) -> None:
-        """Makes one gradient step of critics and torso, and moves the slow copies."""
+        """Runs one gradient step of critics and torso, and updates the slow target copies."""
         is_warm = self.num_critic_updates >= self._params.critic_warmup_updates
         with autocast(self.precision, self._device):
             target = self._target(batch)
-            with torch.set_grad_enabled(is_warm):  # before that the cloned policy goes on seeing what it has seen
+            with torch.set_grad_enabled(is_warm):  # during warm-up the cloned policy's torso does not change
                 state = self.network.state(batch.image, batch.floats, is_encoded=self.replay.has_features)
             rated = self._decisions.rate_taken(self.critics, state, batch.action)
         loss = critic_loss(rated, target).mean()
@@ -192,7 +192,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Returns the target [B] of both critics: slow ones rate what the policy would do next."""
+        """Returns the target [B] of both critics: the slow critics rate the policy's next decision."""
         state, slow_state = (
             network.state(batch.next_image, batch.next_floats, is_encoded=self.replay.has_features)
             for network in (self.network, self._slow_network)
@@ -226,7 +226,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             facts |= {"waited_for_policy": 0.0, "policy_restarts": float(self._other.num_restarts), **self._taught}
         return facts
 
-    # What else a learner does -----------------------------------------------------------------------------------------
+    # Diagnostics and checkpoints --------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def values(self, image: Tensor, floats: Tensor) -> Tensor:
@@ -261,13 +261,13 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     # The policy in another process; see `rulka.agents.spec.LearnsInHalves` --------------------------------------------
 
     def _keep_in_touch(self, timeout_s: float) -> None:
-        """Receives what the policy has learned elsewhere, and shows it what it has not seen."""
+        """Receives updates of the policy's process and sends it new blocks."""
         if self._other is not None:
             self._other.hear(timeout_s)
             self._other.show(self.replay.numbers(), self.replay.copy_states)
 
     def make_half(self) -> Callable[[], Half] | None:
-        """Returns a picklable builder of the policy's half as it is now; None if one process does all."""
+        """Returns a picklable builder of the policy's half in its current state; None if one process runs both."""
         if not self._params.policy_process:
             return None
         state = {
@@ -295,15 +295,15 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self._taught = metrics or self._taught
 
     def part_with(self, other: OtherHalf) -> None:
-        """Has the policy learn elsewhere from now on."""
+        """Hands the policy's half over to another process."""
         self._other = other
 
 
 class PolicyHalf:
-    """Teaches the policy to do what the first critic rates best.
+    """Trains the policy to maximise the first critic.
 
     Attributes:
-        num_updates: so far.
+        num_updates: policy updates so far.
         optimizer: of trunk and heads.
     """
 
@@ -318,11 +318,11 @@ class PolicyHalf:
         self.num_updates = 0
 
     def set_rates(self, moment: Moment) -> None:
-        """Sets the learning rates of a moment of the run."""
+        """Sets the learning rates for a moment of the run."""
         self._rates.apply(self.optimizer, self._params.policy_learning_rate.at(moment), moment)
 
     def learn_from(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
-        """Makes one gradient step from states of a ring."""
+        """Runs one gradient step on states sampled from a ring."""
         image, floats = replay.draw_states(self._params.batch_size)
         self.num_updates += 1
         with autocast(self._precision, self._device):
@@ -342,7 +342,7 @@ class PolicyHalf:
         self.optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns trunk and heads and the state of their optimizer, which is zeros before its first step."""
+        """Returns trunk and heads and their optimizer state, which is zero before its first step."""
         found: dict[str, Tensor] = {}
         for name, weight in self._named():
             state = self.optimizer.state.get(weight, {})
@@ -354,7 +354,7 @@ class PolicyHalf:
 
     @torch.no_grad()
     def take(self, num_updates: int, tensors: Mapping[str, Tensor]) -> None:
-        """Installs the `tensors` of another one that has made so many updates; copies them."""
+        """Installs the `tensors` of another half after `num_updates` updates (copied)."""
         self.num_updates = num_updates
         for name, weight in self._named():
             weight.copy_(tensors[f"weight.{name}"])
@@ -377,20 +377,20 @@ class PolicyHalf:
 
 
 class PolicyElsewhere(PolicyHalf):
-    """The policy's half in a process of its own, a `Half` of `rulka.agents.spec`: the paper's P-learner.
+    """The policy's half in its own process, a `Half` of `rulka.agents.spec`: the paper's P-learner.
 
-    It has copies of the torso and the critics, which the other half owns, and a ring of states: only the observations
-    of blocks are shown to it.
+    It has copies of the torso and the critics, which the other half owns, and a ring of states: it receives only the
+    observations of blocks.
     """
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device, state: Mapping[str, Any]) -> None:
         """Resumes from a state.
 
         Args:
-            spec: of the agent, with the precision in which it learns.
-            seed: of what it draws.
-            device: where it learns.
-            state: network and critics, the half, and whether the encoder is as it was given.
+            spec: of the agent, with the precision of training.
+            seed: of sampling.
+            device: of training.
+            state: network, critics, this half, and whether the encoder is still as given.
         """
         super().__init__(fresh_parts(spec, seed, device), spec.settings, spec.precision)
         self._network.load_state_dict(state["network"])
@@ -403,23 +403,23 @@ class PolicyElsewhere(PolicyHalf):
 
     @property
     def can_learn(self) -> bool:
-        """True if it has seen anything."""
+        """True if it has any states."""
         return self._replay.has_states()
 
     def insert(self, block: ExperienceBlock) -> None:
-        """Copies states in."""
+        """Stores the states of a block (copied)."""
         self._keep_features_while_frozen()
-        self._replay.insert(block, self._num_blocks)  # a stream of its own: no transition runs across blocks
+        self._replay.insert(block, self._num_blocks)  # its own stream: no transition runs across blocks
         self._num_blocks += 1
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes torso and critics."""
+        """Loads torso and critics."""
         for name, network in (("network.", self._network), ("critics.", self._critics)):
             found = {key.removeprefix(name): tensor for key, tensor in tensors.items() if key.startswith(name)}
             network.load_state_dict(network.state_dict() | found)
 
     def learn(self, moment: Moment) -> dict[str, float]:
-        """Makes one update from random states."""
+        """Runs one update on random states."""
         self._moment = moment
         self._keep_features_while_frozen()
         self.set_rates(moment)
@@ -438,23 +438,23 @@ def make_replay(params: PqlParams, device: torch.device, generators: Generators)
 
 
 def _learning(groups: list[dict[str, Any]], parts: tuple[str, ...]) -> list[nn.Parameter]:
-    """Returns the weights of some parts that are not frozen."""
+    """Returns the weights of the unfrozen ones among some parts."""
     weights = (weight for group in groups if group["part"] in parts for weight in group["params"])
     return [weight for weight in weights if weight.requires_grad]
 
 
 def critic_targets(rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-    """Returns reward + discount * the smaller mean, [B].
+    """Returns clipped double-Q targets [B]: reward + discount * the smaller expected value of both critics.
 
     Args:
-        rated: [2, B, A] of the state that follows, by slow critics.
-        probability: [B, A] of each choice there; of the critics that which thinks less of them is believed.
+        rated: [2, B, A] values of the next state, from the slow critics.
+        probability: [B, A] of each choice there.
         reward: [B] of the transition.
-        discount: [B] factor of what follows.
+        discount: [B] factor of the next value.
     """
     return reward + discount * (rated * probability).sum(dim=2).amin(dim=0)
 
 
 def critic_loss(rated: Tensor, target: Tensor) -> Tensor:
-    """Returns the losses [B] of both critics [2, B] together: squared errors, halved."""
+    """Returns the summed losses [B] of both critics [2, B]: half squared errors."""
     return 0.5 * (rated - target.detach()).square().sum(dim=0)

@@ -1,11 +1,11 @@
-"""How a policy of parallel Q-learning decides, explores, and is rated by critics: for numbers, and for choices.
+"""Decisions, exploration and critic values of parallel Q-learning (PQL), for continuous numbers and discrete choices.
 
-It acts as it decides, or with noise, of which each car has another measure. The paper spreads the measure over the
-environments, sigma_i = least + (most - least) i / (N - 1), so that nobody has to find the right one.
-Numbers, as in the paper: tanh of the first half of the outputs, which are those of the cloned policy; its deviations,
-the other half, have no part in it. The gradient of a critic goes through the decision.
-Choices: softmax of the outputs. Critics rate all of them at once, and the gradient goes through the probabilities.
-Dimensions: N cars, B batch, P outputs, D numbers of the state, K numbers of a decision, A choices.
+The actor is greedy, or explores with a noise scale that differs per car. The paper spreads the scale over the
+environments, sigma_i = least + (most - least) i / (N - 1), so that it needs no tuning.
+Numbers, as in the paper: tanh of the first half of the outputs, the cloned policy's means. The other half, its
+standard deviations, is unused. The critic's gradient flows through the decision.
+Choices: softmax of the outputs. The critics rate all choices at once, and the gradient flows through the probabilities.
+Dimensions: N cars, B batch, P outputs, D state features, K numbers of a decision, A choices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rulka.device import CPU, upload
 
 
 class PqlActor(PolicyActor):
-    """Takes the decision of the policy, with noise while it explores."""
+    """Takes the policy's greedy decision, or adds noise to explore."""
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device = CPU) -> None:
         super().__init__(spec, seed, device, build_clone_policy)
@@ -42,19 +42,19 @@ class PqlActor(PolicyActor):
         return decision_of(action, greedy)
 
     def noise(self, num_cars: int) -> Tensor:
-        """Returns the measure of noise of each car [N] at this moment: it grows from the first to the last."""
+        """Returns the current noise scale of each car [N], growing from the first car to the last."""
         params, now = self._params, self._moment
         least, most = params.noise_least.at(now), params.noise_most.at(now)
         return torch.linspace(least, most, num_cars, device=self._device)
 
 
 class Rated(NamedTuple):
-    """How critics rate a policy's decision.
+    """Critic values of a policy's decisions.
 
     Attributes:
-        values: [2, B, A] by both critics; A is 1 where a decision is numbers.
-        probability: [B, A] of each choice; 1 where a decision is numbers.
-        entropy: [B] nats; 0 where a decision is numbers.
+        values: [2, B, A] of both critics; A is 1 if decisions are continuous.
+        probability: [B, A] of each choice; 1 if decisions are continuous.
+        entropy: [B] nats; 0 if decisions are continuous.
     """
 
     values: Tensor
@@ -63,25 +63,25 @@ class Rated(NamedTuple):
 
 
 class ChosenActions(Categoricals):
-    """One of A choices, drawn from the policy, and with a probability of `noise` any of them alike."""
+    """Discrete decisions: sampled from the policy, or with probability `noise` uniformly from all A choices."""
 
     def __init__(self, actions: Choices) -> None:
         super().__init__(actions)
         self._num_choices = actions.num_choices
 
     def make_critics(self, num_state: int, dense_hidden: int) -> Critics:
-        """Returns critics that rate all choices of a state, with fresh weights from torch's global generator."""
+        """Returns critics that rate all choices of a state, initialised from torch's global generator."""
         return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws choices [N] of outputs [N, P] with noise, of which each car has its own measure [N]."""
+        """Draws choices [N] from outputs [N, P], with the noise scale [N] of each car."""
         drawn = self.sample(outputs, generator)
         uniform = torch.rand(noise.shape, generator=generator, device=noise.device)
         random = torch.randint(self._num_choices, drawn.shape, generator=generator, device=noise.device)
         return torch.where(uniform < noise, random, drawn)
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
-        """Has critics rate all choices in states [B, D], and says how likely they are by outputs [B, P]."""
+        """Returns critic values of all choices in states [B, D], and their probabilities by outputs [B, P]."""
         log_probs = outputs.log_softmax(dim=1)
         probability = log_probs.exp()
         return Rated(critics(state), probability, -(probability * log_probs).sum(dim=1))
@@ -92,9 +92,9 @@ class ChosenActions(Categoricals):
 
 
 class NumberActions(SquashedGaussian):
-    """K numbers, each within an interval, which critics see as [-1, 1]; `noise` is a deviation in that measure.
+    """Continuous decisions: K numbers, each within an interval, scaled to [-1, 1] for the critics.
 
-    The standard deviations among the outputs have no part in it.
+    `noise` is a standard deviation on that scale. The standard deviations among the outputs are unused.
     """
 
     def make_critics(self, num_state: int, dense_hidden: int) -> Critics:
@@ -102,13 +102,13 @@ class NumberActions(SquashedGaussian):
         return Critics(num_state, dense_hidden, num_numbers=len(self.low), num_choices=1)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Adds Gaussian noise, and stays within the intervals; returns [N, K]."""
+        """Adds Gaussian noise, clipped to the intervals; returns [N, K]."""
         decided = self._squashed(outputs)
         drawn = torch.randn(decided.shape, generator=generator, device=decided.device)
         return self.scaled((decided + noise[:, None] * drawn).clamp(-1.0, 1.0))
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
-        """Has critics rate the one decision of outputs [B, P] in states [B, D]."""
+        """Returns critic values of the decision of outputs [B, P] in states [B, D]."""
         values = critics(state, self._squashed(outputs))
         ones = torch.ones(len(state), 1, device=state.device)
         return Rated(values, ones, torch.zeros_like(ones[:, 0]))
@@ -126,5 +126,5 @@ Decisions = ChosenActions | NumberActions
 
 
 def decisions_of(actions: ActionSpace) -> Decisions:
-    """Returns the kind of decisions of a space of actions; it holds no weights, so one serves on every device."""
+    """Returns the decision type of an action space; it holds no weights, so one instance works on every device."""
     return ChosenActions(actions) if isinstance(actions, Choices) else NumberActions(actions)

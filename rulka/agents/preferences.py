@@ -1,15 +1,15 @@
-"""Learning from races that began alike: GRPO from how each compares with its group, DPO from which of two is preferred.
+"""Learning from races with the same start: GRPO compares each race with its group, DPO prefers one race to another.
 
-GRPO: Shao et al. 2024, arXiv:2402.03300. A race is as good as it was paid in sum, and each of its decisions as much
-better than others as it was than the mean of its group: there is no value. The ratio is to the policy that acted, so
-that later epochs are as sound as those of PPO; the KL penalty to the initial policy is exact.
+GRPO: Shao et al. 2024, arXiv:2402.03300. There is no value function: the return of a race relative to its group's mean
+is the advantage of all its decisions. The ratio is to the policy that acted, so later epochs are as sound as PPO's. The
+KL penalty to the initial policy is exact.
 
-DPO: Rafailov et al. 2023, arXiv:2305.18290. Pairs are races of the agent itself, the best and the worst of a group that
-began alike, or were given before training began. The reference is the policy that learning began with and stays that,
-as the paper's. Of a stretch tau the paper's log-ratio log pi(tau) / pi_ref(tau) is the sum over its decisions: the
-simulator does the same under both policies. The loss of a pair is one number for all decisions of two stretches, more
-than fit into one pass: how much the log-ratio of each stretch counts is found first, without gradients, and then the
-gradient is summed up part by part, to the same as that of the whole.
+DPO: Rafailov et al. 2023, arXiv:2305.18290. Pairs are the best and the worst of the agent's own races in a group, or
+are given before training. The reference is the initial policy and stays fixed, as in the paper. The paper's log-ratio
+log pi(tau) / pi_ref(tau) of a stretch tau is the sum over its decisions, as the simulator is the same under both
+policies. The loss of a pair covers all decisions of two stretches, too many for one forward pass. So the gradient with
+respect to each stretch's log-ratio is computed first, without gradients of the network; those are then accumulated part
+by part and equal the gradient of the whole.
 Dimensions: K groups, G races of a group, R races, M decisions, S stretches, P pairs, or outputs of the policy, L frames
 seen at once, H x W pixels, F floats, E image features.
 """
@@ -37,7 +37,7 @@ from rulka.device import upload
 
 
 class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
-    """Gathers groups of races until there are enough, learns from them for some epochs, and drops them."""
+    """On-policy learner: gathers groups of races, learns from them for some epochs, and drops them."""
 
     def _make_waiting(self) -> WaitingRaces:
         return WaitingRaces(self._params.races_per_start, self._device)
@@ -79,7 +79,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         }
 
     def _gradient_step(self, decided: PolicyAndValue, part: Rollout, means: MetricMeans) -> bool:
-        """Makes one gradient step and returns whether the policy has moved too far to go on."""
+        """Runs one gradient step; returns True if the policy has moved beyond `max_kl`, which ends the update."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
         policy = clipped_policy_loss(log_prob, part.log_prob, part.advantage, params.clip.at(now), part.weight)
@@ -106,27 +106,27 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
 
 
 SMALLEST_DEVIATION = 1e-6
-"""Floor of the deviation that advantages are divided by; that of a group whose races are all alike."""
+"""Floor of the standard deviation that advantages are divided by, for groups whose returns are all equal."""
 
 
 def group_advantages(returns: Tensor) -> Tensor:
-    """Returns how much better each race [K, G] was than the mean of its group, in the group's standard deviations.
+    """Returns the advantage of each race [K, G]: its return, standardised within its group.
 
-    The scale of rewards is irrelevant: groups whose races differ little count as much as those whose races differ much,
-    which Liu et al. 2025, arXiv:2503.20783, call a bias.
+    This removes the scale of rewards: groups whose returns differ little count as much as those whose returns differ
+    a lot, which Liu et al. 2025, arXiv:2503.20783, call a bias.
 
     Args:
-        returns: [K, G] sums of the rewards of races that began alike; G at least 2.
+        returns: [K, G] returns of races with the same start; G at least 2.
     """
     centred = returns - returns.mean(dim=1, keepdim=True)
     return centred / returns.std(dim=1, keepdim=True).clamp(min=SMALLEST_DEVIATION)
 
 
 def decision_weights(num_decisions: Tensor) -> Tensor:
-    """Returns the weight of a decision of each race [R]; over all decisions the weights have the mean 1.
+    """Returns the weight of each decision of a race, by race [R]; the mean over all decisions is 1.
 
-    A decision of a race of L weighs M / (R L), as the paper's 1 / L: a long race that failed weighs no more than a
-    short one that finished.
+    A decision in a race of L decisions weighs M / (R L), the paper's 1 / L: a long failed race weighs no more than a
+    short finished one.
 
     Args:
         num_decisions: [R] lengths of the races, at least 1.
@@ -139,14 +139,14 @@ def decision_weights(num_decisions: Tensor) -> Tensor:
 
 
 class Pairs(NamedTuple):
-    """Preferences of an update, see `PreferencePairs`, with log-probabilities under the reference.
+    """Preference pairs of an update, see `PreferencePairs`, with log-probabilities under the reference.
 
     Attributes:
-        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
+        image: [M, L, H, W] uint8; or image features [M, E] while the encoder is frozen.
         floats: [M, F] float32 raw.
-        action: [M] or [M, K] int64; float32 where decisions are numbers.
+        action: [M] or [M, K] int64; float32 if decisions are continuous.
         num_decisions: [S] int64.
-        pairs: [P, 2] int64 the preferred stretch and the other one.
+        pairs: [P, 2] int64 indices of the preferred stretch and the other one.
         reference: [M] float32 log-probability of the action under the reference.
     """
 
@@ -158,12 +158,12 @@ class Pairs(NamedTuple):
     reference: Tensor
 
     def of(self, which: Tensor) -> Pairs:
-        """Returns some of the pairs, with the stretches of those alone."""
+        """Returns a subset of the pairs, with their stretches only."""
         stretches, places = self.pairs[which].unique(return_inverse=True)
         lengths = self.num_decisions[stretches]
         ends = self.num_decisions.cumsum(0)[stretches]
         first = (ends - lengths).repeat_interleave(lengths)
-        # Each stretch counts from its first row on: all rows from 0 on, less those of the stretches before it here.
+        # Row = first row of its stretch + offset in it; the offset is arange less the rows of earlier stretches here.
         before = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
         rows = first + torch.arange(len(first), device=first.device) - before
         reference = self.reference[rows] if len(self.reference) else self.reference
@@ -171,21 +171,21 @@ class Pairs(NamedTuple):
 
     @property
     def stretch(self) -> Tensor:
-        """[M] number of the stretch of each decision."""
+        """[M] index of the stretch of each decision."""
         return torch.arange(len(self.num_decisions), device=self.pairs.device).repeat_interleave(self.num_decisions)
 
 
 class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
-    """Makes pairs of what the agent drove, or draws some of those that were given, and learns to prefer."""
+    """Learns from preference pairs: built from the agent's own races, or sampled from given ones."""
 
     _given: Pairs | None = None
-    """Pairs that were given, in main memory."""
+    """The given pairs, in main memory."""
 
     def insert_pairs(self, pairs: PreferencePairs) -> None:
-        """Takes the pairs to learn from.
+        """Sets the pairs to learn from.
 
         Raises:
-            AgentError: if it makes its own.
+            AgentError: if `dpo.pairs.kind` is online.
         """
         if isinstance(self._params.pairs, OnlinePairsParams):
             message = (
@@ -215,7 +215,7 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         }
 
     def _own_pairs(self, waiting: WaitingRaces, facts: dict[str, float]) -> Pairs | None:
-        """Returns the best and the worst race of every group where one is better enough; None where none is."""
+        """Returns the best and the worst race of every group whose returns differ by more than `min_gap`, or None."""
         source = self._params.pairs
         assert isinstance(source, OnlinePairsParams)
         returns = waiting.returns(source.gamma, source.cut_worth)
@@ -242,7 +242,7 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         )
 
     def _drawn_pairs(self) -> Pairs:
-        """Returns some of the given pairs."""
+        """Samples `pairs_per_update` of the given pairs."""
         source = self._params.pairs
         assert not isinstance(source, OnlinePairsParams)
         if self._given is None:
@@ -256,7 +256,7 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         return pairs._replace(reference=self._distribution.log_prob(outputs, pairs.action))
 
     def _fit(self, pairs: Pairs, means: MetricMeans) -> int:
-        """Makes the gradient steps of all epochs, the encoder's last; returns how many decisions were learned from."""
+        """Runs all epochs, those that train the encoder last; returns the number of decisions learned from."""
         features = pairs._replace(image=self._encode(pairs.image, pairs.floats))
         num_samples = 0
         for rows, decide, num_epochs in self._passes(features, pairs, self._params):
@@ -270,7 +270,7 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
     def _gradient_step(
         self, part: Pairs, decide: Callable[[Tensor, Tensor], PolicyAndValue], means: MetricMeans
     ) -> PreferenceLoss:
-        """Makes one gradient step and returns the loss before it."""
+        """Runs one gradient step and returns the loss before it."""
         ratio = self._log_ratios(part, decide).requires_grad_()
         chosen, rejected = (ratio[part.pairs[:, side]] for side in range(2))
         loss = preference_loss(chosen, rejected, self._params.beta.at(self.moment))
@@ -285,8 +285,8 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         return loss
 
     def _log_ratios(self, part: Pairs, decide: Callable[[Tensor, Tensor], PolicyAndValue]) -> Tensor:
-        """Returns how much likelier each stretch [S] is now than under the reference, as logarithms."""
-        # As the reference was computed, so that the first ratios are 1 to the bit.
+        """Returns log pi / pi_ref of each stretch [S]."""
+        # Computed like the reference, so that the first ratios are exactly 1.
         outputs = self._in_parts(lambda image, floats: decide(image, floats).outputs, part.image, part.floats)
         difference = self._distribution.log_prob(outputs, part.action) - part.reference
         return torch.zeros(len(part.num_decisions), device=self._device).index_add(0, part.stretch, difference)
@@ -296,7 +296,7 @@ class PreferenceLoss(NamedTuple):
     """Scalars; only `loss` carries a gradient.
 
     Attributes:
-        loss: mean negative log-likelihood of the preferences; ln 2 where the policy is the reference.
+        loss: mean negative log-likelihood of the preferences; ln 2 while the policy equals the reference.
         margin: mean of beta times (log-ratio of the chosen - log-ratio of the rejected).
         accuracy: share of pairs whose margin is positive.
     """
@@ -312,8 +312,8 @@ def preference_loss(chosen_log_ratio: Tensor, rejected_log_ratio: Tensor, beta: 
     Args:
         chosen_log_ratio: [P] log pi / pi_ref of the preferred stretches, summed over their decisions.
         rejected_log_ratio: [P] the same of the others.
-        beta: positive; the inverse of how much reward a nat away from the reference is worth. Where a preference holds
-            with probability p, the best policy has log-ratios log(p / (1 - p)) / beta apart.
+        beta: KL penalty coefficient, positive: reward per nat of log-ratio. If a preference holds with probability p,
+            the log-ratios of the optimal policy differ by log(p / (1 - p)) / beta.
     """
     margin = beta * (chosen_log_ratio - rejected_log_ratio)
     loss = -functional.logsigmoid(margin).mean()

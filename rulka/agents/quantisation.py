@@ -1,7 +1,7 @@
-"""Versions of the weights in fewer bits, quantised once for all actors; who acts with them computes in them.
+"""Quantises each weight version once for all actors, which run inference in that precision.
 
-The learner, its greedy checks and the saved agent stay in full precision. Sources: QuaRL (Krishnan et al. 2022,
-arXiv:1910.01055), whose actors are quantised and whose learner is not.
+The learner, its greedy checks and the saved agent keep full precision. Source: QuaRL (Krishnan et al. 2022,
+arXiv:1910.01055), which quantises the actors but not the learner.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rulka.errors import UserError
 
 BLOCKS_KEPT = 4
 FRAMES_OF_BLOCK = 32
-"""Of each of the last blocks, on which activations are calibrated."""
+"""Frames of each of the last `BLOCKS_KEPT` blocks, on which activations are calibrated."""
 
 
 class ActingPrecisionError(UserError):
-    """Actors cannot compute in a precision here; the message says why, and what they can."""
+    """Actors cannot run in a precision here; the message says why, and which ones work."""
 
 
 class Quantiser:
-    """Makes of each version of the weights what is published of it.
+    """Converts each weight version to the format in which it is published.
 
-    In bfloat16 or float16 these are floats of that precision, all but those that stay exact; in int8 they are int8
-    weights, and the scales that the inputs of the newest weights' layers have on recent frames.
+    bfloat16 and float16 cast the weights, except those that stay exact. int8 quantises the weights and adds the input
+    scale of each layer, calibrated on recent frames with the newest weights.
     """
 
     def __init__(self, network: nn.Module, precision: ActingPrecision | None) -> None:
-        """Prepares; None, as "float32", publishes versions as they are.
+        """Prepares; None and "float32" publish versions unchanged.
 
         Raises:
             AgentError: if the network cannot act in int8.
@@ -60,11 +60,11 @@ class Quantiser:
 
     @property
     def needs_frames(self) -> bool:
-        """Whether it has to be shown a block before it can quantise."""
+        """True if it needs a block to calibrate on before it can quantise."""
         return self._is_int8 and not self._frames
 
     def observe(self, block: ExperienceBlock) -> None:
-        """Keeps some frames of a block for int8, evenly over its decisions and cars; copies them."""
+        """Copies calibration frames for int8, spread evenly over a block's decisions and cars."""
         if not self._is_int8:
             return
         steps, cars = block.spec.num_steps, block.spec.num_cars
@@ -74,7 +74,7 @@ class Quantiser:
         del self._frames[:-BLOCKS_KEPT]
 
     def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns what is published of a version; its scales belong to the frames at the first call for it."""
+        """Returns the tensors to publish for a version; its scales are calibrated at the first call and reused."""
         if not self._is_int8:
             return {name: tensor.to(self._dtypes.get(name, tensor.dtype)) for name, tensor in tensors.items()}
         if version != self._version:
@@ -85,21 +85,21 @@ class Quantiser:
         return quantise(tensors, self._scales)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the frames, and the scales of the version that is published."""
+        """Returns the calibration frames, and the scales of the published version."""
         frames = [list(columns) for columns in self._frames]
         return {"frames": frames, "version": self._version, "scales": self._scales}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         self._frames = [(image, floats) for image, floats in state["frames"]]
         self._version, self._scales = state["version"], dict(state["scales"])
 
 
 def check_acting_precision(precision: ActingPrecision | None, device: torch.device) -> None:
-    """Makes sure that actors on a device can compute in a precision.
+    """Checks that actors on a device can run in a precision.
 
     Raises:
-        ActingPrecisionError: if they cannot; nothing else is taken in its place.
+        ActingPrecisionError: if they cannot; there is no fallback.
     """
     problem = _problem(precision, device)
     if problem:
@@ -120,10 +120,10 @@ def _problem(precision: str | None, device: torch.device) -> str:
 
 
 def check_int8(network: nn.Module) -> None:
-    """Makes sure that a network can act in int8.
+    """Checks that a network can act in int8.
 
     Raises:
-        AgentError: if it is not of the plain kind.
+        AgentError: if its architecture is not supported.
     """
     if can_prepare(network) and getattr(network, "embedding_at", "hidden") == "hidden":
         return

@@ -1,9 +1,9 @@
-"""Several learners that learn as one: what they add up over all of them, so that each makes the same step.
+"""Data-parallel learners: reductions over all of them, so that each makes the same step.
 
-A *rank* is one of them, with experience of its own. A gradient step of them all equals that of one learner whose batch
-is the union of theirs, if everything that a loss takes over its batch is taken over the union: the gradient itself
-(a sum for losses that sum over the batch, a mean weighed by rows for those that average) and every mean, deviation and
-largest value that goes into a loss. One learner is `ALONE`, for which all of that is what it has anyway, bit for bit.
+A *rank* is one learner with its own experience. A joint gradient step equals that of one learner on the union of the
+batches if every statistic of the batch is reduced over all ranks: the gradient itself (a sum for losses that sum over
+the batch, a row-weighted mean for those that average) and every mean, standard deviation and maximum in a loss.
+A single learner is `ALONE`, whose reductions are the identity, bit for bit.
 Dimensions: M rows of this rank.
 """
 
@@ -16,24 +16,24 @@ from torch import Tensor, nn
 
 
 class Ranks:
-    """All learners that learn as one; as it is, the only one there is.
+    """The group of data-parallel learners; this base class is a group of one.
 
-    Every method is called by all of them, in the same order, and waits for all.
+    Every method is collective: all ranks call it in the same order, and it waits for all.
 
     Attributes:
-        rank: which of them this one is, from 0.
-        size: how many there are.
+        rank: index of this learner, from 0.
+        size: number of learners.
     """
 
     rank: int = 0
     size: int = 1
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Returns the sum over all ranks of tensors of the same shape and type, the same bits on each."""
+        """Returns the sum over all ranks of tensors of the same shape and dtype, bit-identical on each."""
         return numbers
 
     def largest(self, number: float) -> float:
-        """Returns the largest of the numbers of all ranks."""
+        """Returns the maximum over all ranks."""
         return number
 
 
@@ -41,13 +41,13 @@ ALONE = Ranks()
 
 
 def sum_gradients(network: nn.Module, ranks: Ranks) -> None:
-    """Gives every rank the sum of their gradients, for losses that are sums over the batch."""
+    """All-reduces gradients to their sum, for losses that are sums over the batch."""
     if ranks.size > 1:
         _share_out(_gradients(network), ranks, None)
 
 
 def average_gradients(network: nn.Module, num_rows: int, ranks: Ranks) -> None:
-    """Gives every rank the mean of their gradients, for losses that are means over `num_rows` rows of each."""
+    """All-reduces gradients to their row-weighted mean, for losses that are means over each rank's `num_rows` rows."""
     if ranks.size > 1:
         _share_out(_gradients(network), ranks, num_rows)
 
@@ -61,12 +61,12 @@ def mean_of(values: Tensor, ranks: Ranks) -> Tensor:
 
 
 def spread(values: Tensor) -> Tensor:
-    """Returns the standard deviation [] of values [M]; a single one, where all else was resets, has none."""
+    """Returns the standard deviation [] of values [M]; 0 for a single value, if all others were resets."""
     return values.std() if len(values) > 1 else values.new_zeros(())
 
 
 def standardised(values: Tensor, ranks: Ranks) -> Tensor:
-    """Returns values [M] less the mean of all ranks' values, over their standard deviation."""
+    """Standardises values [M] by the mean and standard deviation over all ranks."""
     if ranks.size == 1:
         return (values - values.mean()) / (spread(values) + 1e-8)
     count = ranks.total(_count(values))
@@ -76,12 +76,12 @@ def standardised(values: Tensor, ranks: Ranks) -> Tensor:
 
 
 def fewest(count: int, ranks: Ranks) -> int:
-    """Returns the smallest count of all ranks."""
+    """Returns the smallest count over all ranks."""
     return int(-ranks.largest(-float(count)))
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
-    """Returns the seed of the order in which a rank learns: the run's own for the first, others for the rest."""
+    """Returns the sampling seed of a rank: the run's own for rank 0, another for each of the rest."""
     return seed if rank == 0 else (seed + 0x9E3779B97F4A7C15 * rank) % (1 << 63)
 
 
@@ -90,10 +90,10 @@ def _gradients(network: nn.Module) -> list[Tensor]:
 
 
 def _share_out(gradients: Iterable[Tensor], ranks: Ranks, num_rows: int | None) -> None:
-    """Replaces gradients by their sum over ranks, or by their mean weighed by rows: one exchange for all of them."""
+    """Replaces gradients by their sum over ranks, or by their row-weighted mean, in a single all-reduce."""
     gradients = list(gradients)
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    if num_rows is not None:  # the rows travel along, to be added up as well
+    if num_rows is not None:  # the row count is summed along
         flat = torch.cat([flat * num_rows, flat.new_tensor([num_rows])])
     flat = ranks.total(flat)
     if num_rows is not None:

@@ -1,6 +1,6 @@
-"""The specification of an agent, and the interfaces of actors and of learners in two processes.
+"""Agent specification, and the interfaces of actors and of learners split over two processes.
 
-An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows of processes.
+An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows about processes.
 Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
 """
 
@@ -28,32 +28,32 @@ from rulka.schedule import Moment
 
 
 class AgentError(UserError):
-    """An agent was used in a way or with weights that it cannot work with."""
+    """An agent was used in an unsupported way or with unsuitable weights."""
 
 
 SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 Choose = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to the decisions [N, ...] that are taken without exploring."""
+"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to decisions [N, ...], without exploration."""
 
 
 @dataclass(frozen=True)
 class AgentSpec(Generic[SettingsT]):
-    """All that is needed to build an actor or a learner in another process; picklable.
+    """Everything needed to build an actor or a learner in another process; picklable.
 
     Attributes:
-        algorithm: which agent.
+        algorithm: its name.
         observation: image size.
         encoder: of the images.
-        network: widths behind it.
-        settings: the section of the algorithm.
-        actions: what decisions are: A actions in each of K places, or numbers.
+        network: layer widths behind the encoder.
+        settings: the algorithm's parameter section.
+        actions: action space: A actions in each of K places, or continuous numbers.
         normalisation: of the floats; becomes part of the network.
-        decision_ms: how long a decision lasts.
-        precision: in which the body of the networks computes; see `chosen_precision`.
-        acting_precision: in which versions of the weights come to an actor, see `rulka.agents.quantisation`, and in
-            which it computes; None takes versions in float32 and computes in `precision`.
+        decision_ms: length of a decision.
+        precision: of the networks' body; see `chosen_precision`.
+        acting_precision: of published weights and of inference in actors, see `rulka.agents.quantisation`; None
+            publishes float32 and runs inference in `precision`.
     """
 
     algorithm: Algorithm
@@ -69,10 +69,10 @@ class AgentSpec(Generic[SettingsT]):
 
     @property
     def choices(self) -> Choices:
-        """The choices of a decision, for algorithms that compare all of them.
+        """The discrete action space, for algorithms that compare all actions.
 
         Raises:
-            AgentError: if decisions are numbers.
+            AgentError: if decisions are continuous.
         """
         if isinstance(self.actions, Choices):
             return self.actions
@@ -80,7 +80,7 @@ class AgentSpec(Generic[SettingsT]):
         raise AgentError(message)
 
     def fresh_network(self, build: BuildNetwork[NetworkT], seed: int) -> NetworkT:
-        """Returns a network with the fresh weights of a seed; torch's generator stays as it was."""
+        """Returns a network initialised from a seed; torch's global generator does not change."""
         with seeded(seed):
             return build(self.observation, self.encoder, self.network, self.normalisation, self.actions.num_outputs)
 
@@ -89,9 +89,9 @@ class Decision(NamedTuple):
     """An actor's decisions for N cars; the fields are those of `ExperienceBlock`.
 
     Attributes:
-        action: [N] int64; [N, K] chunks of actions; [N, K] float32 where decisions are numbers.
-        log_prob: [N] float32 under the policy that acted; 0 where it has none.
-        is_greedy: [N] bool, the action, or all of the chunk, is the one it would have chosen without exploring.
+        action: [N] int64; [N, K] chunks of actions; [N, K] float32 if decisions are continuous.
+        log_prob: [N] float32 under the policy that acted; 0 if it has no probabilities.
+        is_greedy: [N] bool, the action, or the whole chunk, is the greedy one.
     """
 
     action: NDArray
@@ -100,12 +100,12 @@ class Decision(NamedTuple):
 
 
 class ActionValues(NamedTuple):
-    """An actor's ratings of every action when it decides greedily.
+    """An actor's values of all actions when it acts greedily.
 
     Attributes:
-        name: "q_value", a mean return, or "probability". The largest is the greedy action's, of
-            those that a guide leaves.
-        value: [N, A] float32; [N, K, A] for chunks, of which all other actions are the greedy ones.
+        name: "q_value", a mean return, or "probability". The greedy action has the largest of those that a guide
+            allows.
+        value: [N, A] float32; [N, K, A] for chunks, with the greedy actions in all other places.
     """
 
     name: str
@@ -117,28 +117,28 @@ class Actor(Protocol):
 
     @property
     def network(self) -> nn.Module:
-        """The weights it acts with, to be read: an actor may act with a copy, which only `load_network` renews."""
+        """The network it acts with, read-only: an actor may use a copy, which only `load_network` updates."""
         ...
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes weights to act with from the next decision on, all of the network's, as published; copies them."""
+        """Loads all weights of a published version (copied), used from the next decision on."""
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
         ...
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
-        """Returns its ratings of every action in N situations, as `act` sees them; changes nothing.
+        """Returns its values of all actions for N observations, as in `act`; changes nothing.
 
-        None where decisions are numbers, of which there are too many.
+        None if decisions are continuous.
         """
         ...
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come, for schedules."""
+        """Sets the progress of the run, for schedules."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but weights that its next decisions depend on."""
+        """Returns all state besides weights that its next decisions depend on."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -146,26 +146,26 @@ class Actor(Protocol):
 
 
 class Half(Protocol):
-    """The half of a learner that learns in a process of its own, from observations and what the other half owns."""
+    """The half of a learner that runs in its own process, on observations and the other half's tensors."""
 
     @property
     def num_updates(self) -> int:
-        """How often it has learned so far, altogether."""
+        """Total updates so far."""
         ...
 
     def insert(self, block: ExperienceBlock) -> None:
-        """Takes in what was seen, and which decisions were resets; copies it. The rest of the block is empty."""
+        """Stores a block's observations and resets (copied); its other fields are empty."""
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Installs the tensors of the other half (copied)."""
 
     @property
     def can_learn(self) -> bool:
-        """Whether it has seen anything."""
+        """True if it has any observations to learn from."""
         ...
 
     def learn(self, moment: Moment) -> dict[str, float]:
-        """Makes one update and returns metrics by name."""
+        """Runs one update and returns metrics by name."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -174,46 +174,46 @@ class Half(Protocol):
 
 
 class OtherHalf(Protocol):
-    """The way to a half that learns elsewhere."""
+    """Handle to the half in another process."""
 
     @property
     def num_restarts(self) -> int:
-        """How often its process was started again."""
+        """Restarts of its process so far."""
         ...
 
     def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
-        """Has it see blocks, as far as there is room now.
+        """Sends it the blocks that it has not seen, as far as there is room.
 
         Args:
-            numbers: of all that there are; it is shown those that it has not seen.
-            copy: writes what was seen in the block of a number into another block.
+            numbers: of all stored blocks.
+            copy: copies observations and resets of the block with a number into another block.
         """
 
     def permit(self, num_updates: int, moment: Moment) -> None:
-        """Gives it what this half owns now, and lets it learn until it has made so many updates altogether."""
+        """Publishes this half's tensors to it and permits updates up to a total of `num_updates`."""
 
     def hear(self, timeout_s: float) -> None:
-        """Waits until it says something, and has `LearnsInHalves.take_half` know what it has learned."""
+        """Waits for its messages and passes its updates to `LearnsInHalves.take_half`."""
 
 
 @runtime_checkable
 class LearnsInHalves(Protocol):
-    """A learner one half of which can learn in a process of its own, at a ratio that permissions hold."""
+    """A learner that can run one half in its own process; `OtherHalf.permit` enforces the update ratio."""
 
     def make_half(self) -> Callable[[], Half] | None:
-        """Returns a picklable builder of that half as it is now; None if one process does all."""
+        """Returns a picklable builder of that half in its current state; None if one process runs both."""
         ...
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors of this half, which the other one reads; always the same names and shapes."""
+        """Returns the tensors of this half, which the other half reads; always the same names and shapes."""
         ...
 
     def half_tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors of the other half, as they are known here."""
+        """Returns this process's copy of the other half's tensors."""
         ...
 
     def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
         """Installs the other half's tensors after `num_updates` updates (copied)."""
 
     def part_with(self, other: OtherHalf) -> None:
-        """Leaves that half to another process from now on."""
+        """Hands that half over to another process."""

@@ -1,8 +1,8 @@
-"""Experience that waits, on the device, until a policy learns from it: whole blocks, or groups of whole races.
+"""Queues of experience for policy learners, on the device: whole blocks, or groups of complete races.
 
-Environments deal their starts so that G races of a group of G cars begin alike (`rulka.envs.starts`). A group is
-whole when all G have ended, in whatever block. Blocks are kept as long as a race in them is: no more of them than the
-cars fill in twice the longest race there can be, beside what waits for the next update.
+Environments assign starts so that the G races of a group of G cars have the same start (`rulka.envs.starts`). A group
+is complete once all G races have ended, in whichever block. A block is kept while it holds a race that is kept: besides
+the experience of the next update, at most the blocks that the cars fill in twice the longest possible race.
 Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, G races of a group, K groups,
 R races, M their decisions.
 """
@@ -25,14 +25,14 @@ from rulka.device import CPU, on_host, upload, upload_copy
 
 
 class Segment(NamedTuple):
-    """The columns of blocks that policies learn from; see `rulka.buffers.experience`.
+    """The columns of blocks that policy learners use; see `rulka.buffers.experience`.
 
     Attributes:
         image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32 raw.
         potential: [T + 1, N] float32.
-        action: [T, N] int64, or [T, N, K]; float32 where decisions are numbers.
-        log_prob: [T, N] float32 of the action when it was chosen.
+        action: [T, N] int64, or [T, N, K]; float32 if decisions are continuous.
+        log_prob: [T, N] float32 of the action under the policy that acted.
         reward: [T, N] float32, without shaping.
         terminated: [T, N] bool.
         is_reset: [T, N] bool.
@@ -49,20 +49,20 @@ class Segment(NamedTuple):
 
     @property
     def endings(self) -> Endings:
-        """How each decision ended."""
+        """End flags of each decision."""
         return Endings(self.terminated, self.is_reset)
 
     def shaped_reward(self, discount: float) -> Tensor:
         """Returns rewards [T, N] with potential-based shaping, Ng et al. 1999: gamma phi(s') - phi(s) is added.
 
-        phi(s') is 0 where a race ended for good.
+        phi(s') is 0 after a terminal decision.
         """
         following = torch.where(self.terminated, 0.0, self.potential[1:])
         return self.reward + discount * following - self.potential[:-1]
 
 
 def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
-    """Copies those columns of a block to a device."""
+    """Copies the columns of a block that a `Segment` has to a device."""
     action = block.action if block.spec.continuous else block.action.astype(np.int64)
     seen = block.image, block.floats, block.potential
     arrays = (*seen, action, block.log_prob, block.reward, block.terminated, block.is_reset)
@@ -70,10 +70,10 @@ def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
 
 
 class WaitingBlocks:
-    """Blocks that wait to be learned from, each once, oldest first.
+    """Queue of blocks, oldest first; each is learned from once.
 
     Attributes:
-        num_decisions: that can be learned from now, resets included.
+        num_decisions: available to learn from, resets included.
     """
 
     def __init__(self, device: torch.device = CPU) -> None:
@@ -82,21 +82,21 @@ class WaitingBlocks:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets them."""
-        self._blocks: dict[int, tuple[Segment, int]] = {}  # and their versions, by the number of the block
+        """Drops all blocks."""
+        self._blocks: dict[int, tuple[Segment, int]] = {}  # segment and weight version, by block number
         self.num_decisions = 0
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Takes a block that `collector` made with weights of `version`; copies it."""
+        """Copies a block that `collector` recorded with weights of `version`."""
         del collector
         self._add(block, version)
         self.num_decisions += block.is_reset.size
 
     def take(self, num_decisions: int) -> tuple[Segment, float]:
-        """Takes the oldest blocks out, as many as have so many decisions.
+        """Removes the oldest blocks, until they have at least `num_decisions` decisions.
 
         Returns:
-            These side by side, and the mean version of the weights that made them.
+            The blocks concatenated along cars, and the mean version of the weights that recorded them.
         """
         taken: list[tuple[Segment, int]] = []
         num_left = self.num_decisions - num_decisions
@@ -108,7 +108,7 @@ class WaitingBlocks:
         return side_by_side, float(np.mean(versions))
 
     def experience(self) -> Experience:
-        """Returns all of it for a checkpoint; see `rulka.agents.learner.Learner`."""
+        """Returns the whole queue for a checkpoint; see `rulka.agents.learner.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
             "num_decisions": self.num_decisions,
@@ -130,14 +130,14 @@ class WaitingBlocks:
             self._blocks[number] = upload(segment, self._device), int(state["versions"][number])
 
     def _add(self, block: ExperienceBlock, version: int) -> int:
-        """Copies a block, and returns its number."""
+        """Copies a block and returns its number."""
         number, self._num_inserted = self._num_inserted, self._num_inserted + 1
         self._blocks[number] = keep_block(block, self._device), version
         return number
 
 
 class PassedDecisions(WaitingBlocks):
-    """Counts decisions until an update uses them up; they set the pace of learning from given pairs."""
+    """Counts decisions until an update consumes them; they set the pace of learning from given pairs."""
 
     _version = 0
 
@@ -148,11 +148,11 @@ class PassedDecisions(WaitingBlocks):
         self._version = version
 
     def versions_behind(self, version: int) -> float:
-        """Returns how much older than a version the weights were that acted last."""
+        """Returns the lag behind `version` of the weights that acted last."""
         return float(version - self._version)
 
     def drop(self) -> None:
-        """Counts anew."""
+        """Resets the count."""
         self.num_decisions = 0
 
     def experience(self) -> Experience:
@@ -168,11 +168,11 @@ class RaceRows(NamedTuple):
     """The decisions of some races, one race after another.
 
     Attributes:
-        image: [M, L, H, W] uint8; or image features [M, E], where these serve.
+        image: [M, L, H, W] uint8; or image features [M, E].
         floats: [M, F] float32 raw.
-        action: [M] int64, or [M, K]; float32 where decisions are numbers.
-        log_prob: [M] float32 of the action when it was chosen.
-        num_decisions: [R] int64 of each race; M together.
+        action: [M] int64, or [M, K]; float32 if decisions are continuous.
+        log_prob: [M] float32 of the action under the policy that acted.
+        num_decisions: [R] int64 of each race; their sum is M.
     """
 
     image: Tensor
@@ -184,7 +184,7 @@ class RaceRows(NamedTuple):
 
 @dataclass
 class Race:
-    """One race: where its decisions lie, as block, car, first row and the row behind the last, and how it stands."""
+    """One race: its pieces as (block number, car, first row, end row), and its status."""
 
     pieces: list[tuple[int, int, int, int]] = field(default_factory=list)
     is_over: bool = False
@@ -193,7 +193,7 @@ class Race:
 
 @dataclass
 class _Group:
-    """Races from one start: who drives them (collector and group of cars), what was seen first [F], and the races."""
+    """Races with the same start: their source (collector, group of cars), first floats [F], and the races."""
 
     source: tuple[int, int]
     first_floats: Tensor
@@ -205,11 +205,11 @@ class _Stream:
     """State of a collector's cars.
 
     Attributes:
-        number: of the block that came last.
-        under_way: the group and the place in it of the race that each car is in; None between races, and where nobody
-            saw it begin.
+        number: of the last block.
+        under_way: (group, index in the group) of each car's current race; None between races, and if its start was not
+            recorded.
         newest: the newest group of races of each group of cars.
-        num_broken: how often races of each group of cars did not become a whole group.
+        num_broken: incomplete groups of races that were dropped, by group of cars.
     """
 
     number: int
@@ -219,10 +219,10 @@ class _Stream:
 
 
 class WaitingRaces(WaitingBlocks):
-    """Groups of races that are under way, and those that wait to be learned from, each once.
+    """Groups of races: some still running, others complete and waiting to be learned from once.
 
     Attributes:
-        num_decisions: of the groups that are whole.
+        num_decisions: of the complete groups.
     """
 
     def __init__(self, races_per_start: int, device: torch.device = CPU) -> None:
@@ -230,17 +230,17 @@ class WaitingRaces(WaitingBlocks):
         super().__init__(device)
 
     def forget(self) -> None:
-        """Forgets everything, races under way included."""
+        """Drops everything, running races included."""
         super().forget()
         self._streams: dict[int, _Stream] = {}
         self._groups: dict[int, _Group] = {}
         self._whole: list[int] = []
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Takes in what a collector's cars did with weights of a version.
+        """Copies a block that `collector` recorded with weights of `version`, and assigns its races to groups.
 
         Raises:
-            AgentError: if races that should begin alike do not.
+            AgentError: if the cars do not divide into groups, or races of a group have different starts.
         """
         if block.spec.num_cars % self._size:
             message = f"blocks of {block.spec.num_cars} cars hold no groups of {self._size} cars with equal starts"
@@ -261,15 +261,15 @@ class WaitingRaces(WaitingBlocks):
         self._let_go()
 
     def groups(self) -> list[list[Race]]:
-        """Returns the races [K][G] of all whole groups."""
+        """Returns the races [K][G] of all complete groups."""
         return [self._groups[group].races for group in self._whole]
 
     def returns(self, discount: float, cut_worth: float) -> Tensor:
-        """Returns the returns [K, G] of the races of all whole groups, without shaping, in main memory.
+        """Returns the returns [K, G] of the races of all complete groups, without shaping, in main memory.
 
         Args:
             discount: gamma.
-            cut_worth: counts as paid after the last decision of a race that a limit has cut.
+            cut_worth: reward added after the last decision of a truncated race.
         """
         races = [race for group in self.groups() for race in group]
         (reward,) = on_host(torch.cat([self._column("reward", *piece) for race in races for piece in race.pieces]))
@@ -290,13 +290,13 @@ class WaitingRaces(WaitingBlocks):
         return RaceRows(**columns, num_decisions=torch.tensor(lengths, device=self._device))
 
     def versions_behind(self, version: int) -> float:
-        """Returns how much older than a version the weights were that acted, on average over all whole groups."""
+        """Returns the mean lag behind `version` of the weights that acted, over the decisions of complete groups."""
         pieces = [piece for races in self.groups() for race in races for piece in race.pieces]
         total = sum((version - self._blocks[number][1]) * (end - first) for number, _, first, end in pieces)
         return total / self.num_decisions
 
     def drop(self) -> None:
-        """Forgets the whole groups."""
+        """Drops the complete groups."""
         for group in self._whole:
             del self._groups[group]
         self._whole, self.num_decisions = [], 0
@@ -325,28 +325,28 @@ class WaitingRaces(WaitingBlocks):
         }
 
     def _stream(self, block: ExperienceBlock, collector: int) -> _Stream:
-        """Returns the state of the cars; of a collector that begins anew, with races that begin with the block."""
+        """Returns the state of a collector's cars; if it (re)started, a fresh state whose races start in the block."""
         stream = self._streams.get(collector)
         if stream is not None and int(block.number) == stream.number + 1:
             stream.number += 1
             return stream
         for number, group in list(self._groups.items()):
             if group.source[0] == collector and number not in self._whole:
-                del self._groups[number]  # broken off: nobody drives these races to their ends
+                del self._groups[number]  # abandoned: these races will not end
         num_cars = block.spec.num_cars
         count = num_cars // self._size
         stream = _Stream(int(block.number), [None] * num_cars, [None] * count, [0] * count)
         self._streams[collector] = stream
         for first in range(0, num_cars, self._size):
             seen = block.floats[0, first : first + self._size]
-            # Where the cars are apart they are in the middle of races, whose beginnings nobody knows any more.
+            # Cars with different observations are in mid-race, and the starts of these races are unknown.
             if (seen == seen[0]).all():
                 for car in first + np.flatnonzero(~block.is_reset[0, first : first + self._size]):
                     self._begin(stream, collector, int(car), block.floats[0, car])
         return stream
 
     def _begin(self, stream: _Stream, collector: int, car: int, floats: NDArray[np.float32]) -> None:
-        """Adds a race to the newest group of its cars, or opens another where that is full."""
+        """Adds a race to the newest group of its cars, or opens a new one if that is full."""
         car_group = car // self._size
         newest = stream.newest[car_group]
         group = None if newest is None else self._groups.get(newest)
@@ -362,7 +362,7 @@ class WaitingRaces(WaitingBlocks):
         stream.under_way[car] = newest, len(group.races) - 1
 
     def _break(self, stream: _Stream, car_group: int) -> None:
-        """Drops the newest group of some cars, whose first races nobody saw; that happens once at most."""
+        """Drops the newest group of some cars, whose first races were not recorded; a second time is an error."""
         newest = stream.newest[car_group]
         assert newest is not None
         num_races = len(self._groups.pop(newest).races)
@@ -388,7 +388,7 @@ class WaitingRaces(WaitingBlocks):
         return self._groups[place[0]].races[place[1]]
 
     def _let_go(self) -> None:
-        """Drops blocks that no race needs any more."""
+        """Drops blocks that no race needs."""
         needed = {piece[0] for group in self._groups.values() for race in group.races for piece in race.pieces}
         self._blocks = {number: block for number, block in self._blocks.items() if number in needed}
 
@@ -397,5 +397,5 @@ class WaitingRaces(WaitingBlocks):
 
 
 def num_decisions_of(race: Race) -> int:
-    """Returns how many decisions of a race there are."""
+    """Returns the number of decisions of a race."""
     return sum(end - first for _, _, first, end in race.pieces)

@@ -1,1 +1,1 @@
-"""Experience storage: blocks as collectors make them, buffers, samplers, mini-races."""
+"""Experience storage: the blocks that collectors record, replay buffers and samplers."""

@@ -1,14 +1,14 @@
-"""One block of experience: what a batch of cars saw and did for a fixed number of decisions.
+"""A block of experience: observations and actions of a batch of cars over a fixed number of decisions.
 
-The unit that travels from collectors to learners, for replay and on-policy algorithms alike; and the other kinds of
-experience that learners take in and hand out.
-Dimensions: T decisions, N cars, L frames that are seen at once, oldest first, H x W pixels, F floats; of preferences M
+Collectors send blocks to learners, off-policy and on-policy alike. The module also has the other forms of experience
+that learners accept and return.
+Dimensions: T decisions, N cars, L frames seen at once, oldest first, H x W pixels, F floats; of preferences M
 decisions, S stretches, P pairs, K actions of a decision.
 
-A race that ends at decision t (`terminated` or `truncated`) leaves its true last observation at index t + 1; the
-environment is reset by decision t + 1, whose row has `is_reset` set and is no transition (gymnasium's "next step"
-autoreset). Observation 0 of a block repeats observation T of the block before it by the same collector, if its number
-is the next one.
+A race that ends at decision t (`terminated` or `truncated`) leaves its true last observation at index t + 1; decision
+t + 1 resets the environment: its row has `is_reset` set and is not a transition (gymnasium's "next step" autoreset).
+Observation 0 of a block repeats observation T of the same collector's previous block, if the two numbers are
+consecutive.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """Shape of a block; blocks of one run all have the same.
+    """Shape of a block; the same for all blocks of a run.
 
-    `decision_shape` is that of one decision: none for an action, [K] for K of them, or for K numbers if `continuous`.
+    `decision_shape` is the shape of one decision: () for one action, [K] for K actions, or K numbers if `continuous`.
     """
 
     num_steps: int
@@ -41,7 +41,7 @@ class BlockSpec:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """[L, H, W] of what a car sees."""
+        """Shape [L, H, W] of the image of one observation."""
         return self.frames, self.height, self.width
 
     @property
@@ -80,15 +80,15 @@ class ExperienceBlock:
         image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32, unnormalised.
         potential: [T + 1, N] float32 shaping potential of each observation, in reward units.
-        action: [T, N] uint8 index into the action table; [T, N, K] where decisions are chunks of K actions, and of
-            float32 where they are K numbers.
+        action: [T, N] uint8 index into the action table; [T, N, K] for chunks of K actions; [T, N, K] float32 if
+            decisions are continuous.
         reward: [T, N] float32 reward for the decision, without shaping.
-        terminated: [T, N] the race ended for good: finished or off the track.
-        truncated: [T, N] the race was cut by a limit; its last observation still has a value.
+        terminated: [T, N] terminal: finished or off the track.
+        truncated: [T, N] a limit cut the race; its last observation still has a value.
         is_reset: [T, N] an autoreset step: the action was ignored, so this is not a transition.
-        is_greedy: [T, N] the behaviour policy would have chosen this action without exploring; of a chunk, all of them.
-        log_prob: [T, N] log-probability of the action under the policy that acted; 0 where it has none.
-        number: one more than that of the block that this one continues.
+        is_greedy: [T, N] the action, or the whole chunk, is the greedy one of the policy that acted.
+        log_prob: [T, N] log-probability of the action under the policy that acted; 0 if it has no probabilities.
+        number: one more than the number of the block that this one continues.
     """
 
     spec: BlockSpec
@@ -106,7 +106,7 @@ class ExperienceBlock:
 
     @property
     def num_transitions(self) -> int:
-        """Decisions that are transitions, resets not counted."""
+        """Number of transitions: decisions without resets."""
         return int(self.is_reset.size - np.count_nonzero(self.is_reset))
 
 
@@ -120,20 +120,20 @@ def block_in(memory: memoryview | bytearray, spec: BlockSpec) -> ExperienceBlock
 
 
 def new_block(spec: BlockSpec) -> ExperienceBlock:
-    """Returns a block in memory of its own, zeroed."""
+    """Returns a zeroed block in its own memory."""
     return block_in(bytearray(spec.num_bytes), spec)
 
 
 def as_block(observations: Mapping[str, NDArray], decisions: Mapping[str, NDArray]) -> ExperienceBlock:
-    """Makes a block of one car out of plain arrays, for whoever reads demonstrations from files.
+    """Builds a block of one car from plain arrays, for demonstrations read from files.
 
     Args:
         observations: `image` [T + 1, L, H, W], `floats` [T + 1, F], `potential` [T + 1] (optional, 0).
-        decisions: `action` [T] or, of K each, [T, K], `reward` [T], `terminated` [T], `truncated` [T] (optional,
+        decisions: `action` [T], or [T, K] for chunks, `reward` [T], `terminated` [T], `truncated` [T] (optional,
             false).
 
     Returns:
-        A block whose decisions all count as greedy, so that transitions run over several of them.
+        A block whose decisions all count as greedy, so that transitions can span several of them.
     """
     num_steps = len(decisions["action"])
     frames, height, width = observations["image"].shape[-3:]
@@ -149,14 +149,14 @@ def as_block(observations: Mapping[str, NDArray], decisions: Mapping[str, NDArra
 
 
 class PreferencePairs(NamedTuple):
-    """Stretches of races, one after another, and which of two is preferred; a stretch may be in several pairs.
+    """Preference pairs over stretches of races, stored one after another; a stretch may be in several pairs.
 
     Attributes:
         image: [M, L, H, W] uint8.
         floats: [M, F] float32 raw.
         action: [M, K] indices of the actions of each decision.
-        num_decisions: [S] int64 of each stretch; M together.
-        pairs: [P, 2] int64 the preferred stretch and the other one, which begin in the same place.
+        num_decisions: [S] int64 of each stretch; their sum is M.
+        pairs: [P, 2] int64 indices of the preferred stretch and the other one, which begin in the same place.
     """
 
     image: NDArray[np.uint8]
@@ -167,15 +167,15 @@ class PreferencePairs(NamedTuple):
 
 
 Piece = Mapping[str, NDArray]
-"""A part of a learner's experience that never changes: arrays by name."""
+"""An immutable part of a learner's experience: arrays by name."""
 
 
 class Experience(NamedTuple):
     """A learner's experience as a checkpoint stores it, in parts that are written once and read together.
 
     Attributes:
-        state: what changes: nested dictionaries and lists of tensors and numbers.
-        pieces: by number, which means the same content as long as the learner lives.
+        state: mutable part: nested dictionaries and lists of tensors and numbers.
+        pieces: immutable parts by number; a number keeps its content as long as the learner lives.
     """
 
     state: dict[str, Any]
@@ -183,7 +183,7 @@ class Experience(NamedTuple):
 
 
 class LazyPieces(Mapping[int, Piece]):
-    """Pieces by number, each read when it is asked for: together they may be large."""
+    """Pieces by number, read lazily: together they may be large."""
 
     def __init__(self, numbers: Collection[int], read: Callable[[int], Piece]) -> None:
         self._numbers, self._read = numbers, read

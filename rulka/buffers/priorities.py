@@ -1,11 +1,11 @@
 """Prioritised replay over the rows of a `BlockRing`: proportional priorities, and importance weights.
 
 Source: Schaul et al. 2015, arXiv:1511.05952: P(i) = p_i^alpha / sum, weight (n P(i))^-beta over the largest of its
-batch. A new transition has the largest priority of those in the ring whose error was measured, so that each is soon
-learned from; rows that are no transitions have none. Deviation: the paper takes the largest there ever was, beginning
-with 1, which never falls when errors do. The peers give new ones twice the average instead, see docs/algorithms/iqn.md.
-Rows are found by sums over all of them, in place of the paper's tree (appendix B.2.1): 0.4 ms for 100,000 rows, which
-a tree of our own is not worth. torchrl's does not load beside torch 2.13.
+batch. A new transition gets the largest measured priority in the ring, so that it is soon learned from; rows that are
+not transitions have none. Deviation: the paper takes the largest priority ever, starting at 1, which never falls when
+errors do. The peers give new ones twice the average instead, see docs/algorithms/iqn.md.
+A cumulative sum over all rows finds a row, instead of the paper's sum tree (appendix B.2.1): at 0.4 ms for 100,000
+rows, a tree of our own is not worth it. torchrl's does not load with torch 2.13.
 Dimensions: B batch.
 """
 
@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from rulka.buffers.ring import BlockRing
 
 FIRST_PRIORITY = 1.0
-"""Of a new transition while no error has been measured: all are drawn alike, as only ratios matter."""
+"""Priority of new transitions until an error is measured: sampling is then uniform, as only ratios matter."""
 
 
 class DrawnRows(NamedTuple):
-    """Rows of a ring, and how much each counts.
+    """Sampled rows of a ring and their importance weights.
 
     Attributes:
         row: [B].
-        weight: [B] float32 importance, over the largest of the batch: at most 1.
-        largest: P^-beta where that is largest: what batches of several buffers are compared by.
+        weight: [B] float32 importance weights, divided by the largest of the batch: at most 1.
+        largest: the largest P^-beta of the batch, for comparing batches of several buffers.
     """
 
     row: NDArray[np.int64]
@@ -39,14 +39,14 @@ class DrawnRows(NamedTuple):
 
 
 class Priorities:
-    """How likely each row of a ring is drawn, which holds nothing yet.
+    """Sampling priorities of the rows of a ring, which is empty at the start.
 
     Attributes:
-        alpha: exponent of the priorities; 0 draws all alike.
-        epsilon: added to every error, so that none is forgotten; positive.
-        measured: [rows] float64 priority |error| + epsilon; 0 if no error of the row's present transition was measured.
-        largest: the largest of these, which new transitions get; where all were written over, as it was before.
-        weights: [rows] float64 priority^alpha, 0 where a row is no transition.
+        alpha: exponent of the priorities; 0 samples uniformly.
+        epsilon: added to every error, so that no transition is starved; positive.
+        measured: [rows] float64 priority |error| + epsilon; 0 if no error of the row's current transition was measured.
+        largest: the largest of these, given to new transitions; unchanged if all measured rows were overwritten.
+        weights: [rows] float64 priority^alpha; 0 if a row is not a transition or is held out.
     """
 
     def __init__(self, ring: BlockRing, alpha: float, epsilon: float) -> None:
@@ -57,21 +57,21 @@ class Priorities:
         self.largest = FIRST_PRIORITY
 
     def enter(self, slot: int) -> None:
-        """Gives all transitions of a slot that was written to the largest priority; others get 0."""
+        """Gives the transitions of a newly written slot the largest priority; its other rows get 0."""
         written = slice(slot * self._ring.rows_per_slot, (slot + 1) * self._ring.rows_per_slot)
-        self.measured[written] = 0.0  # of what was there before
+        self.measured[written] = 0.0  # belonged to the overwritten block
         self.largest = float(self.measured.max()) or self.largest
         arrays = self._ring.arrays
         is_transition = ~(arrays.is_reset[slot] | arrays.is_held_out[slot]).reshape(-1)
         self.weights[written] = is_transition * self.largest**self.alpha
 
     def draw(self, num_rows: int, beta: float, generator: torch.Generator) -> DrawnRows:
-        """Draws rows from strata of equal probability.
+        """Draws rows, one from each of B strata of equal probability.
 
         Args:
             num_rows: B.
-            beta: how far the weights undo the preference; 1 wholly.
-            generator: source of randomness.
+            beta: exponent of the importance weights; 1 fully corrects the sampling bias.
+            generator: of the draws.
 
         Raises:
             ValueError: if the ring holds no transition.
@@ -83,9 +83,9 @@ class Priorities:
             raise ValueError(message)
         uniform = torch.rand(num_rows, generator=generator, dtype=torch.float64).numpy()
         mass = (np.arange(num_rows) + uniform) / num_rows * total
-        # Below the total, which rounding may reach: so no row without weight is ever found.
+        # Rounding may reach the total; staying below it never finds a row of weight 0.
         row = sums.searchsorted(np.minimum(mass, np.nextafter(total, 0.0)), side="right")
-        weight = self.weights[row] ** -beta  # the rest of (n P)^-beta is the same for all and falls out
+        weight = self.weights[row] ** -beta  # the rest of (n P)^-beta is the same for all and cancels
         largest = float(weight.max())
         return DrawnRows(row, (weight / largest).astype(np.float32), largest * total**beta)
 
@@ -120,21 +120,21 @@ class Priorities:
         was_largest = self.measured[rows].max() >= self.largest
         self.weights[rows] = priority**self.alpha
         self.measured[rows] = priority
-        if is_first or was_largest:  # another row may hold the largest now, which costs a look at all of them
+        if is_first or was_largest:  # another row may hold the largest now: scan all
             self.largest = float(self.measured.max())
         else:
             self.largest = max(self.largest, float(self.measured[rows].max()))
-        if is_first:  # `FIRST_PRIORITY` was no measure of anything: the others wait with the largest now
+        if is_first:  # `FIRST_PRIORITY` was arbitrary: unmeasured transitions now get the largest priority
             self.weights[(self.weights > 0.0) & (self.measured == 0.0)] = self.largest**self.alpha
 
 
 MAX_PRIORITIES = 1 << 14
-"""Priorities that are sorted; of a larger ring as many as are evenly spread over it."""
+"""Most priorities that are sorted; a larger ring is subsampled evenly."""
 _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
 
 
 def inspect_priorities(priorities: NDArray[np.float64]) -> dict[str, float]:
-    """Returns quantiles and the mean of the positive ones among priorities [rows], by tags; nothing where none is."""
+    """Returns quantiles and mean of the positive priorities among [rows], by tags; empty if there are none."""
     some = priorities[:: -(-len(priorities) // MAX_PRIORITIES) or 1]
     some = some[some > 0.0]
     if not len(some):

@@ -1,12 +1,12 @@
-"""Replay: a ring of experience, and the batches that IQN and PQL draw from it.
+"""Replay buffer: a ring of experience, and the batches that IQN and PQL sample from it.
 
-Drawing is torchrl's `ReplayBuffer`: its sampler draws rows (`UniformRows`, `PrioritisedRows`), its storage follows each
-row for some decisions (`Transitions`), and its collate function gathers what was seen before and after (`Drawn`). What
-a transition is worth, its returns, is for the algorithm to say. Blocks are written into the ring by `Replay.insert`:
-torchrl's writers know items, and a block is many rows of one collector that continue each other.
-torchrl's own prioritised samplers do not load beside torch 2.13; `PrioritisedRows` behaves like them.
+Sampling uses torchrl's `ReplayBuffer`: its sampler draws rows (`UniformRows`, `PrioritisedRows`), its storage follows
+each row for some decisions (`Transitions`), and its collate function gathers the observations before and after
+(`Drawn`). The algorithm computes the returns. `Replay.insert` writes blocks into the ring: torchrl's writers handle
+single items, and a block is many consecutive rows of one collector.
+torchrl's own prioritised samplers do not load with torch 2.13; `PrioritisedRows` behaves like them.
 
-Importing torchrl takes 3 s of processor time and some 95 MB: only what learns from replay imports this module.
+Importing torchrl takes 3 s of CPU time and some 95 MB: only off-policy learners import this module.
 Dimensions: B batch, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, E image features,
 A actions, K actions of a chunk.
 """
@@ -34,7 +34,7 @@ from rulka.device import CPU
 _LOGGER = logging.getLogger(__name__)
 
 FEATURES, GUIDE = "features", "guide"
-"""Kept beside observations: features [E] of the image, log-probabilities [K A] of the cloned policy."""
+"""Outputs stored with observations: features [E] of the image, log-probabilities [K A] of the cloned policy."""
 PIECE_STEPS = 64
 """Decisions in one stored piece of a demonstration; the unused rest of a race's last piece is marked as reset."""
 
@@ -43,18 +43,18 @@ PIECE_STEPS = 64
 
 
 class Drawn(NamedTuple):
-    """Transitions as they are stored; images and floats lie where those of the ring do, all else in main memory.
+    """Sampled transitions as stored; images and floats are on the ring's device, all else in main memory.
 
     Attributes:
-        found: where transitions begin and end, and what happened between.
-        image: [B, L, H, W] uint8; or features [B, E] of the images, where the ring keeps `FEATURES`.
+        found: start, end, rewards and actions of the transitions.
+        image: [B, L, H, W] uint8; or features [B, E] of the images, if the ring stores `FEATURES`.
         floats: [B, F] float32, raw.
         next_image: as `image`, after the transition.
         next_floats: [B, F] float32, raw.
-        next_guide: [B, K A] float32 log-probabilities of the cloned policy there, where the ring keeps `GUIDE`; else
+        next_guide: [B, K A] float32 log-probabilities of the cloned policy there, if the ring stores `GUIDE`; else
             [B, 0].
-        row: [B] int64 rows of the ring that the transitions begin in.
-        weight: [B] float32 importance of each; 1 where all are drawn alike.
+        row: [B] int64 first row of each transition in the ring.
+        weight: [B] float32 importance weights; 1 if sampling is uniform.
     """
 
     found: Transitions
@@ -71,16 +71,16 @@ class Batch(NamedTuple):
     """Transitions to learn from, on the device.
 
     Attributes:
-        image: [B, L, H, W] uint8; or features [B, E] of the images, where the ring keeps `FEATURES`.
+        image: [B, L, H, W] uint8; or features [B, E] of the images, if the ring stores `FEATURES`.
         floats: [B, F] float32, raw.
-        action: [B] int64; [B, K] chunks of actions, or K numbers, float32.
+        action: [B] int64; [B, K] chunks of actions; [B, K] float32 if decisions are continuous.
         n_step_return: [B] float32, rewards discounted over the decisions of the transition, with shaping.
-        bootstrap_discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
+        bootstrap_discount: [B] float32 factor of the value of the next observation; 0 if nothing follows.
         next_image: as `image`.
         next_floats: [B, F] float32, raw.
-        weight: [B] float32 importance of each transition; 1 where all are drawn alike.
-        next_guide: [B, K A] float32 log-probabilities of the cloned policy at the next observation, where the ring
-            keeps `GUIDE`; else [B, 0].
+        weight: [B] float32 importance weights; 1 if sampling is uniform.
+        next_guide: [B, K A] float32 log-probabilities of the cloned policy at the next observation, if the ring
+            stores `GUIDE`; else [B, 0].
     """
 
     image: Tensor
@@ -113,9 +113,9 @@ def make_batch(drawn: Drawn, returns: Returns, device: torch.device) -> Batch:
 def draw_rows(
     ring: BlockRing, num_rows: int, generator: torch.Generator, *, from_held_out: bool = False
 ) -> NDArray[np.int64]:
-    """Draws rows [B] that are transitions of one side of the split, all equally likely, with repetition.
+    """Samples rows [B] of transitions on one side of the split, uniformly with replacement.
 
-    They come in rising order, in which memory is read a little faster; a batch has no order.
+    They are sorted, which reads memory a little faster; the order in a batch does not matter.
 
     Raises:
         ValueError: if the ring holds no such transition.
@@ -138,7 +138,7 @@ def draw_rows(
 
 
 class TransitionStorage(Storage):
-    """A ring as a storage of transitions, which are found by the rows that they begin in; its length counts rows."""
+    """A ring as a torchrl storage of transitions, indexed by their first rows; its length counts rows."""
 
     def __init__(self, ring: BlockRing, max_steps: int, *, past_exploring: bool) -> None:
         super().__init__(ring.num_slots * ring.rows_per_slot)
@@ -149,12 +149,12 @@ class TransitionStorage(Storage):
         return find_transitions(self.ring.arrays, index.numpy(), self._max_steps, past_exploring=self._past_exploring)
 
     def __len__(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl left out its type
-        """Returns the decisions stored, resets included."""
+        """Returns the number of decisions stored, resets included."""
         return self.ring.num_rows
 
 
 class UniformRows(RandomSampler):
-    """Draws all transitions of one side of the split with the same probability, and never resets."""
+    """Samples uniformly from the transitions of one side of the split; never draws resets."""
 
     def __init__(self, generator: torch.Generator, *, from_held_out: bool = False) -> None:
         super().__init__()
@@ -168,11 +168,11 @@ class UniformRows(RandomSampler):
 
 
 class PrioritisedRows(RandomSampler):
-    """Draws transitions by priority; see `rulka.buffers.priorities`.
+    """Samples transitions by priority; see `rulka.buffers.priorities`.
 
     Attributes:
         priorities: of every row.
-        beta: how far the importance weights undo the preference; 1 wholly.
+        beta: exponent of the importance weights; 1 fully corrects the sampling bias.
         largest_importance: see `DrawnRows.largest`, of the rows drawn last.
     """
 
@@ -182,7 +182,7 @@ class PrioritisedRows(RandomSampler):
         self.largest_importance = 1.0
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Draws rows [batch_size]; `_weight` of the second value are their importance weights."""
+        """Draws rows [batch_size]; `_weight` in the second value holds their importance weights."""
         del storage
         drawn = self.priorities.draw(batch_size, self.beta, self._generator)
         self.largest_importance = drawn.largest
@@ -193,10 +193,10 @@ class PrioritisedRows(RandomSampler):
 
 
 class Replay:
-    """A ring of the agent's own experience, races held out of it, and demonstrations; each is drawn from by itself.
+    """A ring of the agent's own experience with held-out races, and demonstrations; each is sampled separately.
 
     Attributes:
-        sampler: draws from the ring by priority; None before the first block, and where all are drawn alike.
+        sampler: prioritised sampler of the ring; None before the first block, and if sampling is uniform.
     """
 
     def __init__(
@@ -211,17 +211,17 @@ class Replay:
         split: RaceSplit | None = None,
         always_frozen: bool = False,
     ) -> None:
-        """Prepares; the ring is reserved by the first block.
+        """Prepares; the first block allocates the ring.
 
         Args:
-            num_decisions: kept.
+            num_decisions: capacity.
             max_steps: most decisions in a transition.
             device: of the network that learns from it.
             generator: of the draws; in main memory.
             past_exploring: see `find_transitions`.
-            priority: alpha and epsilon of `Priorities`; None draws all alike.
+            priority: alpha and epsilon of `Priorities`; None samples uniformly.
             split: which races are held out; None holds out none.
-            always_frozen: the encoder never learns: where features are kept, images need not be.
+            always_frozen: True if the encoder never trains: while features are stored, images need not be.
         """
         self._num_decisions, self._max_steps, self._past_exploring = num_decisions, max_steps, past_exploring
         self._device, self._generator = device, generator
@@ -231,7 +231,7 @@ class Replay:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all experience but the demonstrations."""
+        """Drops all experience except the demonstrations."""
         self._ring: BlockRing | None = None
         self.sampler: PrioritisedRows | None = None
 
@@ -254,23 +254,23 @@ class Replay:
 
     @property
     def has_features(self) -> bool:
-        """Whether batches hold features of the images."""
+        """True if batches hold features instead of images."""
         return FEATURES in self._derive
 
     def keep(self, name: str, derive: Derive) -> None:
-        """Keeps the output of a function for every observation beside it; see `BlockRing.keep`."""
+        """Stores the output of a function with every observation; see `BlockRing.keep`."""
         self._derive[name] = derive
         for ring in self._rings():
             ring.keep(name, derive)
 
     def drop(self, name: str) -> None:
-        """Drops what `keep` keeps by a name."""
+        """Drops the output that `keep` stores under a name."""
         del self._derive[name]
         for ring in self._rings():
             ring.drop(name)
 
     def insert(self, block: ExperienceBlock, stream: int, num_env_steps: int = 0) -> None:
-        """Copies a block of a stream in; `num_env_steps` decisions came before it."""
+        """Copies in a block of a stream, after `num_env_steps` decisions of all streams."""
         ring = self._ring or self._reserve(block.spec)
         slot = ring.insert(block, stream, self._split and self._split.split(block, stream, num_env_steps))
         if self.sampler is not None:
@@ -288,7 +288,7 @@ class Replay:
         self._shown = self._buffer(self._demonstrations, UniformRows(self._generator))
 
     def draw(self, count: int) -> Drawn:
-        """Draws transitions that are not held out, by their priorities if there are any.
+        """Samples transitions that are not held out, by priority if there are priorities.
 
         Raises:
             ValueError: if there is nothing to draw.
@@ -297,7 +297,7 @@ class Replay:
         return _draw(self._own, count)
 
     def draw_held_out(self, count: int) -> Drawn:
-        """Draws transitions of the races that are held out.
+        """Samples transitions of held-out races.
 
         Raises:
             ValueError: if there is nothing to draw.
@@ -306,11 +306,11 @@ class Replay:
         return _draw(self._held_out, count)
 
     def draw_demonstrations(self, count: int) -> Drawn:
-        """Draws transitions of demonstrations, of which there are some."""
+        """Samples transitions of demonstrations; requires `has_demonstrations()`."""
         return _draw(self._shown, count)
 
     def draw_states(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draws images [B, L, H, W], or features [B, E], and floats [B, F] of the decisions in the ring, on the device.
+        """Samples states from the ring, on the device: images [B, L, H, W], or features [B, E], and floats [B, F].
 
         Raises:
             ValueError: if there is nothing to draw.
@@ -324,21 +324,21 @@ class Replay:
         return image, floats
 
     def has_states(self) -> bool:
-        """Whether there is any decision to draw."""
+        """Returns True if there is a state to draw."""
         ring = self._ring
         return ring is not None and not ring.arrays.is_reset[: ring.num_blocks].all()
 
     def has_demonstrations(self) -> bool:
-        """Whether there are demonstrations to draw."""
+        """Returns True if there are demonstrations to draw."""
         return self._demonstrations is not None
 
     def has_held_out(self) -> bool:
-        """Whether the ring holds a transition of a race that is held out."""
+        """Returns True if the ring holds a transition of a held-out race."""
         arrays, stored = self.ring.arrays, slice(0, self.ring.num_blocks)
         return bool((arrays.is_held_out[stored] & ~arrays.is_reset[stored]).any())
 
     def update_priorities(self, rows: Tensor, errors: Tensor) -> None:
-        """Sets priorities from the errors [B] of rows [B] that were drawn; without priorities it does nothing."""
+        """Sets priorities from the errors [B] of drawn rows [B]; does nothing without priorities."""
         if self.sampler is not None:
             self.sampler.priorities.update(rows.numpy(), errors.numpy())
 
@@ -347,7 +347,7 @@ class Replay:
         return range(0) if self._ring is None else self._ring.numbers()
 
     def copy_states(self, number: int, block: ExperienceBlock) -> None:
-        """Copies images, floats and resets of the block of a number into another block."""
+        """Copies images, floats and resets of the stored block `number` into `block`."""
         ring = self.ring
         slot, count = number % ring.num_slots, (ring.spec.num_steps + 1) * ring.spec.num_cars
         index = np.arange(slot * count, (slot + 1) * count)
@@ -421,10 +421,10 @@ def _draw(buffer: ReplayBuffer, count: int) -> Drawn:
 
 
 class RaceSplit:
-    """Draws for every race whether it is held out: kept to measure predictions of returns, never learned from.
+    """Randomly holds out races: they measure predictions of returns and are never learned from.
 
-    Whole races, not decisions: neighbouring decisions are nearly the same, and what was learned from one is known of
-    the next. Chance depends on the seed and the number of decisions so far alone.
+    Whole races, not decisions: neighbouring decisions are nearly the same, so learning from one leaks into the next.
+    The draws depend only on the seed and the number of decisions so far.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -433,7 +433,7 @@ class RaceSplit:
         self._is_held_out: dict[int, NDArray[np.bool_]] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns on which side each stream's present races are."""
+        """Returns the side of each stream's current races."""
         return {"is_held_out": {stream: torch.from_numpy(cars) for stream, cars in self._is_held_out.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -441,11 +441,11 @@ class RaceSplit:
         self._is_held_out = {int(stream): cars.numpy() for stream, cars in state["is_held_out"].items()}
 
     def split(self, block: ExperienceBlock, stream: int, num_env_steps: int) -> NDArray[np.bool_]:
-        """Returns [T, N] which decisions of a block belong to races that are held out.
+        """Returns the mask [T, N] of a block's decisions in held-out races.
 
         Args:
             block: the next one of its stream.
-            stream: who made it; a race that goes on from the stream's last block stays on its side.
+            stream: source of the block; a race that continues from the stream's last block stays on its side.
             num_env_steps: decisions of all streams before this block.
         """
         rng = np.random.default_rng((self._seed, num_env_steps))
@@ -462,11 +462,11 @@ class RaceSplit:
 
 
 def demonstration_ring(blocks: Sequence[ExperienceBlock], device: torch.device = CPU) -> BlockRing:
-    """Stores demonstrations, races of any length, so that they can be drawn from like any other experience.
+    """Stores demonstrations, races of any length, in a ring that is sampled like other experience.
 
     Args:
         blocks: at least one; lengths and numbers of cars may differ, image shape and floats may not.
-        device: of the network that learns from them, which they lie on where they fit.
+        device: of the network that learns from them; it holds the demonstrations if they fit.
 
     Raises:
         ValueError: if there are no blocks or no transition in them, or their image shapes differ.

@@ -1,12 +1,12 @@
-"""A ring of experience blocks, every frame stored once, and the transitions that are read out of it.
+"""A ring buffer of experience blocks that stores every frame once, and the transitions read from it.
 
-A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Where L frames are seen
-at once, the newest of each observation is kept, and before them the older ones of the first, which makes (T + L) / T;
-they are put together when an observation is drawn, the first frame of a race in the place of those before it. Blocks of
-one stream are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest
-block is the next to be overwritten.
-The output of a frozen network for an observation can be kept beside it, so that it is computed once and not whenever
-the observation is drawn; or in place of its image, which is several times as large.
+A block is stored unchanged, with its last observation, so a frame costs (T + 1) / T of its size. If L frames are seen
+at once, the ring stores the newest frame of each observation, preceded by the older ones of the first: (T + L) / T.
+Drawing an observation stacks its frames; a race's first frame replaces those before it. Blocks of one stream are
+linked, so that transitions of several decisions run across them. Blocks are written in arrival order; the oldest is
+overwritten next.
+The ring can store the output of a frozen network with each observation, to compute it once instead of at every draw; or
+store it instead of the image, which is several times as large.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
 transitions, K actions of a chunk. A *row* is the flat index of a decision, (slot T + step) N + car.
 """
@@ -28,36 +28,36 @@ from rulka.device import CPU, free_bytes, on_host, upload_copy
 NO_SLOT = -1
 
 _DECIDED = ("potential", "action", "reward", "terminated", "truncated", "is_reset", "is_greedy")
-"""Parts of a block that compiled code looks at."""
+"""Block fields that compiled code reads."""
 
 
 class RingArrays(NamedTuple):
-    """All but the observations of all slots, as compiled code takes them; see `ExperienceBlock` for the fields."""
+    """All fields of all slots except observations, for compiled code; see `ExperienceBlock`."""
 
     potential: NDArray[np.float32]  # [S, T + 1, N]
-    action: NDArray  # [S, T, N] uint8, [S, T, N, K] for chunks of actions; float32 where decisions are numbers
-    reward: NDArray[np.float32]  # [S, T, N], as all that follow
+    action: NDArray  # [S, T, N] uint8, [S, T, N, K] for chunks of actions; float32 if decisions are continuous
+    reward: NDArray[np.float32]  # [S, T, N], as the flags below
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     is_greedy: NDArray[np.bool_]
-    is_held_out: NDArray[np.bool_]  # its race is kept for measuring and never learned from
+    is_held_out: NDArray[np.bool_]  # in a held-out race, which is never learned from
     next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
 
 
 LARGEST_SHARE = 0.5
-"""Of a device's free memory that a ring may take: networks, batches and what cuDNN asks for need the rest."""
+"""Largest share of a device's free memory for a ring; networks, batches and cuDNN's workspaces need the rest."""
 
 
 def place_of_ring(
     spec: BlockSpec, num_slots: int, device: torch.device, *, with_images: bool = True
 ) -> tuple[torch.device, str]:
-    """Returns where the images and floats of a ring shall lie, and one line about it, empty if there is no choice.
+    """Returns the device for the images and floats of a ring, and one line about it, empty if there is no choice.
 
     Args:
         spec: shape of every block.
-        num_slots: blocks kept.
-        device: of the network that learns from them; it is taken where they fit into `LARGEST_SHARE` of what is free.
+        num_slots: capacity in blocks.
+        device: of the network that learns from them; used if they fit into `LARGEST_SHARE` of its free memory.
         with_images: whether the ring has images.
     """
     if device.type == "cpu":
@@ -73,7 +73,7 @@ def place_of_ring(
 
 
 Derive = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [B, L, H, W] uint8 and raw floats [B, F] to something [B, ...] that is kept of each observation."""
+"""Maps images [B, L, H, W] uint8 and raw floats [B, F] to an output [B, ...] that is stored per observation."""
 
 
 class BlockRing:
@@ -82,21 +82,21 @@ class BlockRing:
     Attributes:
         spec: shape of every block.
         arrays: all but the observations, in main memory.
-        seen: by name what is kept of every observation, on one device: `floats` [S, T + 1, N, F], `image`
-            [S, T + L, N, H W] where images are stored, and the outputs [S, T + 1, N, ...] of `keep`.
-        with_images: whether images are stored; without, `keep` has to come before the first block.
+        seen: stored observations by name, on one device: `floats` [S, T + 1, N, F], `image` [S, T + L, N, H W] if
+            images are stored, and the outputs [S, T + 1, N, ...] of `keep`.
+        with_images: True if images are stored; if not, call `keep` before the first block.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
 
     def __init__(
         self, spec: BlockSpec, num_slots: int, device: torch.device = CPU, *, with_images: bool = True
     ) -> None:
-        """Reserves memory, which the system hands out only as it is written; a device hands it out at once.
+        """Allocates memory; the system commits main memory only as it is written, a device commits it at once.
 
         Args:
             spec: shape of every block.
-            num_slots: blocks kept; at least two, so that one can continue another.
-            device: where observations lie.
+            num_slots: capacity in blocks; at least two, so that one can continue another.
+            device: of the observations.
             with_images: whether images are stored.
 
         Raises:
@@ -118,7 +118,7 @@ class BlockRing:
             shape = num_slots, spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width
             self.seen["image"] = torch.empty(shape, dtype=torch.uint8, device=device)
         self._newest: dict[int, int] = {}
-        self._numbers: dict[int, int] = {}  # of the block that a stream brought last
+        self._numbers: dict[int, int] = {}  # of each stream's last block
         self._derive: dict[str, Derive] = {}
 
     @property
@@ -128,7 +128,7 @@ class BlockRing:
 
     @property
     def rows_per_slot(self) -> int:
-        """T N: the rows of slot s are those from s T N on."""
+        """T N; the rows of slot s begin at s T N."""
         return self.spec.num_steps * self.spec.num_cars
 
     @property
@@ -137,13 +137,12 @@ class BlockRing:
         return self.num_blocks * self.rows_per_slot
 
     def insert(self, block: ExperienceBlock, stream: int, is_held_out: NDArray[np.bool_] | None = None) -> int:
-        """Copies a block in, over the oldest one when the ring is full.
+        """Copies a block in, over the oldest one if the ring is full.
 
         Args:
             block: of this ring's shape.
-            stream: who made it. A block continues the last one of its stream if its number is the next one.
-            is_held_out: [T, N] decisions of races that are never learned from, see `RaceSplit`; None
-                holds out none.
+            stream: its source. A block continues the last one of its stream if its number is the next one.
+            is_held_out: [T, N] mask of decisions in held-out races, see `RaceSplit`; None holds out none.
 
         Returns:
             The slot it was written to.
@@ -173,26 +172,26 @@ class BlockRing:
         return slot
 
     def keep(self, name: str, derive: Derive) -> None:
-        """Keeps what a function makes of every observation from now on, and of those that are stored.
+        """Stores the output of a function for every observation, including those already stored.
 
         Args:
             name: of the output.
-            derive: maps images [B, L, H, W] uint8 and raw floats [B, F] to [B, ...]; has to stay the same function.
+            derive: maps images [B, L, H, W] uint8 and raw floats [B, F] to [B, ...]; must stay the same function.
 
         Raises:
-            ValueError: if images of stored blocks would be needed, and there are none.
+            ValueError: if there are stored blocks without images.
         """
         self.drop(name)
         self._derive[name] = derive
         self._derive_all()
 
     def drop(self, name: str) -> None:
-        """Drops the output of a name, whose function is about to change."""
+        """Drops a stored output whose function is about to change."""
         self._derive.pop(name, None)
         self.seen.pop(name, None)
 
     def ring_state(self) -> dict[str, Any]:
-        """Returns the position and the links of the ring: all but the content of its blocks."""
+        """Returns the position and the links of the ring: everything but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
         kept = {name: str(self.seen[name].dtype).removeprefix("torch.") for name in self._kept_alone()}
         state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
@@ -203,11 +202,11 @@ class BlockRing:
         return range(self.num_inserted - self.num_blocks, self.num_inserted)
 
     def pieces(self) -> Mapping[int, Piece]:
-        """Returns the stored blocks by number, each read when it is asked for; see `Experience`."""
+        """Returns the stored blocks by number, read lazily; see `Experience`."""
         return LazyPieces(self.numbers(), self.block_arrays)
 
     def block_arrays(self, number: int) -> dict[str, NDArray]:
-        """Returns the arrays of the block of a number: views that the ring may overwrite later, or copies."""
+        """Returns the arrays of block `number`: views that the ring may overwrite later, or copies."""
         slot = number % self.num_slots
         decided = {name: getattr(self.arrays, name)[slot] for name in (*_DECIDED, "is_held_out")}
         seen = ("floats", "image") if self.with_images else ("floats", *self._kept_alone())
@@ -217,7 +216,7 @@ class BlockRing:
         """Resumes from the `ring_state` and blocks of a ring of the same shape; copies them.
 
         Raises:
-            ValueError: if that ring kept something else, or a block is missing.
+            ValueError: if that ring stored other outputs, or a block is missing.
         """
         self.num_inserted = int(state["num_inserted"])
         wanted = [] if self.with_images else sorted(self._derive)
@@ -242,14 +241,14 @@ class BlockRing:
             self._derive_all()
 
     def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
-        """Copies a part of observations out of the blocks.
+        """Copies one field of some observations out of the blocks.
 
         Args:
-            name: "image", "floats" or that of an output kept beside them.
+            name: "image", "floats" or the name of a stored output.
             index: [B] flat indices of observations, as in `Transitions`.
 
         Returns:
-            [B, ...]; on the device where observations lie.
+            [B, ...], on the device of the observations.
         """
         if name == "image" and self.spec.frames > 1:
             index = self._frames_seen(index)
@@ -259,7 +258,7 @@ class BlockRing:
         return out.view(-1, *self.spec.image_shape) if name == "image" else out
 
     def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the flat indices [B L] of the frames that observations [B] consist of, oldest first."""
+        """Returns the flat indices [B L] of the frames of observations [B], oldest first."""
         num_steps, num_cars, frames = self.spec.num_steps, self.spec.num_cars, self.spec.frames
         car, step, slot = index % num_cars, index // num_cars % (num_steps + 1), index // (num_cars * (num_steps + 1))
         newest = (slot * (num_steps + frames) + step + frames - 1) * num_cars + car
@@ -267,13 +266,13 @@ class BlockRing:
         seen[:, -1] = newest
         is_same_race = np.ones(len(index), np.bool_)
         for back in range(1, frames):
-            decision = step - back  # what came before the first observation is in the block as it was seen
+            decision = step - back  # a block stores the frames before its first observation as seen
             is_same_race &= (decision < 0) | ~self.arrays.is_reset[slot, np.maximum(decision, 0), car]
             seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
         return seen.reshape(-1)
 
     def _kept_alone(self) -> list[str]:
-        """Returns the names of the outputs that are stored in the place of images."""
+        """Returns the names of the outputs that are stored instead of images."""
         return [] if self.with_images else [name for name in self._derive if name in self.seen]
 
     def _derive_all(self) -> None:
@@ -284,7 +283,7 @@ class BlockRing:
             self._derive_slot(slot, None)
 
     def _derive_slot(self, slot: int, image: Tensor | None) -> None:
-        """Computes the outputs kept of a block, from its images [(T + 1) N, L, H, W] or from those that are stored."""
+        """Computes a block's stored outputs from its images [(T + 1) N, L, H, W]; None uses the stored images."""
         if not self._derive:
             return
         floats = self.seen["floats"][slot]
@@ -296,7 +295,7 @@ class BlockRing:
             self._see(name, slot, made.unflatten(0, floats.shape[:2]))
 
     def _see(self, name: str, slot: int, values: Tensor) -> None:
-        """Writes what is kept of the observations of a slot; reserves memory for all slots by the first one."""
+        """Writes one field of a slot's observations; the first call allocates it for all slots."""
         device = self.seen["floats"].device
         if name not in self.seen:
             self.seen[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
@@ -304,7 +303,7 @@ class BlockRing:
 
 
 def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
-    """Returns tensors on a device; those that lie there already are handed on."""
+    """Returns tensors on a device; those already there are passed on."""
     if device.type == "cpu":
         return list(columns)
     return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
@@ -314,28 +313,28 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def _bits(tensor: Tensor) -> NDArray:
-    """Returns numbers as numpy can hold them, which for bfloat16 are their bits as int16."""
+    """Returns a tensor as a numpy array; bfloat16 as its bits in int16."""
     (copied,) = on_host(tensor)
     return (copied.view(torch.int16) if tensor.dtype == torch.bfloat16 else copied).numpy()
 
 
 def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns the frames [T + L, N, H, W] that observations [T + 1, N, L, H, W] consist of."""
+    """Returns the distinct frames [T + L, N, H, W] of observations [T + 1, N, L, H, W]."""
     if image.shape[2] == 1:
         return image[:, :, 0]
     return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])
 
 
-# Transitions of several decisions, read out of stored blocks by compiled loops ----------------------------------------
+# Transitions of several decisions, read from stored blocks by compiled loops ------------------------------------------
 
 
 class Transitions(NamedTuple):
-    """Where transitions start and end and what happened between.
+    """Start, end, rewards and first action of transitions.
 
     Attributes:
         reward: [B, L] float32 reward of each decision, 0 after the last one.
         num_steps: [B] int64 decisions in the transition, 1 to L.
-        is_terminal: [B] the race ended for good with the last decision.
+        is_terminal: [B] the last decision was terminal.
         observation: [B] int64 flat index of the observation before the first decision.
         next_observation: [B] int64 flat index of the observation after the last one.
         potential: [B] float32 of the observation.
@@ -359,14 +358,14 @@ def find_transitions(
     """Follows each row for up to `max_steps` decisions.
 
     A transition ends early with its race, with the newest observation of its stream, and before the first later
-    decision that was not greedy: what came of exploring is not what the policy would have earned. It always holds at
-    least its own decision, the finishing one included. A race cut by a limit is no end for good.
+    decision that was not greedy: rewards after exploring are not the policy's. It always holds at least its own
+    decision, even the finishing one. A truncated race is not terminal.
 
     Args:
         ring: the blocks.
-        rows: [B] flat indices of decisions that are no resets.
+        rows: [B] flat indices of decisions that are not resets.
         max_steps: L, most decisions in a transition; positive.
-        past_exploring: goes on past decisions that were not greedy, for policies all of whose decisions are noisy.
+        past_exploring: continues past decisions that were not greedy, for policies with noise in every decision.
     """
     batch = len(rows)
     first = ring.action.reshape(-1, *ring.action.shape[3:])[rows]
@@ -417,7 +416,7 @@ def _follow_rows(
 
 
 class Returns(NamedTuple):
-    """Discounted rewards of transitions, and the factor of the value that follows them; both [B] float32."""
+    """Discounted rewards of transitions, and the factor of the next value; both [B] float32."""
 
     reward: NDArray[np.float32]
     discount: NDArray[np.float32]
@@ -428,12 +427,12 @@ def shaped_returns(
 ) -> Returns:
     """Discounts rewards and adds potential-based shaping.
 
-    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 where nothing follows, leaves the best policy as it is.
+    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 if nothing follows, keeps the optimal policy unchanged.
 
     Args:
         found: B transitions.
-        num_counted: [B] their first decisions whose rewards count, 1 to L.
-        has_ended: [B] whether no value follows.
+        num_counted: [B] number of first decisions whose rewards count, 1 to L.
+        has_ended: [B] True if no value follows.
         gamma: discount of one decision, in [0, 1].
     """
     powers = gamma ** np.arange(found.reward.shape[1] + 1, dtype=np.float64)

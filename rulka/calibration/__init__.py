@@ -1,1 +1,1 @@
-"""Fits the simulator's physics to real recordings, and says how well they agree."""
+"""Fits the simulator's physics to real recordings and reports the errors."""

@@ -1,4 +1,4 @@
-"""What `rulka calibrate` does: gathers, fits, reports, and writes the parameters where it is asked to."""
+"""Implements `rulka calibrate`: gathers recordings, fits, reports and, if asked, writes the parameters."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rulka.progress import Progress
 from rulka.simulator.params import PhysicsParams
 
 MAX_EVALUATIONS = 60
-"""Fits converge after some 40."""
+"""Limit per fit; fits converge after some 40."""
 
 
 def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[str, Any]:
     """Fits the simulator's physics to recordings.
 
     Args:
-        folder: of recordings.
-        holdout: share of them that is used for the report only.
+        folder: folder of recordings.
+        holdout: share of recordings held out for the report.
         out: folder of the report.
-        write: also put the fitted values into `params.yaml`.
+        write: also write the fitted values to `params.yaml`.
 
     Returns:
-        The numbers of the report as plain JSON, where it is and whether the values were written.
+        The numbers of the report as plain JSON, plus its path and whether the values were written.
 
     Raises:
         CalibrationError: if there are too few usable recordings.
@@ -43,7 +43,7 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
     if not files:
         message = f"no Gbx file is in {folder}" if folder.is_dir() else f"there is no folder {folder}"
         raise CalibrationError(message, hint="Name a folder of TrackMania Forever replays.")
-    if write:  # what cannot be written later is refused now, before minutes of fitting
+    if write:  # fails now, not after minutes of fitting
         check_file(PARAMS_FILE)
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
         material = gather(folder, holdout, bar.advance)
@@ -70,7 +70,7 @@ def _fit(windows: Sequence[Windows], physics: PhysicsParams, on_step: Callable[[
 
 
 def describe(found: dict[str, Any]) -> str:
-    """Returns what `calibrate` returned as text for people."""
+    """Formats the result of `calibrate` for people."""
     lines = [f"maps left out, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
     for row in found["errors"]:
         if LEFT_OUT in row:
@@ -84,10 +84,10 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def with_physics(text: str, physics: PhysicsParams) -> str:
-    """Returns `params.yaml` with the fitted numbers in `simulator.physics`; all else stays as it is."""
+    """Returns the text of `params.yaml` with the fitted numbers in `simulator.physics` and all else unchanged."""
     return with_values(text, {("simulator", "physics", name): _rounded(getattr(physics, name)) for name in FITTED})
 
 
 def _rounded(value: Any) -> Any:
-    """Returns a number, or nested tuples of numbers, with the six digits that a fit can know."""
+    """Rounds a number, or nested tuples of numbers, to six significant digits."""
     return tuple(map(_rounded, value)) if isinstance(value, tuple) else float(f"{value:g}")

@@ -1,8 +1,8 @@
-"""Least squares over the windows: which physics bring the simulated cars nearest to the recorded ones.
+"""Fits physics by least squares over the windows, to bring simulated cars closest to recorded ones.
 
-Every number that is fitted is positive, and its logarithm is what varies. Residuals are where the cars get to within a
-second, and their velocities and yaw rates then, in units of what is typical; a robust loss keeps windows in which
-something happened that the simulator does not know of, such as a wall, from deciding.
+Every fitted number is positive, and the fit varies its logarithm. Residuals are the errors of position, velocity and
+yaw rate within the first second, scaled by typical values. A robust loss limits the weight of windows with events
+unknown to the simulator, such as a wall.
 """
 
 from __future__ import annotations
@@ -42,35 +42,34 @@ PRIORS: dict[str, Any] = {
     "travel_m": 0.2,
     "engine_brake_per_s": 0.3,
 }
-"""Fields of `PhysicsParams` that are fitted, and where every fit begins: what public descriptions of the car say, or a
-round number, so that a fit knows nothing of recordings that are left out of it. What pushes a car that does not slide,
-with turbo and during a gear change, is read off recordings to a tenth of a m/s2, as is gravity in the air. Grass and
-walls are too rare in them to be fitted."""
+"""Fitted fields of `PhysicsParams` and their priors, where every fit starts: values from public descriptions of the car
+or round numbers, so that nothing leaks from held-out recordings. The push without sliding, with turbo and during a gear
+change is read off recordings to a tenth of a m/s2, as is gravity in the air. Grass and walls are too rare in recordings
+to be fitted."""
 FITTED = tuple(PRIORS)
 FIT_HORIZONS_MS = HORIZONS_MS[:3]
 POSITION_SCALE_M, VELOCITY_SCALE_MPS, YAW_SCALE_RPS = (0.06, 0.2, 0.8), (1.0, 2.0, 4.0), (0.06, 0.12, 0.24)
-"""A residual of 1 at each horizon."""
+"""Errors that give a residual of 1, by horizon."""
 STEP = 0.02
-"""Step of the numerical derivatives, a share of each number; smaller ones see the ticks at which a car begins to
-slide."""
+"""Relative step of the numerical derivatives; with smaller ones, the tick at which a car begins to slide adds noise."""
 MAX_CHANGE = 3.0
-"""No number may become larger or smaller by more than this factor."""
+"""Largest factor by which a number may grow or shrink."""
 PRIOR = 0.1
-"""A number that changes by this share costs as much as one window that is off by its scale: what the recordings do not
-tell stays at its prior."""
+"""Width of the prior: a number that changes by this share costs as much as a residual of 1, so numbers that the
+recordings do not determine stay at their priors."""
 FAR = 1000.0
-"""A residual is not taken to be larger: a car that fell through the road says no more."""
+"""Upper bound of a residual: a car that fell through the road carries no more information."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found.
+    """Result of a fit.
 
     Attributes:
         physics: the fitted parameters, rounded to four digits.
-        cost: at the priors and after.
-        num_windows: that were fitted.
-        num_evaluations: of the residuals, those for derivatives not counted.
+        cost: cost at the priors and after the fit.
+        num_windows: number of windows in the fit.
+        num_evaluations: evaluations of the residuals, except those for derivatives.
     """
 
     physics: PhysicsParams
@@ -85,15 +84,15 @@ def fit(
     """Fits physics to windows.
 
     Args:
-        windows: of all maps.
-        physics: what is not fitted is of these; a fit begins at `PRIORS`.
-        max_evaluations: trials of the solver.
-        on_step: called after every simulation of all windows.
+        windows: windows of all maps.
+        physics: source of all fields that are not fitted; the fit starts at `PRIORS`.
+        max_evaluations: the solver's limit on evaluations.
+        on_step: called before every simulation of all windows.
     """
     physics = PhysicsParams.model_validate(physics.model_dump() | PRIORS)
     prior = to_vector(physics)
 
-    # The solver's steps are relative to what it varies, so that must not be near 0: 1 is no change of the logarithm.
+    # The solver's steps are relative, so its variables must not be near 0: 1 stands for an unchanged logarithm.
     def residuals(change: NDArray[np.float64]) -> NDArray[np.float64]:
         on_step()
         tried = to_physics(physics, prior + change - 1.0)
@@ -118,10 +117,10 @@ def fit(
 
 
 def window_residuals(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64]:
-    """Returns the residuals of all windows in one row; 0 where nothing was recorded."""
+    """Returns the residuals of all windows as one vector; 0 where there is no recorded sample."""
     moved_m, velocity, yaw = simulate(windows, physics, FIT_HORIZONS_MS)
     num = len(FIT_HORIZONS_MS)
-    # Lengths, not coordinates: the loss shall bend once for a window, not once for each axis.
+    # Lengths, not coordinates: the robust loss should apply once per window, not once per axis.
     away = np.linalg.norm(moved_m - windows.moved_m[:, :num], axis=2) / POSITION_SCALE_M
     faster = np.linalg.norm(velocity - windows.velocity[:, :num], axis=2) / VELOCITY_SCALE_MPS
     turned = np.abs(yaw - windows.yaw[:, :num]) / YAW_SCALE_RPS
@@ -130,12 +129,12 @@ def window_residuals(windows: Windows, physics: PhysicsParams) -> NDArray[np.flo
 
 
 def to_vector(physics: PhysicsParams) -> NDArray[np.float64]:
-    """Returns the logarithms of all fitted numbers in a row."""
+    """Returns the logarithms of all fitted numbers as one vector."""
     return np.log(np.concatenate([_numbers(physics, name) for name in FITTED]))
 
 
 def to_physics(physics: PhysicsParams, vector: NDArray[np.float64]) -> PhysicsParams:
-    """Returns physics with the fitted numbers of a vector, rounded to four digits; the others are those given."""
+    """Returns `physics` with its fitted numbers replaced by those of a vector, rounded to four digits."""
     values, at, changed = np.exp(vector), 0, {}
     for name in FITTED:
         old = getattr(physics, name)
@@ -152,6 +151,6 @@ def to_physics(physics: PhysicsParams, vector: NDArray[np.float64]) -> PhysicsPa
 
 
 def _numbers(physics: PhysicsParams, name: str) -> NDArray[np.float64]:
-    """Returns the numbers of a field that are fitted: of a curve its values, not its speeds."""
+    """Returns the fitted numbers of a field; for a curve its values, not its speeds."""
     value = np.atleast_1d(np.array(getattr(physics, name), np.float64))
     return value[:, 1] if value.ndim == 2 else value

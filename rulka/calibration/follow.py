@@ -1,10 +1,9 @@
-"""Whole recorded races in the simulator: the recorded inputs, corrected within bounds towards the recorded path.
+"""Replays whole recorded races in the simulator: recorded inputs, with bounded corrections towards the recorded path.
 
-Ten times a second the car looks a second and a half ahead: it tries plans in the simulator, each of them the inputs
-that were recorded from its place on, with corrections, and takes the one that stays nearest to where the recorded car
-was (model predictive control with random shooting). Steering is corrected by no more than `MOST_STEER`. How much
-correction a race needs says how far the simulator is from the game over minutes, where an error in the open loop says
-how far it is over seconds.
+The corrections come from model predictive control with random shooting. Ten times a second, the controller simulates
+plans over a horizon of 1.5 s, each the recorded inputs from the car's position on plus corrections, and takes the one
+closest to the recorded path. Steering corrections are at most `MOST_STEER`. The amount of correction that a race needs
+measures the simulator's error over minutes; open-loop errors measure it over seconds.
 Dimensions: P plans, H ticks of a plan.
 """
 
@@ -27,44 +26,44 @@ from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
 MOST_STEER = 0.5
-"""Steering is corrected by at most half of full lock."""
+"""Largest correction of the steering: half of full lock."""
 PEDALS = np.array([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)], np.float32)
-"""Gas and brake that may take the place of the recorded ones."""
+"""Gas and brake that may replace the recorded ones."""
 NUM_PLANS = 96
 FINER = (1.0, 0.3)
-"""There are so many rounds of plans, each around the best so far and with corrections this much smaller."""
+"""Scale of the corrections in each round of planning; every round samples around the best plan so far."""
 DECISION = 10
-"""A plan is followed for so many ticks, then there is a new one."""
+"""Ticks between replans."""
 LOOKS = (10, 20, 35, 50, 75, 100, 150)
-"""Ticks at which simulated and recorded car are compared; a plan ends with the last."""
+"""Ticks at which the simulated and the recorded car are compared; the last is the planning horizon."""
 PART = np.digitize(np.arange(LOOKS[-1]), (20, 60))
-"""[H] part of a plan in each of its ticks; a correction is the same throughout a part."""
+"""[H] part of the plan that each tick belongs to; corrections are constant within a part."""
 SPREADS = (0.05, 0.15, 0.4)
-"""Corrections that are tried have one of these standard deviations."""
+"""Standard deviations of the steering corrections; each plan draws one."""
 EFFORT = 0.05
-"""Full lock of correction, or pedals that are not the recorded ones, cost as much as so many square metres."""
+"""Cost of correcting by full lock throughout, in m2 of squared distance; correcting the pedals costs half of it."""
 CATCH_UP = 0.05
-"""A car that is late follows the recorded one at a speed higher by at most this share."""
+"""Largest share by which a late car follows the recorded one at a higher speed."""
 LOST = 1000.0
 """Cost of a plan that leaves the track."""
 NOTICED = 0.02
-"""Smaller corrections are not counted."""
+"""Corrections smaller than this do not count."""
 MOST_TIME = 1.2
-"""A race is given up after so many times the recorded time."""
+"""Time limit of a race, relative to the recorded time."""
 
 
 @dataclass(frozen=True)
 class Followed:
-    """How a recorded race went in the simulator.
+    """Result of a recorded race in the simulator.
 
     Attributes:
         recorded_ms: time of the recorded race.
-        time_ms: of the simulated one; None where it did not finish.
-        along_m: how far it came.
-        length_m: of the track.
-        steered: share of ticks in which the steering was corrected.
+        time_ms: time of the simulated race; None if it did not finish.
+        along_m: distance reached along the track.
+        length_m: length of the track.
+        steered: share of ticks with a steering correction.
         steer: mean size of these corrections, full lock is 1.
-        pedals: share of ticks in which gas or brake were corrected.
+        pedals: share of ticks with a gas or brake correction.
     """
 
     recorded_ms: int
@@ -77,19 +76,19 @@ class Followed:
 
 
 def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
-    """Drives a recorded race.
+    """Drives a recorded race in the simulator.
 
     Args:
-        track: made from recordings of its map.
-        race: finished, with inputs.
-        physics: of the simulated car.
+        track: track made from recordings of the race's map.
+        race: a finished race with inputs.
+        physics: physics of the simulated car.
     """
     num_ticks, last = race.num_ticks, race.num_ticks - 1
     rows = interpolate_rows(race.state_time_ms, race.state, np.arange(num_ticks) * TICK_MS).astype(np.float64)
     position, velocity = centres_of_mass(rows), rows[:, CAR["velocity"]]
     _, along_m, lateral_m = progress_along(track, position)
     along_m = np.maximum.accumulate(along_m)
-    after = np.arange(1, 2 * LOOKS[-1] + 1)[:, None]  # past the finish both cars go straight on
+    after = np.arange(1, 2 * LOOKS[-1] + 1)[:, None]  # past the finish the recorded car goes straight on
     position = np.concatenate([position, position[last] + velocity[last] * after * TICK_MS / 1000.0])
     controls = np.concatenate([race.controls, np.repeat(race.controls[last:], len(after), axis=0)])
 
@@ -141,16 +140,17 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
 def _draw_plans(
     rng: np.random.Generator, steer: NDArray[np.float64], pedals: NDArray[np.int64], finer: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns [P, parts] corrections of the steering and pedals, 0 for the recorded ones, of plans to try.
+    """Samples plans: [P, parts] steering corrections and [P, parts] pedals, 0 for the recorded ones.
 
-    The first changes nothing, the second is the best so far; half of the others are near it, in finer rounds all.
+    The first plan has no correction, the second is the best so far. Half of the others, in finer rounds all, are near
+    the best.
     """
     size = (NUM_PLANS, len(steer))
     number = np.arange(NUM_PLANS)[:, None]
     is_near = (number % 2 == 1) | ((finer < 1.0) & (number > 0))
     spread = finer * rng.choice(SPREADS, (NUM_PLANS, 1)) * (number > 1)
     steers = np.clip(rng.standard_normal(size) * spread + is_near * steer, -MOST_STEER, MOST_STEER)
-    drawn = np.maximum(rng.integers(-2, len(PEDALS) + 1, size), 0)  # the recorded ones half of the time
+    drawn = np.maximum(rng.integers(-2, len(PEDALS) + 1, size), 0)  # 0, the recorded pedals, half of the time
     pedal_sets = np.where(is_near & (rng.random(size) < 0.7), pedals, drawn)
     pedal_sets[0], pedal_sets[1] = 0, pedals
     return steers, pedal_sets
@@ -159,7 +159,7 @@ def _draw_plans(
 def _inputs_of(
     recorded: NDArray[np.float32], steers: NDArray[np.float64], pedal_sets: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Returns [H, P, 3] inputs of plans whose corrections are those of `_draw_plans`."""
+    """Returns [H, P, 3] the inputs of plans with corrections from `_draw_plans`."""
     inputs = np.repeat(recorded[:, None], len(steers), axis=1)
     inputs[:, :, 0] = np.clip(inputs[:, :, 0] + steers.T[PART], -1.0, 1.0)
     chosen = pedal_sets.T[PART]

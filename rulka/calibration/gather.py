@@ -1,4 +1,4 @@
-"""The recordings that physics can be fitted to, by map, and which of them are held out."""
+"""Gathers the recordings usable for fits, by map, and selects those held out."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from rulka.tracks.track import Track, TrackError
 
 VEHICLE = "StadiumCar"
 GAMES = ("TmForever", "TmUnited")
-"""Programs whose StadiumCar is the one that is simulated; those of later games drive otherwise."""
+"""Games whose StadiumCar is simulated; later games have different physics."""
 MIN_MAPS = 2
-"""One map is left out at a time, and the physics fitted to the others."""
+"""Cross-validation leaves out one map at a time and fits the physics to the others."""
 
 
 class CalibrationError(UserError):
-    """There is nothing to calibrate with; the message says what is missing."""
+    """The recordings are insufficient; the message says what is missing."""
 
 
 @dataclass(frozen=True)
 class Drive:
-    """One recording that is used.
+    """One usable recording.
 
     Attributes:
-        race: what was driven.
-        path: of it, with the times of its turbo pads.
-        map_name: for people.
-        blocks: of the map.
-        sha256: of the file.
-        is_held_out: it is used for the report only.
+        race: the recorded race.
+        path: its path, with the times of its turbo pads.
+        map_name: display name of the map.
+        blocks: blocks of the map.
+        sha256: hash of the file.
+        is_held_out: True if used for the report only.
     """
 
     race: Race
@@ -61,13 +61,13 @@ class Drive:
 
 @dataclass(frozen=True)
 class MapMaterial:
-    """What was driven on one map.
+    """The recordings of one map.
 
     Attributes:
-        track: that all of its recordings make.
-        drives: of it.
-        fitted: windows of those that are not held out; none or one part.
-        held_out: windows of those that are; likewise.
+        track: track made from all of them.
+        drives: the recordings.
+        fitted: windows of those that are not held out, in a list of at most one.
+        held_out: windows of those that are held out, likewise.
     """
 
     track: Track
@@ -78,11 +78,11 @@ class MapMaterial:
 
 @dataclass(frozen=True)
 class Material:
-    """Everything that is calibrated with.
+    """The data of a calibration.
 
     Attributes:
-        maps: that were driven on.
-        refused: file and reason of every recording that is not used.
+        maps: the maps with usable recordings.
+        refused: file and reason of every rejected recording.
     """
 
     maps: list[MapMaterial]
@@ -90,32 +90,32 @@ class Material:
 
     @property
     def drives(self) -> list[Drive]:
-        """All recordings that are used."""
+        """All usable recordings."""
         return [drive for each in self.maps for drive in each.drives]
 
     @property
     def held_out(self) -> list[Windows]:
-        """Windows of all recordings that are held out."""
+        """Windows of all held-out recordings."""
         return [part for each in self.maps for part in each.held_out]
 
     def fitted(self, without: MapMaterial | None = None) -> list[Windows]:
-        """Returns the windows of all recordings that are not held out, but for those of one map."""
+        """Returns the windows of all recordings that are not held out, except those of the map `without`."""
         return [part for each in self.maps if each is not without for part in each.fitted]
 
 
 def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Material:
     """Reads a folder of recordings.
 
-    Of a map with several recordings a share is held out, chosen by a hash of the race; a map with one recording is
-    held out as a whole when the hash of its UID says so.
+    On a map with several recordings, a share is held out by a hash of the race. A map with one recording is held out or
+    not by a hash of its UID.
 
     Args:
-        folder: with `.Gbx` files at any depth.
+        folder: folder with `.Gbx` files at any depth.
         holdout: share held out, above 0 and below 1.
         on_file: called after every file.
 
     Raises:
-        CalibrationError: if recordings of fewer than two maps can be used, or none is held out or left to fit.
+        CalibrationError: if fewer than two maps have usable recordings, or none is held out or left to fit.
     """
     if not 0.0 < holdout < 1.0:
         message = f"the share held out must lie between 0 and 1, got {holdout}"

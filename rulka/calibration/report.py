@@ -1,4 +1,4 @@
-"""How far simulated cars are from recorded ones: measured, and written as a page and as JSON."""
+"""Measures the error of simulated cars against recorded ones, and writes it as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ TEMPLATE = Path(__file__).with_name("report.md.jinja")
 LEFT_OUT, HELD_OUT, BEFORE, CONSTANT = "map left out", "race held out", "before", "constant velocity"
 SPEEDS_MPS = (0, 20, 35, 50, 70, 95, 200)
 WITHIN = 0.01
-"""A race that is followed within this share of its recorded time counts as followed."""
+"""A race counts as followed if its time is within this share of the recorded time."""
 
 
 class Errors(NamedTuple):
-    """What a model is off by in W windows.
+    """Errors of a model in W windows.
 
     Attributes:
         regime: [W] index into `REGIMES`.
-        map_name: [W] of the window.
-        speed_mps: [W] at the start.
+        map_name: [W] map of the window.
+        speed_mps: [W] speed at the start.
         position_m: [W, H] distance between simulated and recorded car; NaN past the last sample.
-        yaw_rps: [W, H] difference of yaw rates.
+        yaw_rps: [W, H] absolute difference of yaw rates.
     """
 
     regime: NDArray[np.int64]
@@ -50,9 +50,9 @@ class Errors(NamedTuple):
 
 
 def errors(parts: Sequence[tuple[Windows, PhysicsParams | None]]) -> Errors:
-    """Returns what physics are off by in windows of several maps, each with physics of its own.
+    """Returns the errors in windows of several maps, each with its own physics.
 
-    Without physics a car keeps its velocity, and turns at no rate.
+    None stands for the constant-velocity baseline, without yaw.
     """
     found = []
     for windows, physics in parts:
@@ -79,16 +79,16 @@ def write_report(
     result: FitResult,
     folds: dict[str, PhysicsParams],
 ) -> dict[str, Any]:
-    """Writes report and numbers into a folder, both or none; returns the numbers.
+    """Writes report and numbers into a folder atomically; returns the numbers.
 
     Args:
         out: the folder.
-        command: that was typed.
+        command: the command line of this run.
         holdout: share of the recordings that was held out.
         material: the recordings.
         before: physics before the fit.
-        result: of the fit to all recordings that are not held out.
-        folds: physics by the UID of the map whose recordings they were not fitted to.
+        result: fit to all recordings that are not held out.
+        folds: leave-one-map-out physics, by the UID of the map left out of the fit.
 
     Raises:
         OutputError: if the folder cannot be written.
@@ -144,7 +144,7 @@ def write_report(
 
 
 def spread(folds: Sequence[PhysicsParams]) -> dict[str, float]:
-    """Returns the standard deviation of each number's logarithm over several fits, of a curve that of its mean."""
+    """Returns the standard deviation over several fits of each parameter's logarithm, for a curve of its mean."""
     found = {}
     for name in FITTED:
         values = np.array([getattr(physics, name) for physics in folds], np.float64)
@@ -154,16 +154,16 @@ def spread(folds: Sequence[PhysicsParams]) -> dict[str, float]:
 
 
 def is_followed(race: dict[str, Any]) -> bool:
-    """Whether a race of the report was finished within 1 % of its recorded time."""
+    """True if a race of the report finished within 1 % of its recorded time."""
     return race["time_ms"] is not None and abs(race["time_ms"] / race["recorded_ms"] - 1.0) <= WITHIN
 
 
 def table(models: dict[str, Errors]) -> list[dict[str, Any]]:
-    """Returns a row for all windows, all on flat asphalt, each regime, range of speed and map.
+    """Returns one row each for all windows, flat asphalt, and every regime, speed range and map.
 
-    Each has `kind` ("all", "regime", "speed" or "map") and `name`, and for every model with windows of it `windows`,
-    `position_m`: for each horizon the median and the 90th percentile, None where there is nothing, and `yaw_rps`: the
-    median at the first horizon.
+    A row has `kind` ("all", "regime", "speed" or "map") and `name`, and for every model with such windows `windows`
+    (their number), `position_m` (median and 90th percentile at each horizon, None without data) and `yaw_rps` (median
+    at the first horizon).
     """
     maps = dict.fromkeys(name for found in models.values() for name in found.map_name)
     flat = [REGIMES.index(name) for name in FLAT]
@@ -192,7 +192,7 @@ def table(models: dict[str, Errors]) -> list[dict[str, Any]]:
 
 
 def _quantiles(values: NDArray) -> list[list[float | None]]:
-    """Returns for each horizon the median and the 90th percentile."""
+    """Returns the median and the 90th percentile at each horizon."""
     out: list[list[float | None]] = []
     for column in values.T:
         known = column[np.isfinite(column)]

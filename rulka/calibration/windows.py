@@ -1,9 +1,9 @@
-"""Short stretches of recorded drives, from which simulated cars set out with the recorded state and inputs.
+"""Cuts recorded drives into short windows, in which simulated cars start from the recorded state and inputs.
 
-A window begins at a recorded sample. The car gets the recorded position, velocity, rotation, rates of turning, gear,
-turbo and sliding, and what its wheels and engine did before is made from the inputs before; then it drives on with the
-recorded inputs of every tick, while nothing else corrects it. The ground is the track that the recordings of the map
-make. All positions and velocities are of the centre of mass.
+A window begins at a recorded sample. The car gets the recorded position, velocity, rotation, angular rates, gear, turbo
+and sliding; its steering and gear-change state are reconstructed from the data before. It then drives open loop with
+the recorded inputs of every tick. The ground is the track made from the map's recordings. All positions and velocities
+are those of the centre of mass.
 Dimensions: W windows, T ticks, S state columns, H horizons.
 """
 
@@ -27,27 +27,27 @@ from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
 HORIZONS_MS = (200, 500, 1000, 2000)
-"""How far ahead simulated and recorded cars are compared."""
+"""Times after the start at which simulated and recorded cars are compared."""
 SAMPLE_MS = 100
 SPAN = 10
-"""What happens in the first second, these samples after the start, says what kind of driving a window is."""
+"""Samples after the start (one second) that determine a window's regime."""
 START_STEP = 2
 """A window begins at every second sample: 200 ms."""
 MIN_SPEED_MPS = 3.0
 REGIMES = ("walls", "air", "loop", "landing", "turbo", "grass", "dirt", "brake", "slide", "gas off", "grip")
-"""Kinds of driving. Of several in a window it is of the first."""
+"""Kinds of driving; if several apply to a window, the first one counts."""
 FLAT = ("brake", "slide", "gas off", "grip")
 WALL_MPS = 8.0
-"""Speed lost within 100 ms beyond which a car has hit something."""
+"""A greater loss of speed within 100 ms counts as a collision."""
 GROUNDS = {"grass": GRASS_IDS, "dirt": DIRT_IDS}
 LOOP_UP = 0.85
-"""A car whose up axis points less upwards than this is in a loop, or on a steep slope."""
+"""A car whose up axis has a smaller vertical component is in a loop or on a steep slope."""
 FREE_M = 1e6
-"""The ground is only known where somebody drove, so no car is stopped for leaving it."""
+"""Off-track limits in fits: the ground is only known where people drove, so cars may leave it."""
 MAX_START_MISMATCH_M = 1.0
-"""A car recorded further than this above or below the road is in the air, or somewhere the track does not know of."""
+"""A car recorded further than this above or below the road is in the air, or off the known track."""
 SHIFT_LEFT_S = 0.07
-"""What is left of a gear change at the first sample whose engine speed shows the new gear."""
+"""Time left of a gear change at the first sample whose engine speed shows the new gear."""
 STEER_MEMORY_TICKS = 20
 ROAD_WIDTH_M = 200.0
 
@@ -58,17 +58,17 @@ class Windows:
 
     Attributes:
         track: the ground.
-        road: [Z, NUM_ROAD] the same for the simulator.
+        road: [Z, NUM_ROAD] the ground in the simulator's form.
         regime: [W] index into `REGIMES`.
         controls: [W, T, 3] float32 steer, gas and brake of every tick.
         rows: [W, NUM_CAR_FIELDS] float32 `CAR` row at the start.
-        along_m: [W] metres along the track then.
+        along_m: [W] metres along the track at the start.
         steer: [W, T0] float32 steering of the ticks before the start, oldest first.
         turbo_s: [W] seconds of turbo left.
-        shift_s: [W] seconds of a gear change left, as far as the samples tell.
-        moved_m: [W, H, 3] how far the recorded car came, NaN past its last sample.
-        velocity: [W, H, 3] and how fast it was then.
-        yaw: [W, H] and how fast it turned about its up axis, rad/s.
+        shift_s: [W] seconds of a gear change left, estimated from the samples.
+        moved_m: [W, H, 3] displacement of the recorded car at each horizon, NaN past its last sample.
+        velocity: [W, H, 3] its velocity at each horizon.
+        yaw: [W, H] its yaw rate about the up axis at each horizon, rad/s.
     """
 
     track: Track
@@ -89,23 +89,23 @@ class Windows:
 
     @property
     def speed_mps(self) -> NDArray[np.float64]:
-        """[W] at the start."""
+        """[W] speed at the start."""
         return np.linalg.norm(self.rows[:, CAR["velocity"]].astype(np.float64), axis=1)
 
 
 OF_EACH_WINDOW = tuple(name for name in Windows.__dataclass_fields__ if name not in ("track", "road"))
-"""Fields with a row for each window."""
+"""Fields with one row per window."""
 
 
 def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]) -> Windows:
     """Cuts the recordings of one map into windows.
 
     Args:
-        track: made from them.
-        races: finished, with inputs and samples every 100 ms.
-        paths: of each race, with the times of its turbo pads.
+        track: track made from the recordings.
+        races: finished races with inputs and samples every 100 ms.
+        paths: path of each race, with the times of its turbo pads.
     """
-    # How wide the road is no recording tells: wherever somebody drove, the surface is that of the recording.
+    # Recordings do not give the road's width, so the recorded surface extends to wherever people drove.
     track = replace(track, width_m=np.full(track.num_zones, ROAD_WIDTH_M))
     road = road_array(track)
     parts = [_of_race(track, road, race, path) for race, path in zip(races, paths, strict=True)]
@@ -142,12 +142,12 @@ def _of_race(track: Track, road: NDArray[np.float64], race: Race, path: DrivenPa
 
 
 def every_second(windows: Windows) -> Windows:
-    """Returns half of the windows, which take half of the time to fit."""
+    """Returns every second window, to halve the time of a fit."""
     return replace(windows, **{name: getattr(windows, name)[::2] for name in OF_EACH_WINDOW})
 
 
 def _at_horizons(race: Race, starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns [W, H, NUM_CAR_FIELDS] the samples at the horizons, NaN where there is none before the finish."""
+    """Returns [W, H, NUM_CAR_FIELDS] the samples at the horizons, NaN without one before the finish."""
     wanted = race.state_time_ms[starts][:, None] + np.array(HORIZONS_MS)
     found = np.minimum(np.searchsorted(race.state_time_ms, wanted), len(race.state) - 1)
     is_there = (race.state_time_ms[found] == wanted) & (wanted <= (race.race_time_ms or 0))
@@ -155,7 +155,7 @@ def _at_horizons(race: Race, starts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Returns [W] what kind of driving the first second of a window is."""
+    """Returns [W] the regime of each window's first second."""
     span = np.minimum(starts[:, None] + np.arange(SPAN + 1), len(race.state) - 1)
     rows = race.state[span]
     contact, material = rows[:, :, CAR["has_contact"]] > 0.5, rows[:, :, CAR["material"]].astype(np.int64)
@@ -213,7 +213,7 @@ def start_states(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64
     contact = rows[:, CAR["has_contact"]].mean(axis=1) > 0.25
     stands = contact & (np.abs(height) < MAX_START_MISMATCH_M)
     state = np.zeros((len(rows), columns.NUM_STATE + len(windows.track.gate_m)))
-    # A car that touches the road stands on it and moves along it.
+    # A car in contact with the road is placed on it, without velocity along its normal.
     away = np.where(stands, (velocity * normal).sum(axis=1), 0.0)
     state[:, columns.X : columns.X + 3] = position - np.where(stands, height, 0.0)[:, None] * normal
     state[:, columns.VX : columns.VX + 3] = velocity - away[:, None] * normal
@@ -231,7 +231,7 @@ def start_states(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64
 
 
 def _steer(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64]:
-    """Returns [W] where the wheels are after following the steering before the start."""
+    """Returns [W] the wheel angle after the steering before the start."""
     steer, step = windows.steer[:, 0].astype(np.float64), physics.steer_per_s * TICK_MS / 1000.0
     for wanted in windows.steer.T[1:]:
         steer += np.clip(wanted - steer, -step, step)
@@ -244,12 +244,12 @@ def simulate(
     """Drives every window with its recorded inputs.
 
     Args:
-        windows: where the cars set out.
-        physics: parameters to try.
-        horizons_ms: rising times at which the cars are looked at; among `HORIZONS_MS`.
+        windows: the windows.
+        physics: the physics to simulate.
+        horizons_ms: rising times, a subset of `HORIZONS_MS`, at which to read the cars.
 
     Returns:
-        [W, H, 3] how far the cars came, [W, H, 3] their velocities, and [W, H] their yaw rates.
+        [W, H, 3] displacements, [W, H, 3] velocities and [W, H] yaw rates.
     """
     c = constant_array(physics, TICK_MS / 1000.0)
     c[[columns.OFF_ROAD_M, columns.FALL_M]], c[columns.CRASH_COSINE] = FREE_M, -2.0
@@ -270,7 +270,7 @@ def simulate(
 
 
 def constant_velocity(windows: Windows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Returns what `simulate` returns, for cars that keep their velocity and do not turn."""
+    """Baseline with the outputs of `simulate` over `HORIZONS_MS`: cars keep their velocity and do not turn."""
     velocity = windows.rows[:, None, CAR["velocity"]].astype(np.float64)
     seconds = np.array(HORIZONS_MS)[None, :, None] / 1000.0
     return velocity * seconds, np.repeat(velocity, len(HORIZONS_MS), axis=1), np.zeros(windows.yaw.shape)

@@ -1,4 +1,4 @@
-"""The `rulka` command. Every subcommand imports what it needs when it is called, so that `--help` is quick."""
+"""The `rulka` command. Subcommands import lazily, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rulka.terminal import escape_logs, keep_telling, say, tell
 
 ABOUT = "Teach a car to race. `rulka --version` says which version this is."
 SERVERS = ("up", "dashboard", "game", "watch")
-"""Commands that are silent until somebody ends them."""
+"""Commands that run until the user ends them; they get no still-working messages."""
 EXIT_USAGE = 2
-"""What the parser exits with where it does not understand the command line."""
+"""Exit code of the parser for an invalid command line."""
 
 NOUNS = {
     "params": parameters,
@@ -34,14 +34,14 @@ NOUNS = {
     "game": game,
     "env": env,
 }
-"""Modules whose commands are called by a noun and a verb."""
+"""Modules whose commands take the form noun verb."""
 COMMANDS = {
     f"{noun} {name.removesuffix('_')}".strip(): function
     for noun, module in (("", pipeline), ("", races), *NOUNS.items())
     for name, function in vars(module).items()
     if getattr(function, "__module__", "") == module.__name__ and isfunction(function) and not name.startswith("_")
 }
-"""Every public function of these modules, by its name, without the `_` that keeps it apart from a word of Python."""
+"""Every public function of these modules, by command name (without the `_` that avoids a Python keyword or builtin)."""
 GONE = {
     "agent": "they are `rulka agents export` and `rulka agents import`",
     "agents": "it is `rulka agents list`",
@@ -68,7 +68,7 @@ GONE = {
     "reproduce": "`git worktree add FOLDER REV`, and `dvc checkout` there, bring an old agent back",
     "gc": "`dvc gc --all-commits --dry` names what no commit needs",
 }
-"""Commands of earlier versions, and what takes their place."""
+"""Removed commands, and their replacements."""
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def main() -> None:
     except KeyboardInterrupt:
         tell("interrupted")
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # `rulka track list | head`: whoever reads has enough
+    except BrokenPipeError:  # `rulka track list | head`: the reader closed the pipe
         _drop_output()
         sys.exit(EXIT_USER_ERROR)
     except OSError as error:
@@ -102,13 +102,13 @@ def main() -> None:
 
 
 def _drop_output() -> None:
-    """Gives up what could not be printed: the interpreter would try once more as it ends, and complain."""
-    with suppress(OSError, ValueError):  # a test may have put something else in its place
+    """Discards unprinted output: otherwise the interpreter flushes it again at exit, and prints an error."""
+    with suppress(OSError, ValueError):  # a test may have replaced stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check_command(arguments: list[str]) -> None:
-    """Ends the process where the arguments begin with no command: the parser would call it an unknown option."""
+    """Exits with a message if the arguments name no known command: the parser would report an unknown option."""
     words = list(takewhile(lambda word: not word.startswith("-"), arguments[:2]))
     depth = 2 if words and words[0] in NOUNS else 1
     name = " ".join(words[:depth])
@@ -127,7 +127,7 @@ def _check_command(arguments: list[str]) -> None:
 
 
 def _parser(arguments: list[str]) -> SubcommandApp:
-    """Makes the parser. In lists a command is one sentence; where it is called itself, its help is all of it."""
+    """Builds the parser. A command's help is its whole docstring; lists show the first paragraph only."""
     app, groups = SubcommandApp(), {noun: SubcommandApp() for noun in NOUNS}
     for name, command in COMMANDS.items():
         *noun, verb = words = name.split()

@@ -1,4 +1,4 @@
-"""Agents by name: which there are, how two compare, which is promoted; and in the layout of Hugging Face."""
+"""Agents by name: list, compare, promote, and export or import in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
 
 @dataclass(frozen=True)
 class HowToRace:
-    """How two agents race.
+    """Settings of races between two agents.
 
     Attributes:
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
-            nothing is trained on; main and evaluate.tracks when left out.
-        races: pairs on each track; evaluate.num_races when left out.
-        seed: of the first start on each track; evaluate.seed when left out.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        tracks: slugs, uids or files, "main" for the main track of data/races, "campaign" for all its tracks, "held-out"
+            for four that are never trained on; if omitted, main and evaluate.tracks.
+        races: pairs on each track; if omitted, evaluate.num_races.
+        seed: of the first start on each track; if omitted, evaluate.seed.
+        device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
     """
 
     tracks: TrackNames = ()
@@ -37,7 +37,7 @@ class HowToRace:
 
 
 def list_(as_json: AsJson = False) -> None:
-    """List the agents there are, with what they were trained on and from, and which one is promoted.
+    """List all agents, what each was trained on and from, and which one is promoted.
 
     Example: `rulka agents list --json`
 
@@ -51,13 +51,13 @@ def list_(as_json: AsJson = False) -> None:
 
 
 def compare(first: str, second: str, /, how: HowToRace, out: Path | None = None, as_json: AsJson = False) -> None:
-    """Let two agents race in pairs from the same starts, and say which one wins.
+    """Race two agents in pairs from the same starts, and report which one wins.
 
     Example: `rulka agents compare promoted latest --tracks main campaign --out pair`
 
     Args:
         first: name of an agent (`rulka agents list`), "latest", "promoted", a folder, or a function MODULE:FUNCTION.
-        second: the same.
+        second: the other agent, named likewise.
         how: pairs of races.
         out: folder to write leads.png and side_by_side.mp4 into.
         as_json: print one JSON object.
@@ -80,7 +80,7 @@ def compare(first: str, second: str, /, how: HowToRace, out: Path | None = None,
 
 
 def promote(name: str, /, how: HowToRace, as_json: AsJson = False) -> None:
-    """Promote an agent that wins against the promoted one, and keep it in data/agents; the first one without a race.
+    """Promote an agent if it beats the promoted one, and keep it in data/agents; the first needs no race.
 
     Example: `rulka agents promote latest --races 50`
 
@@ -100,12 +100,12 @@ def promote(name: str, /, how: HowToRace, as_json: AsJson = False) -> None:
 
 
 def export(out: Path, /, agent: str = "latest", as_json: AsJson = False) -> None:
-    """Write an agent or a cloned policy as it acts: in the layout of Hugging Face, or as an ONNX file.
+    """Export an agent or a cloned policy for inference: in the Hugging Face layout, or as an ONNX file.
 
     Example: `rulka agents export promoted.onnx --agent promoted`
 
     Args:
-        out: a folder, empty or missing, for config.json and model.safetensors; or a file that ends in .onnx.
+        out: an empty or new folder for config.json and model.safetensors; or a file ending in .onnx.
         agent: name of an agent (`rulka agents list`), "latest", "promoted", or a folder of an agent or a cloned policy.
         as_json: print one JSON object.
     """
@@ -125,12 +125,12 @@ def export(out: Path, /, agent: str = "latest", as_json: AsJson = False) -> None
 
 
 def import_(folder: Path, /, agent: Path = AGENT, as_json: AsJson = False) -> None:
-    """Read a folder in the layout of Hugging Face as an agent or a cloned policy.
+    """Import an agent or a cloned policy from a folder in the Hugging Face layout.
 
     Example: `rulka agents import hub --agent mine`
 
     Args:
-        folder: with config.json and model.safetensors.
+        folder: holds config.json and model.safetensors.
         agent: folder to write, which must not exist yet.
         as_json: print one JSON object.
     """
@@ -141,7 +141,7 @@ def import_(folder: Path, /, agent: Path = AGENT, as_json: AsJson = False) -> No
 
 
 def _report(written: Path, artifact: Artifact, as_json: bool) -> None:
-    """Tells what was written."""
+    """Reports the written artifact."""
     from rulka.agents.load import CLONING, label_of
 
     algorithm, num_tensors = artifact.config.get("algorithm", CLONING), len(artifact.tensors)
@@ -151,7 +151,7 @@ def _report(written: Path, artifact: Artifact, as_json: bool) -> None:
 
 
 def _compared(first: str, second: str, how: HowToRace) -> Comparison:
-    """Lets two agents race as the arguments of a command ask for."""
+    """Races two agents with the settings of a command's arguments."""
     from rulka.device import use_device
     from rulka.params import read_params
     from rulka.registry.pairs import race_pairs, racer_of

@@ -1,4 +1,4 @@
-"""The same agents in any Gymnasium environment: train one, let it act."""
+"""Train and evaluate the same agents in any Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rulka.artifacts import Artifact
 
 MOST_EPISODES = 10_000
-"""As many as `train.final_check_races` may be."""
+"""Maximum of `train.final_check_races`."""
 Settings = Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")]
 
 
@@ -33,18 +33,18 @@ def train(
     device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an agent in any Gymnasium environment, and let it act greedily; docs/any-environment.md.
+    """Train an agent in any Gymnasium environment, and evaluate it greedily; see docs/any-environment.md.
 
     Example: `rulka env train CartPole-v1 --algorithm ppo --set ppo.clip=0.1 network.dense_hidden=128`
 
     Args:
         environment: its ID, such as CartPole-v1, or MODULE:ID for one that a module registers.
-        algorithm: what trains; the one of params.yaml when left out.
-        steps: of the environment, after which training ends; those of presets/environments when left out.
-        seed: of everything; the one of params.yaml when left out.
-        settings: parameters that differ, such as ppo.clip=0.1 network.dense_hidden=128.
-        out: folder to write the agent into; it stays in that of its training, in runs/environments, in any case.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        algorithm: algorithm to train with; if omitted, that of params.yaml.
+        steps: environment steps to train for; if omitted, that of presets/environments.
+        seed: of everything; if omitted, that of params.yaml.
+        settings: parameters to override, such as ppo.clip=0.1 network.dense_hidden=128.
+        out: folder to copy the agent into; it also stays in its run's folder, in runs/environments.
+        device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.artifacts import write_artifact
@@ -80,15 +80,15 @@ def evaluate(
     device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let an agent of `rulka env train` act greedily in its environment.
+    """Evaluate an agent of `rulka env train` greedily in its environment.
 
     Example: `rulka env evaluate cart --episodes 300 --seed 7`
 
     Args:
-        folder: of its training, or what --out named.
-        episodes: how many; as many as after its training when left out.
-        seed: of where they begin.
-        device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        folder: folder of its run, or the folder given as --out.
+        episodes: number of episodes; if omitted, as many as after its training.
+        seed: of the episodes' initial states.
+        device: where its network runs; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.device import use_device
@@ -105,7 +105,7 @@ def evaluate(
 
 
 def _overlay(setting: str) -> dict[str, Any]:
-    """Returns the section that KEY=VALUE sets, with that key alone."""
+    """Parses KEY=VALUE into a nested section that holds only that key."""
     from rulka.params.reader import parsed
 
     key, sign, text = setting.partition("=")
@@ -124,7 +124,7 @@ def _overlay(setting: str) -> dict[str, Any]:
 def _report(
     folder: Path, agent: Artifact, returns: Sequence[float], measured: Mapping[str, float], *, as_json: bool
 ) -> None:
-    """Prints what an agent's episodes came to, and what was measured of its training."""
+    """Prints an agent's returns and the measurements of its training."""
     import numpy as np
 
     from rulka.statistics import interquartile_mean

@@ -1,4 +1,4 @@
-"""Captured frames in the layout of the Hugging Face Hub, and back."""
+"""Export captured frames in the layout of the Hugging Face Hub, and import them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def export(
         folder: to write, empty or missing.
         frames: the frame dataset.
         licence: the Hub's name of the licence, for example cc-by-4.0.
-        players: name who drove each race, as data/races does.
+        players: include the players' names from data/races.
         as_json: print one JSON object.
     """
     from rulka.datasets.hugging_face import export_frames
@@ -37,9 +37,9 @@ def export(
 
 
 def import_(folder: Path, /, frames: Path = FRAMES, as_json: AsJson = False) -> None:
-    """Read a folder in the layout of the Hub as the frame dataset.
+    """Import a folder in the layout of the Hub as the frame dataset.
 
-    Stages read data/frames; frames imported there are used until the stage that captures frames runs again, which
+    Stages read data/frames. Frames imported there are used until the stage `capture` runs again, which
     `dvc freeze capture` prevents.
 
     Example: `rulka frames import hub`
@@ -56,7 +56,7 @@ def import_(folder: Path, /, frames: Path = FRAMES, as_json: AsJson = False) -> 
 
 
 def _report(written: Path, index: FrameIndex, as_json: bool) -> None:
-    """Tells what was written, and which stage writes there too."""
+    """Reports the written frames, and the stage, if any, that writes to the same folder."""
     from rulka.datasets.hugging_face import stage_writing
 
     stage, num_frames = stage_writing(written), sum(race.num_frames for race in index.races)

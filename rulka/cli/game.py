@@ -1,4 +1,4 @@
-"""The game: serve its socket protocol without it, check whoever speaks it, have a race judged by its physics."""
+"""The game: serve its socket protocol from the simulator, check a game's conformance, verify races by its physics."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def serve(
     Example: `rulka game serve --port 0 --track copper-oval --speed 100`
 
     Args:
-        port: where to listen on this machine; 0 takes a free port.
-        track: a slug, a track file, or the name of one in data/races/tracks; the generated one of params.yaml when
-            left out.
-        speed: factor of the race clock until a program sets another; 50 or more runs as fast as it can.
+        port: port to listen on; 0 takes a free one.
+        track: a slug, a track file, or the name of one in data/races/tracks; if omitted, the generated track of
+            params.yaml.
+        speed: factor of the race clock until a program sets another; 50 or more runs as fast as possible.
         in_menus: begin in the menus, without a race, until a program opens a map.
-        step_first: send the run step of a tick before its checkpoint: nobody knows which comes first in the game.
-        calls_back: have a rewind that changes the count of checkpoints say so at once, as a plain plugin may.
+        step_first: send the run step of a tick before its checkpoint: the game's order is unknown.
+        calls_back: report a rewind that changes the number of checkpoints at once, as a plain plugin may.
     """
     import logging
 
@@ -67,17 +67,17 @@ def check(
     limit_s: float | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drive a game, or anything that speaks its protocol, and report every deviation; exit code 0 when there is none.
+    """Drive a game, or any server of its protocol, and report every deviation; exit code 0 if there is none.
 
     Example: `rulka game check --port 8478 --speed 1`
 
     Args:
-        port: where it listens.
-        host: where it runs.
+        port: port of the game.
+        host: host of the game.
         decisions: decisions of 50 ms to take.
         speed: factor of the race clock.
-        map: open this map first; without it, the race that is under way is given up and driven anew.
-        limit_s: end after so many seconds at the latest; a minute and 0.2 s for each decision when left out.
+        map: open this map first; without it, the current race is given up and restarted.
+        limit_s: timeout in seconds; if omitted, 60 s plus 0.2 s for each decision.
         as_json: print one JSON object.
     """
     from rulka.game.check import check_game
@@ -97,7 +97,7 @@ def verify(
     map: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have an outside judge drive a race by the game's own physics, and compare; exit code 0 where both agree.
+    """Have an external judge replay a race by the game's own physics, and compare; exit code 0 if both agree.
 
     The race becomes a replay in runs/judge, which embeds the map; see docs/game.md for a judge to install.
 
@@ -107,9 +107,9 @@ def verify(
         agent_or_race: an agent, as for `rulka evaluate`, which drives a race from the middle of the start line; or the
             race_id of a race in data/races, or its beginning.
         judge: command line of the judge, such as "forevervalidator --pak-dir /games/TmUnitedForever/Packs {replay}";
-            RULKA_GAME_JUDGE when left out.
-        track: slug, uid or file of the track on which an agent races; the main track of data/races when left out.
-        map: recording or map file that holds the map; the first in data/recordings that does when left out.
+            if omitted, RULKA_GAME_JUDGE.
+        track: slug, uid or file of the track on which an agent races; if omitted, the main track of data/races.
+        map: recording or map file that holds the map; if omitted, the first in data/recordings that does.
         as_json: print one JSON object.
     """
     from rulka.datasets.replay import find_map, write_replay
@@ -129,7 +129,7 @@ def verify(
 
 
 def _race_of(name: str, track: str | None) -> Race:
-    """Returns the race that an agent drives now, or one of data/races; names of agents go first."""
+    """Returns a race driven now by the named agent, else the named race of data/races."""
     from rulka.datasets.export import NoSuchRaceError, find_race
     from rulka.evaluation.guests import is_guest
     from rulka.evaluation.one_agent import drive_from_the_line

@@ -1,4 +1,4 @@
-"""Types of arguments that commands share, and how they print."""
+"""Argument types and printing shared by the commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 _SLUGS = f"(slugs: {', '.join(CAMPAIGN_SLUGS)})"
 _HINT = tyro.conf.arg(help_behavior_hint=_SLUGS)
 TrackName = Annotated[str | None, _HINT]
-"""Says beside its help what the campaign's tracks are called."""
+"""Track argument whose help lists the campaign's slugs."""
 TrackNames = Annotated[tuple[str, ...], _HINT]
 OneTrack = Annotated[str, tyro.conf.arg(help=f"a slug, a track file, or the uid of a track in data/races {_SLUGS}")]
 DeviceName = Annotated[str | None, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
@@ -30,12 +30,12 @@ def say_json(value: Any) -> None:
 
 
 def report(found: Any, text: Callable[[], str], as_json: bool) -> None:
-    """Prints what a command found: as one JSON value, or as text for people, which is made only then."""
+    """Prints a command's result as one JSON value, or as text, which is built only if needed."""
     say_json(found) if as_json else say(text())
 
 
 @contextmanager
 def lines_aside(as_json: bool) -> Iterator[None]:
-    """Sends what is printed in the block to standard error where JSON was asked for, which has the output to itself."""
+    """Redirects standard output to standard error within the block if the command prints JSON."""
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""What params.yaml can hold: every parameter with its value, default, range and meaning."""
+"""Parameters of params.yaml: value, default, range and meaning of each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def list_(key: str = "", /, changed: bool = False, as_json: AsJson = False) -> N
     Example: `rulka params list ppo --changed`
 
     Args:
-        key: one parameter, or a section; all when left out.
-        changed: those alone that differ from their default.
+        key: a parameter or a section; if omitted, all.
+        changed: only parameters that differ from their default.
         as_json: print one JSON list.
     """
     from rulka.params import PARAMS_FILE, read_sections
@@ -28,7 +28,7 @@ def list_(key: str = "", /, changed: bool = False, as_json: AsJson = False) -> N
 
 
 def schema(out: Path = Path("params.schema.json")) -> None:
-    """Write the JSON schema of params.yaml, with which editors check and explain it.
+    """Write the JSON schema of params.yaml, for validation and hints in editors.
 
     Example: `rulka params schema --out params.schema.json`
 

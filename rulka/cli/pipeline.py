@@ -1,4 +1,4 @@
-"""Commands of the pipeline and of this machine."""
+"""Commands for the pipeline and the local machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rulka.stage import EXIT_USER_ERROR
 
 
 def new(folder: Path, /, as_json: AsJson = False) -> None:
-    """Make a project folder outside a checkout, with parameters, presets and links to the installed code.
+    """Create a project folder outside a checkout, with parameters, presets and links to the installed code.
 
     Example: `rulka new race && cd race && dvc repro`
 
     Args:
-        folder: new or empty; in a project, what is missing is added and links to another place are made anew.
+        folder: new or empty; in a project, missing files are added and outdated links replaced.
         as_json: print one JSON object.
     """
     from rulka.cli.projects import make_project
@@ -42,7 +42,7 @@ def up() -> None:
         raise UserError(message, hint="Every run writes there: change the owner or the mode, or copy the project.")
     try:
         from flows.up import up as run_prefect
-    except Exception as error:  # packages that do not fit together, and settings that cannot be read
+    except Exception as error:  # incompatible packages, or unreadable settings
         message = f"Prefect cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
         hint = "Look at PREFECT_* in the environment and in .env; else run `make setup` in a new .venv."
         raise UserError(message, hint=hint) from error
@@ -50,12 +50,12 @@ def up() -> None:
 
 
 def dashboard(port: int = DASHBOARD_PORT) -> None:
-    """Serve pages to this machine's browser: learning curves, cars of a running training, best laps, nights.
+    """Serve the dashboard to this machine's browser: learning curves, cars of a running training, best laps, nights.
 
     Example: `rulka dashboard --port 8481`
 
     Args:
-        port: to listen on; 0 takes any free one.
+        port: port to listen on; 0 takes any free one.
     """
     from rulka.dashboard.app import serve
     from rulka.graph import read_graph
@@ -65,15 +65,15 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
 
 
 def preset(name: str, /, as_json: AsJson = False) -> None:
-    """Lay a preset of presets/ over params.yaml, list them, or undo the last one; comments in params.yaml are kept.
+    """Apply a preset of presets/ to params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Example: `rulka preset chunks`
 
     Args:
         name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, reference, scratch, or that of
-            another file of presets/; `list` shows all, and `undo` takes back the last one, as long as nobody has
-            changed the file since.
-        as_json: print one JSON object: what changed, or each preset with what it is.
+            another file of presets/; `list` shows all, and `undo` reverts the last one, unless params.yaml was edited
+            since.
+        as_json: print one JSON object: the changes, or each preset with its description.
     """
     from rulka.presets import apply_preset, known_presets, undo_preset
 
@@ -90,14 +90,14 @@ def preset(name: str, /, as_json: AsJson = False) -> None:
 def experiment(
     file: Path, cells: tuple[str, ...] = (), /, processes: int = 1, page: Path | None = None, as_json: AsJson = False
 ) -> None:
-    """Run an experiment: variants of the parameters times seeds, through the stages; what is done is not done again.
+    """Run an experiment: variants of the parameters times seeds, through the stages; finished runs are not repeated.
 
     Example: `rulka experiment experiments/lag.yaml --processes 2 --page lag.md`
 
     Args:
-        file: of the experiment, from experiments/.
-        cells: run these only, each VARIANT/SEED; all when left out.
-        processes: stages that may run at once.
+        file: experiment file, from experiments/.
+        cells: run only these, each VARIANT/SEED; if omitted, all.
+        processes: maximum number of stages that run at once.
         page: Markdown file to write, with a table, curves and every run.
         as_json: print the table as a list of JSON objects, and all other lines on standard error.
     """
@@ -109,17 +109,17 @@ def experiment(
 
 
 def population(file: Path, /, page: Path | None = None, as_json: AsJson = False) -> None:
-    """Train a population: runs that learn side by side, copy the best of each other and search their parameters.
+    """Run population-based training: members train in parallel, copy better ones and search their parameters.
 
-    Any number of processes may be started on the same file, here or on machines that share the folder. After Ctrl-C or
-    a kill the same command goes on.
+    Any number of processes may work on the same file, here or on machines that share the folder. After Ctrl-C or
+    a kill the same command resumes.
 
-    Example: `rulka population populations/demo.yaml --page population.md`
+    Example: `rulka population populations/learning-rate.yaml --page population.md`
 
     Args:
-        file: of the population, from populations/.
-        page: Markdown file to write, with the lineage and the schedule that was found.
-        as_json: print the members, the best first, as a list of JSON objects, and all other lines on standard error.
+        file: population file, from populations/.
+        page: Markdown file to write, with the lineage and the schedule found.
+        as_json: print the members, best first, as a list of JSON objects, and all other lines on standard error.
     """
     from rulka.study.population_page import format_standings
     from rulka.study.population_run import run_population
@@ -130,14 +130,14 @@ def population(file: Path, /, page: Path | None = None, as_json: AsJson = False)
 
 
 def doctor(repeat: str | None = None, as_json: AsJson = False) -> None:
-    """Check this machine and folder, and say what to do; exit status 1 where something is wrong.
+    """Check this machine and folder, and say how to fix problems; exit code 1 if something is wrong.
 
-    What cannot be looked at is said and ends nothing.
+    A check that cannot run is reported and does not stop the rest.
 
     Example: `rulka doctor --repeat train`
 
     Args:
-        repeat: a stage to do again, in runs/repeated/, whose output has to be the same as the one in data/.
+        repeat: a stage to run again, in runs/repeated/; its output must equal the one in data/.
         as_json: print one JSON object.
     """
     from rulka.doctor import State, examine
@@ -168,15 +168,15 @@ def _repeat(stage: str, as_json: bool) -> None:
 def calibrate(
     folder: Path, /, *, out: Path, holdout: float = 0.34, write: bool = False, as_json: AsJson = False
 ) -> None:
-    """Fit the simulator's physics to real recordings, and report how well they agree by kind of driving and by map.
+    """Calibrate the simulator's physics on real recordings, and report the agreement by kind of driving and by map.
 
     Example: `rulka calibrate data/recordings --out report`
 
     Args:
-        folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
-        out: folder to write the report into; docs/calibration holds that of the values that Rulka comes with.
-        holdout: share of the recordings that is used for the report only.
-        write: also put the fitted values into params.yaml.
+        folder: folder of Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
+        out: folder to write the report into; docs/calibration holds the report of Rulka's default values.
+        holdout: held-out share of the recordings, used for the report only.
+        write: also write the fitted values to params.yaml.
         as_json: print one JSON object.
     """
     from rulka.calibration.command import calibrate as run_calibration

@@ -1,4 +1,4 @@
-"""What `rulka new` does: makes a folder in which the installed package can be worked with as in a checkout."""
+"""Implements `rulka new`: creates a project folder in which the installed package works as in a checkout."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ FILES = (
     Path("experiments"),
     Path("populations"),
 )
-"""What the wheel carries for it; `pyproject.toml` says so once more, which a test holds."""
+"""Project files that the wheel carries; a test checks that `pyproject.toml` lists the same."""
 NO_GIT = "[core]\n    no_scm = true\n"
 
 
 def make_project(folder: Path) -> list[str]:
-    """Writes what a project has into a folder that is new, empty, or a project already; what is there stays.
+    """Writes the files of a project into a new or empty folder, or an existing project; existing files stay.
 
-    The code is linked, not copied: DVC sees by the links that a newer release has other code, and runs stages again.
-    Links that lead elsewhere, as after a move of the virtual environment, are made anew.
+    The code is linked, not copied: through the links DVC sees the changed code of a newer release, and reruns stages.
+    Links that lead elsewhere, as after a move of the virtual environment, are replaced.
 
     Returns:
-        Names of what was written, in the order of the alphabet.
+        Names of the entries written, sorted.
 
     Raises:
-        UserError: if something else is in the folder, or it cannot be written.
+        UserError: if the folder is not empty and no project, or cannot be written.
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
         message = f"{folder} holds something else than a project"

@@ -1,4 +1,4 @@
-"""Commands that race: agents alone, every night, and in pictures."""
+"""Commands that race: a single evaluation, the nightly evaluation, and videos."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def evaluate(
     device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let an agent race greedily from fixed seeds.
+    """Evaluate an agent in greedy races from fixed seeds.
 
     Example: `rulka evaluate --agent promoted --track copper-oval --races 5`
 
     Args:
         agent: name of an agent (`rulka agents list`), "latest", "promoted", a folder of an agent or a cloned policy, or
             a function MODULE:FUNCTION, see docs/library.md.
-        track: campaign slug, file or uid of the track; the main track of data/races when left out.
-        races: number of races; the one of params.yaml when left out.
-        seed: of the first start, the next race takes the next; the one of params.yaml when left out.
-        device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        track: campaign slug, file or uid of the track; if omitted, the main track of data/races.
+        races: number of races; if omitted, that of params.yaml.
+        seed: of the first start, each further race takes the next; if omitted, that of params.yaml.
+        device: where its network runs; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.device import use_device
@@ -52,19 +52,18 @@ def night(
     device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the promoted agent and the latest race from the starts of a night, and note it in data/nights.
+    """Race the promoted and the latest agent from the starts of a night, and record the result in data/nights.
 
-    The latest agent is promoted where it wins, or where none is promoted yet. Nights and promoted agents are put under
-    DVC.
+    The latest agent is promoted if it wins, or if none is promoted yet. Nights and promoted agents are put under DVC.
 
     Example: `rulka night --date 2026-11-23 --tracks main`
 
     Args:
-        date: of the night, such as 2026-11-23; today in UTC when left out.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
-            nothing is trained on.
-        races: of each agent on each track; evaluate.num_races when left out.
-        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        date: of the night, such as 2026-11-23; if omitted, today in UTC.
+        tracks: slugs, uids or files, "main" for the main track of data/races, "campaign" for all its tracks, "held-out"
+            for four that are never trained on.
+        races: races of each agent on each track; if omitted, evaluate.num_races.
+        device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.device import use_device
@@ -87,20 +86,20 @@ def watch(
     port: int = 8477,
     device: DeviceName = None,
 ) -> None:
-    """Show recordings and agents in one picture, or a running training on a live page.
+    """Show recordings and agents together in one video, or a running training on a live page.
 
-    The first recording or agent is followed, the others are ghosts.
+    The camera follows the first recording or agent; the others are ghosts.
 
     Example: `rulka watch latest copper-oval --out race.mp4`
 
     Args:
         sources: Gbx files or folders of them, agents by name (`rulka agents list`) or folder, data/races, reference
-            laps or slugs of the campaign; or the folder of a training. The training in runs/train when left out.
-        track: slug, uid or file of the track on which agents race; that of the recordings when left out.
+            laps or slugs of the campaign; or the folder of a training. If omitted, the training in runs/train.
+        track: slug, uid or file of the track on which agents race; if omitted, that of the recordings.
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.
         port: of the live page of a training.
-        device: where networks of agents run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
     """
     named = sources or (TRAINING_RUNS,)
     if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
@@ -118,7 +117,7 @@ def watch(
 
 
 def _named_source(source: Path) -> Path:
-    """Returns the folder of an agent that is called by its name; every other source as it is."""
+    """Resolves an agent's name to its folder; returns any other source unchanged."""
     from rulka.evaluation.guests import is_guest
     from rulka.registry.kept import UnknownAgentError, find_agent
 

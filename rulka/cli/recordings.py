@@ -1,4 +1,4 @@
-"""Recordings: what is in them, where they come from, which are not used; races as input scripts."""
+"""Recordings: inspect, fetch and list unused ones; export races as input scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
-    """Show what is in recordings, or in every Gbx file of folders; exit code 1 where none can be read.
+    """Show the content of recordings, or of every Gbx file in folders; exit code 1 if none can be read.
 
     Example: `rulka recordings inspect data/recordings --json`
 
@@ -46,9 +46,9 @@ def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
 
 
 def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
-    """Show which recordings the stage `races` did not use, by reason, and what can be done about it.
+    """Show the recordings that the stage `races` rejected, by reason, with remedies.
 
-    If its last run could use none, and so left the dataset as it was, that run counts.
+    If its last run could use no recording, and so left the dataset unchanged, that run counts.
 
     Example: `rulka recordings quarantine --json`
 
@@ -68,7 +68,7 @@ def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
 
 
 def _by_reason(found: Sequence[QuarantinedFile]) -> str:
-    """Returns a line for each file, below the reason that it shares with others."""
+    """Formats one line per file, grouped by reason."""
 
     def reason_of(item: QuarantinedFile) -> str:
         return item.error.split(":")[0]
@@ -97,25 +97,25 @@ def fetch(  # noqa: PLR0913
     url: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch maps and their best recordings from an exchange site; run again to go on after an interruption.
+    """Fetch maps and their best recordings from an exchange site; run it again to resume after an interruption.
 
     Example: `rulka recordings fetch --author Nadeo --max-length-s 60 --maps 10 --environment Stadium`
 
     Args:
         out: folder to fetch into.
-        map_id: numbers of maps on the exchange.
-        map_uid: unique names of maps.
+        map_id: ids of maps on the exchange.
+        map_uid: UIDs of maps.
         name: part of a map's name.
-        author: who uploaded the map.
-        environment: only maps of this environment, for example Stadium, as their files say.
-        max_length_s: greatest author time.
-        maps: at most so many maps; must be given where maps are not named one by one.
-        replays: best-ranked recordings of each map; 0 for maps alone.
-        only_list: show the maps that fit and fetch nothing.
-        requests_per_s: how often to ask; the site is somebody's hobby.
-        url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
-        as_json: print one JSON object with what became of everything, or with --only-list a list of the maps; all other
-            lines go to standard error.
+        author: uploader of the map.
+        environment: only maps of this environment, for example Stadium, according to their files.
+        max_length_s: maximum author time.
+        maps: maximum number of maps; required unless maps are given by id or UID.
+        replays: number of best-ranked recordings of each map; 0 fetches maps only.
+        only_list: list the matching maps and fetch nothing.
+        requests_per_s: request rate; the site is a hobby project.
+        url: URL of the exchange; if omitted, RULKA_EXCHANGE_URL or https://tmnf.exchange.
+        as_json: print one JSON object of counts, or with --only-list a list of the maps; all other lines go to standard
+            error.
     """
     from rulka.exchange.fetch import REJECTED, fetch
     from rulka.exchange.site import MapQuery, Site
@@ -143,13 +143,13 @@ def fetch(  # noqa: PLR0913
 
 
 def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False) -> None:
-    """Write the inputs of a race of data/races as a script that TMInterface plays; an existing file is left alone.
+    """Write the inputs of a race of data/races as a TMInterface script; an existing file is not overwritten.
 
     Example: `rulka recordings export driver-1-0003 out.txt`
 
     Args:
         race: race_id of the race, or its beginning.
-        out: file to write; it ends in `.txt`.
+        out: file to write, ending in `.txt`.
         races: folder of the race dataset.
         as_json: print one JSON object.
     """
@@ -163,22 +163,22 @@ def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False
 
 
 def _line(summary: dict[str, Any]) -> str:
-    """One file of many: its race, or what is wrong with it."""
+    """Formats one of several files in one line: its race, or its error."""
     race_ms = summary["race_time_ms"]
     race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
     counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
     problem = ". ".join(text for text in (summary["error"], summary["hint"]) if text)
     on = f" on {summary['map_uid']}" if summary["map_uid"] else ""
-    # What is wrong comes last: it is as long as it likes, and columns begin alike.
+    # The error comes last: its length varies, and columns stay aligned.
     return f"{summary['kind'] or '?':10}{race}  {counts}  {summary['file']}{on}" + (f": {problem}" if problem else "")
 
 
 def _lines(summary: dict[str, Any]) -> str:
-    """One file alone, field by field; ghosts hold the same fields. Of a bad one only what could be read."""
+    """Formats a single file field by field; for a damaged file, only the fields that could be read."""
     shown = {**summary, "ghosts": len(summary["ghosts"])}
     if shown["error"]:
         shown = {name: value for name, value in shown.items() if value and (name, value) != ("kind", "unknown")}
     if shown.get("hint") is None:
         shown.pop("hint", None)
-    shown.pop("blocks", None)  # thousands of them; as JSON they are all there
+    shown.pop("blocks", None)  # thousands of them; the JSON output has them all
     return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())

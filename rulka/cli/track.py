@@ -1,4 +1,4 @@
-"""Tracks: the campaign, the facts and the picture of one, near-optimal laps."""
+"""Tracks: list the campaign, show and draw one track, search near-optimal laps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def list_(out: Path | None = None, as_json: AsJson = False) -> None:
 
 
 def show(name: OneTrack, /, out: Path | None = None, as_json: AsJson = False) -> None:
-    """Tell the facts of a track, and draw it.
+    """Show the facts of a track, and draw it.
 
     Example: `rulka track show last-light --out last-light.png`
 
@@ -59,7 +59,7 @@ def show(name: OneTrack, /, out: Path | None = None, as_json: AsJson = False) ->
 
 
 def _draw(out: Path | None, draw: Callable[[], Figure]) -> None:
-    """Draws a picture where a file for it is named."""
+    """Writes a figure as PNG if `out` is given."""
     from rulka.report.theme import to_png
 
     if out is not None:
@@ -76,18 +76,18 @@ def reference(
     out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search a lap near the fastest possible and write it as an input script.
+    """Search a near-optimal lap and write it as an input script.
 
     Example: `rulka track reference copper-oval --searches 3 --out lap.txt`
 
     Args:
         track: a slug of the campaign, a track file, or the uid of a track in data/races.
         seed: of the first search.
-        searches: how many, each with the next seed. The fastest lap is taken, and the times of all
-            are kept with it.
-        budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
-            whatever it costs.
-        out: file to write; <uid>.reference.txt here when left out.
+        searches: number of searches, each with the next seed. The fastest lap is written, with the times of all
+            searches.
+        budget: approximate number of decisions to simulate; if omitted, 25,000 per metre of track. The first lap is
+            completed regardless of the budget.
+        out: file to write; if omitted, <uid>.reference.txt in this folder.
         as_json: print one JSON object.
     """
     from rulka.params import read_params

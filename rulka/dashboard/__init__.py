@@ -1,1 +1,1 @@
-"""A page to look at: what the pipeline did and does, in a browser on this machine, without any other server."""
+"""Local web dashboard of the pipeline's past and running work; needs no other server."""

@@ -1,4 +1,4 @@
-"""The pages and the JSON that they ask for, as a Starlette application; served to this machine only."""
+"""Starlette application of the dashboard: HTML pages and their JSON, served on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rulka.report.words import templates
 
 HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]
-"""What a browser may call this machine: a page whose own name was made to point here is refused (DNS rebinding)."""
+"""Accepted Host headers: a foreign name that was made to resolve to this machine is refused (DNS rebinding)."""
 HERE = Path(__file__).parent
 PAGES = {"/runs": "Training", "/live": "Live", "/replay": "Replay", "/nights": "Nights"}
 HEADERS = {
-    # Nothing is fetched from anywhere else, whatever a name in a recording says; plotly writes styles into its charts.
+    # Blocks all foreign content, even if a name in a recording injects markup; plotly needs inline styles.
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
     ),
@@ -42,7 +42,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 REPORT_POLICY = "default-src 'none'; img-src data:; media-src data: 'self'; style-src 'unsafe-inline'"
-"""Of the report, which has its pictures and its style in itself."""
+"""Content-Security-Policy of the report, whose pictures and styles are embedded."""
 
 
 class PortError(UserError):
@@ -50,14 +50,14 @@ class PortError(UserError):
 
 
 def open_port(port: int) -> socket.socket:
-    """Returns a socket of this machine for the server.
+    """Opens a listening socket on the loopback interface.
 
     Args:
-        port: to listen on; 0 takes any.
+        port: port to listen on; 0 takes any free one.
 
     Raises:
         PortError: if the port is taken.
-        PortNumberError: if there is no such port.
+        PortNumberError: if the number is not a valid port.
     """
     check_port(port, zero_takes_any=True)
     try:
@@ -68,7 +68,7 @@ def open_port(port: int) -> socket.socket:
 
 
 def make_server(runs: Runs | None = None) -> uvicorn.Server:
-    """Returns a server of the pages, for `run([socket])`, which says nothing on the terminal; see `make_app`."""
+    """Returns a server that prints nothing; start it with `run([socket])`. For `runs` see `make_app`."""
     config = uvicorn.Config(
         make_app(runs), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
     )
@@ -79,13 +79,13 @@ def serve(port: int, address: str, say: Callable[[str], None], runs: Path | None
     """Serves the dashboard until Ctrl-C.
 
     Args:
-        port: to listen on; 0 takes any free one.
-        address: of the page to name.
-        say: is told where it is.
-        runs: folder of the trainings to show; those of this project when left out.
+        port: port to listen on; 0 takes any free one.
+        address: path of the page to announce.
+        say: receives the URL.
+        runs: folder of the training runs to show; None shows this project's.
 
     Raises:
-        UserError: if the port is taken.
+        UserError: if the port is taken or not valid.
     """
     with open_port(port) as door:
         server = make_server(None if runs is None else Runs(runs, with_agents=False))
@@ -97,9 +97,9 @@ def make_app(runs: Runs | None = None) -> Starlette:
     """Returns the application.
 
     Args:
-        runs: trainings to show; those of this project when left out.
+        runs: training runs to show; None shows this project's.
     """
-    # Plotly's script comes out of its wheel, and the look of the report out of `rulka.report`.
+    # plotly.js is served from plotly's wheel, the report's styles from `rulka.report`.
     static = StaticFiles(directory=HERE / "static", packages=[("plotly", "package_data"), ("rulka.report", "template")])
     runs = runs or Runs()
     pages = Pages(runs)
@@ -136,7 +136,7 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
 
 
 class Pages:
-    """Answers to requests. Those that read files are plain functions, which Starlette calls in threads."""
+    """Request handlers. They read files, so they are plain functions, which Starlette runs in threads."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -146,13 +146,13 @@ class Pages:
         self._templates = Jinja2Templates(env=environment)
 
     def runs(self, request: Request) -> Response:
-        """Learning curves of all trainings."""
+        """Learning curves of all training runs."""
         logs = self._runs.logs()
         rows = [(log, self._runs.metrics(log), self._runs.is_running(log)) for log in logs]
         return self._page(request, "runs.html", rows=rows, names=self._runs.names(), main=MAIN, axes=AXES)
 
     def live(self, request: Request) -> Response:
-        """Cars and numbers of one training."""
+        """Cars and metrics of one training run."""
         logs, key = self._runs.logs(), request.query_params.get("run", "")
         return self._page(request, "live.html", shown=self._runs.log(key) if logs else None, logs=logs)
 
@@ -170,14 +170,14 @@ class Pages:
         return self._page(request, "nights.html", nights=history.nights(), records=history.records())
 
     def curves(self, request: Request) -> Response:
-        """One number of all trainings."""
+        """One metric of all training runs, as JSON."""
         metric, axis = (request.query_params.get(name, "") for name in ("metric", "axis"))
         if axis not in AXES:
             raise HTTPException(400, f"axis is one of {', '.join(AXES)}")
         return JSONResponse(self._runs.curves(metric, axis))
 
     def record(self, request: Request) -> Response:
-        """The film of the fastest race of all nights on a track."""
+        """Video of the fastest race of all nights on a track."""
         path = history.record_file(request.path_params["uid"])
         if path is None:
             raise HTTPException(404, "no record was filmed there")
@@ -191,13 +191,13 @@ class Pages:
         return FileResponse(EVALUATION / name, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def http_error(self, request: Request, error: Exception) -> Response:
-        """A page that there is not, or a request that makes no sense."""
+        """Error page of an unknown path or an invalid request."""
         assert isinstance(error, HTTPException)
         text = f"there is no page {request.url.path}" if error.detail == "Not Found" else error.detail
         return self._problem(request, text, "", error.status_code)
 
     def user_error(self, request: Request, error: Exception) -> Response:
-        """Something that a person can act on."""
+        """Error page of a `UserError`, with its hint."""
         assert isinstance(error, UserError)
         return self._problem(request, str(error), error.hint, 404)
 
@@ -211,7 +211,7 @@ class Pages:
 
 
 def moment(at: str | float) -> str:
-    """Returns a moment, ISO 8601 or seconds since 1970, in local time; what is no moment as it is."""
+    """Formats a time, ISO 8601 or Unix seconds, in local time; returns text that does not parse unchanged."""
     try:
         when = datetime.fromtimestamp(at) if isinstance(at, int | float) else datetime.fromisoformat(at)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The nightly evaluations one after another, as `rulka night` wrote them down."""
+"""History of nightly evaluations, as `rulka night` recorded it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rulka.registry.history import ALL_TRACKS, RECORDS_FOLDER, NightRow, read_hi
 
 
 def nights() -> list[list[NightRow]]:
-    """Returns the rows of each night, the newest first: of one that was repeated those of the last time.
+    """Returns the rows of each night, newest first. For a repeated night, only its last run counts.
 
     Raises:
         HistoryError: if the history is damaged.
@@ -24,11 +24,11 @@ def nights() -> list[list[NightRow]]:
 
 
 def paces() -> dict[str, Any]:
-    """Returns the pace of all nights, for a chart.
+    """Returns chart data of all nights.
 
     Returns:
-        `tracks`, names of the tracks by UID, all tracks together first, those of the newest night before others; and
-        `rows`, the fields of each `NightRow`, the oldest first.
+        `tracks`, track names by UID: all tracks together first, then those of the newest night, then others; and
+        `rows`, the fields of each `NightRow`, oldest night first.
 
     Raises:
         HistoryError: if the history is damaged.
@@ -42,7 +42,7 @@ def paces() -> dict[str, Any]:
 
 
 def records() -> dict[str, str]:
-    """Returns the names of the tracks that there is a film of the fastest race on, by UID.
+    """Returns the names, by UID, of the tracks with a video of their fastest race.
 
     Raises:
         HistoryError: if the history is damaged.
@@ -51,6 +51,6 @@ def records() -> dict[str, str]:
 
 
 def record_file(uid: str) -> Path | None:
-    """Returns the film of the fastest race on a track; None where there is none."""
-    films = (NIGHTS / RECORDS_FOLDER).glob("*.mp4")  # compared: a request makes no path, of whatever length
+    """Returns the video of the fastest race on a track; None if there is none."""
+    films = (NIGHTS / RECORDS_FOLDER).glob("*.mp4")  # compare names: never build a path from a request
     return next((film for film in films if film.stem == uid), None)

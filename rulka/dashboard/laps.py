@@ -1,6 +1,6 @@
-"""Laps to replay on one track: the best of each contestant of the last evaluation, of demonstrations and of recordings.
+"""Laps to replay on one track: the best of each contestant of the last evaluation, demonstrations and recordings.
 
-They are read as they were driven; nobody races for a page.
+Stored laps are read; none is driven for the page.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rulka.tracks.track import Track, load_track
 SAMPLE_MS = 50
 AGENT, RECORDING, DEMONSTRATION = "agent", "recording", "demonstration"
 MOST = {RECORDING: 8, DEMONSTRATION: 3}
-"""The fastest so many of a kind are shown on a track; of the others all."""
+"""Laps shown per track, fastest first; unlimited for kinds not listed."""
 HUES = {"agent": 0, "cloned": 2, REFERENCE: 6}
-"""Of contestants' keys, blue, green and grey among the pages' hues; other algorithms are orange and pink."""
+"""Index into the pages' hues (blue, green, grey) by contestant key; compared algorithms are orange and pink."""
 
 
 class NoLapsError(UserError):
@@ -40,12 +40,12 @@ class Lap(NamedTuple):
     """One race that can be replayed.
 
     Attributes:
-        folder: the race dataset that it is in.
-        race_id: its id there.
-        uid: of the track.
-        kind: one of the words above, or `REFERENCE`.
-        label: who drove.
-        time_ms: race time, or None where it did not finish.
+        folder: race dataset that holds it.
+        race_id: its id in the dataset.
+        uid: track UID.
+        kind: `AGENT`, `RECORDING`, `DEMONSTRATION` or `REFERENCE`.
+        label: driver.
+        time_ms: race time; None if it did not finish.
     """
 
     folder: Path
@@ -57,7 +57,9 @@ class Lap(NamedTuple):
 
 
 def known_laps() -> list[Lap]:
-    """Returns the laps there are: of the evaluation, recordings, demonstrations; of each the fastest first.
+    """Returns the laps of the evaluation, then recordings, then demonstrations; each group fastest first.
+
+    A player's recordings count once per track; `MOST` limits the rest.
 
     Raises:
         UserError: if the races of the evaluation, or the race dataset, are damaged.
@@ -76,7 +78,7 @@ def known_laps() -> list[Lap]:
 
 
 def hues_of(laps: Sequence[Lap]) -> list[int]:
-    """Returns places in the pages' list of hues: of contestants as in the report, of other laps those that are left."""
+    """Returns indices into the pages' hues: contestants as in the report, other laps take unused ones."""
     keys = [lap.race_id.removesuffix(f"-{lap.uid}") if lap.kind == AGENT else lap.kind for lap in laps]
     others = sorted({key for lap, key in zip(laps, keys, strict=True) if lap.kind == AGENT} - set(HUES))
     hues = HUES | {key: (1, 3)[place % 2] for place, key in enumerate(others)}
@@ -104,7 +106,7 @@ def _laps() -> Iterator[Lap]:
 
 
 def tracks_of(laps: Iterable[Lap]) -> dict[str, str]:
-    """Returns the names of the tracks that there are laps on, by UID, the one that agents are trained on first.
+    """Returns the names, by UID, of the tracks that have laps, the main track first.
 
     Raises:
         UserError: if a track is damaged.
@@ -116,17 +118,17 @@ def tracks_of(laps: Iterable[Lap]) -> dict[str, str]:
 
 
 def replay(uid: str) -> dict[str, Any]:
-    """Returns all that is drawn of the laps on a track.
+    """Returns the replay data of a track's laps.
 
     Args:
-        uid: of the track; an empty text is the one that agents are trained on.
+        uid: track UID; empty takes the main track.
 
     Returns:
-        `uid`; `track`, see `rulka.dashboard.live.track_outline`; `laps`, of each `kind`, `label`, `time_s`, `hue`, and
-        `path`, its samples as `t` in seconds, `x`, `y`, `z` and `along` in metres and `v` in m/s, on the same page.
+        `uid`; `track`, see `rulka.dashboard.live.track_outline`; `laps`, each with `kind`, `label`, `time_s`, `hue` and
+        `path`: samples `t` in seconds, `x`, `y`, `z` (page coordinates) and `along` in metres, `v` in m/s.
 
     Raises:
-        NoLapsError: if there is no lap on it.
+        NoLapsError: if the track has no lap.
         UserError: if files are damaged.
     """
     known = known_laps()
@@ -150,7 +152,7 @@ def replay(uid: str) -> dict[str, Any]:
 
 
 def _path(path: Path3D, time_ms: int | None, track: Track, view: TopView) -> dict[str, list[float]]:
-    """Thins a path to `SAMPLE_MS`, ends it behind the finish, and finds how far along the track it is."""
+    """Subsamples a path to about `SAMPLE_MS`, cuts it after the finish, and adds progress along the track."""
     end = len(path.time_ms)
     last = end if time_ms is None else min(end, int(np.searchsorted(path.time_ms, time_ms)) + 1)
     step_ms = float(np.median(np.diff(path.time_ms[:last]))) if last > 2 else SAMPLE_MS

@@ -1,4 +1,4 @@
-"""What pages show of a run, read from the files in its folder: no connection to the run itself is needed."""
+"""Reads a run's metrics, track and car positions from files in its folder, without a connection to the run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rulka.tracks.top_view import road_edges, top_view
 from rulka.tracks.track import Track, load_track
 
 MAX_POINTS = 240
-"""Points of one curve; between them every further value is left out."""
+"""Most points of one curve; longer ones are subsampled."""
 TRACK_STEP_M = 2.0
 STALE_S = 15.0
 """A run that has written nothing for this long is not running."""
 
 
 def track_of(folder: Path) -> Track | None:
-    """Returns the track that the cars of a run race on; None where they are on several, or on none.
+    """Returns the track that a run's cars race on; None if there is none, or more than one.
 
     Raises:
         TrackError: if its file is damaged.
@@ -36,11 +36,11 @@ def track_of(folder: Path) -> Track | None:
 
 
 def track_outline(track: Track | None) -> dict[str, Any]:
-    """Returns a track as pages draw it, in metres right, down and up out of the page, turned so that it fills a page.
+    """Returns a track in page coordinates: metres right, down, and up out of the page, rotated to fill the page.
 
     Returns:
-        `name`, `length_m`, `left` and `right` edges of the road, [[x, y, z], ...], and `gates`, a line each across the
-        road, [[[x, y, z], [x, y, z]], ...], the start first and the finish last; all are empty without a track.
+        `name`, `length_m`, `left` and `right` road edges [[x, y, z], ...], and `gates`, one line across the road per
+        gate, [[[x, y, z], [x, y, z]], ...], start first and finish last. All are empty without a track.
     """
     if track is None:
         return {"name": "", "length_m": 0.0, "left": [], "right": [], "gates": []}
@@ -61,7 +61,7 @@ def track_outline(track: Track | None) -> dict[str, Any]:
 
 
 def cars_on_page(track: Track | None, cars: NDArray[np.float64]) -> list[list[float]]:
-    """Returns cars, rows of `Live.cars`, as [[x, y, m/s], ...] where `track_outline` has the road; none without one."""
+    """Maps rows of `Live.cars` to [[x, y, m/s], ...] in coordinates of `track_outline`; empty without a track."""
     if track is None:
         return []
     places = top_view(track)(cars[:, :3]) * (1.0, -1.0)
@@ -69,11 +69,11 @@ def cars_on_page(track: Track | None, cars: NDArray[np.float64]) -> list[list[fl
 
 
 class Live(BaseModel):
-    """Where the cars of a run are.
+    """Car positions of a run.
 
     Attributes:
-        cars: world position in metres, and speed in m/s, of each; empty where that is not known.
-        written_s: when, seconds since 1970; 0 where it never was.
+        cars: world position in metres and speed in m/s of each; empty if unknown.
+        written_s: time of writing, Unix seconds; 0 if never written.
     """
 
     cars: list[tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]]
@@ -81,8 +81,8 @@ class Live(BaseModel):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was written by a run that is still at work."""
-        # Of a moment to come, too, where the clock was set back since: the run of then is over.
+        """True if the file was written within the last `STALE_S` seconds."""
+        # abs: if the clock was set back since, the time lies in the future, and that run is over.
         return abs(time.time() - self.written_s) < STALE_S
 
 
@@ -90,7 +90,7 @@ NOWHERE = Live(cars=[], written_s=0.0)
 
 
 def read_live(folder: Path) -> Live:
-    """Reads where the cars of a run are; nowhere where no file says so, or one of an earlier version."""
+    """Reads the car positions of a run; `NOWHERE` if the file is missing or of an earlier version."""
     try:
         return checked((folder / LIVE_FILE).read_bytes(), Live, LIVE_FILE)
     except (FileNotFoundError, UserError):
@@ -98,11 +98,11 @@ def read_live(folder: Path) -> Live:
 
 
 class MetricsReader:
-    """What was read of a metrics file, which may be written to at this moment.
+    """Incremental reader of a metrics file that may still be written to.
 
     Attributes:
         latest: last value of every metric.
-        num_damaged: lines that cannot be read and are left out.
+        num_damaged: skipped lines that cannot be parsed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,9 +116,9 @@ class MetricsReader:
         self._points: dict[str, array[float]] = {}  # by name, steps and value in turn
 
     def read_on(self) -> None:
-        """Reads the lines that were added; all of them where a run that went on has cut the file off and added others.
+        """Reads the lines added since the last call, or the whole file again if a resumed run has truncated it.
 
-        A last line that is not whole yet is left for the next time.
+        An incomplete last line is left for the next call.
         """
         if not self._path.exists():
             return
@@ -144,20 +144,20 @@ class MetricsReader:
                 self._points.setdefault(name, array("d")).extend((env_steps, value))
 
     def curves(self) -> dict[str, list[list[float]]]:
-        """Returns the points of every number by name, thinned so that the newest one is always there."""
+        """Returns the points of every metric by name, subsampled so that the newest point is kept."""
         return {name: self.curve(name) for name in sorted(self._points)}
 
     def curve(self, name: str) -> list[list[float]]:
-        """Returns the points of one number, thinned likewise; none where no line holds it."""
+        """Returns the points of one metric, subsampled likewise; empty if no line holds it."""
         points = self.points(name)
         every = -(-len(points) // MAX_POINTS) or 1
         return points[::-every][::-1].tolist()
 
     def points(self, name: str) -> NDArray[np.float64]:
-        """Returns all points of one number, [P, 2] environment steps and value; none where no line holds it."""
+        """Returns all points of one metric, [P, 2] environment steps and value; P is 0 if no line holds it."""
         return np.array(self._points.get(name, ()), np.float64).reshape(-1, 2)
 
     @property
     def names(self) -> list[str]:
-        """Of all numbers that some line holds."""
+        """Sorted names of all metrics."""
         return sorted(self._points)

@@ -1,9 +1,9 @@
-"""All trainings that there are traces of, their curves, and those that run now.
+"""Finds all training runs, finished or running, and reads their curves.
 
-    runs/**/metrics.jsonl                               of trainings by the stage, in experiments, in other environments
-    data/agent/, data/agent/compared/*, data/agents/*   of agents, whose runs may be long gone
+    runs/**/metrics.jsonl                               runs of the stage, of experiments, of other environments
+    data/agent/, data/agent/compared/*, data/agents/*   agents whose runs may be deleted
 
-An agent's log is that of its run without times, so that both are one run here.
+An agent's log is its run's log without times, so an agent whose run still exists is not listed separately.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ MAIN = {
     "grad_norm": ("norm of the gradient", "Before it is clipped."),
     "env_steps_per_s": ("environment steps a second", "Decisions of all cars together."),
 }
-"""What matters first of what logs hold: its name with unit, and what it is."""
+"""Metrics to list first: label with unit, and explanation, by key."""
 
 
 class UnknownRunError(UserError):
-    """There is no training of a name."""
+    """There is no training run of that name."""
 
 
 class Log(NamedTuple):
-    """Where the metrics of a training are.
+    """Metrics file of a training run.
 
     Attributes:
-        key: its folder, as pages name it.
-        label: for people.
-        path: of its metrics.
-        written_s: when it was written to last.
+        key: folder of the run, its id in URLs.
+        label: display name.
+        path: metrics file.
+        written_s: time of last modification, Unix seconds.
     """
 
     key: str
@@ -63,16 +63,16 @@ class Log(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """Folder that holds it."""
         return self.path.parent
 
 
 class Runs:
-    """Finds and reads trainings, for any number of pages at once.
+    """Finds and reads training runs; thread-safe.
 
     Args:
-        folder: below which runs are looked for.
-        with_agents: whether the logs of agents in `data/` are looked at too.
+        folder: searched recursively for runs.
+        with_agents: True to include the logs of agents in `data/`.
     """
 
     def __init__(self, folder: Path = RUNS, *, with_agents: bool = True) -> None:
@@ -82,7 +82,7 @@ class Runs:
         self._metrics: dict[str, MetricsReader] = {}
 
     def logs(self) -> list[Log]:
-        """Returns all trainings, the one that was written to last first."""
+        """Returns all training runs, the most recently written first."""
         with self._lock:
             if time.monotonic() - self._found_s > FIND_EVERY_S:
                 self._logs = {}
@@ -94,7 +94,7 @@ class Runs:
             return sorted(self._logs.values(), key=lambda log: -log.written_s)
 
     def _paths(self) -> list[Path]:
-        """Returns the logs of runs, and of agents whose runs are not there any more."""
+        """Returns the logs of runs, and of agents whose runs no longer exist."""
         runs, handed_on = sorted(self._folder.rglob(METRICS_FILE)), sorted(self._folder.rglob(TRAINING_LOG))
         if self._with_agents:
             agents = [AGENT, *sorted((AGENT / COMPARED).glob("*/")), *sorted(KEPT_AGENTS.glob("*/"))]
@@ -103,10 +103,10 @@ class Runs:
         return runs + [path for path in handed_on if _run_of(path.parent) not in there]
 
     def log(self, key: str) -> Log:
-        """Returns one training.
+        """Returns one training run.
 
         Args:
-            key: of it; an empty text is the one that was written to last.
+            key: its key; empty takes the most recently written.
 
         Raises:
             UnknownRunError: if there is none.
@@ -119,25 +119,25 @@ class Runs:
         raise UnknownRunError(message, hint="`dvc repro train` trains; it appears here with its first numbers.")
 
     def metrics(self, log: Log) -> MetricsReader:
-        """Returns what is in a training's log now."""
+        """Returns the reader of a run's metrics, brought up to date."""
         with self._lock:
             reader = self._metrics.setdefault(log.key, MetricsReader(log.path))
             reader.read_on()
             return reader
 
     def names(self) -> list[str]:
-        """Returns the names of all numbers that any log holds."""
+        """Returns the names of the metrics in all logs."""
         return sorted({name for log in self.logs() for name in self.metrics(log).names})
 
     def curves(self, metric: str, axis: str) -> list[dict[str, Any]]:
-        """Returns one curve of every training that has it.
+        """Returns one metric's curve for every run that has it.
 
         Args:
-            metric: name of a number.
+            metric: name of the metric.
             axis: one of `AXES`.
 
         Returns:
-            Of each `key`, `x` and `y`, as long as each other.
+            `key`, `x` and `y` of each run; `x` and `y` have equal length.
         """
         found = []
         for log in self.logs():
@@ -152,13 +152,13 @@ class Runs:
         return found
 
     def snapshot(self, key: str) -> dict[str, Any]:
-        """Returns all that the live page shows of a training.
+        """Returns the live page's full data of a run.
 
         Returns:
-            That of `newest`, `curves` (by metric, points [env steps, value]) and `track`, see `track_outline`.
+            Fields of `newest`, plus `curves` (points [env steps, value] by metric) and `track`, see `track_outline`.
 
         Raises:
-            UserError: if there is none, or its track is damaged.
+            UserError: if there is no such run, or its track is damaged.
         """
         log = self.log(key)
         with self._lock:
@@ -166,14 +166,14 @@ class Runs:
         return self.newest(log.key) | {"curves": curves, "track": track_outline(track_of(log.folder))}
 
     def newest(self, key: str) -> dict[str, Any]:
-        """Returns what changes most of the time in a training.
+        """Returns the frequently changing part of a run's data.
 
         Returns:
             `key`, `run` (its label), `is_running`, `latest` (last value of every metric), `cars`, see `cars_on_page`,
-            and `num_damaged` (lines of its metrics that cannot be read).
+            and `num_damaged` (lines of its metrics that cannot be parsed).
 
         Raises:
-            UserError: if there is none, or its track is damaged.
+            UserError: if there is no such run, or its track is damaged.
         """
         log = self.log(key)
         live, metrics = read_live(log.folder), self.metrics(log)
@@ -187,12 +187,12 @@ class Runs:
         }
 
     def is_running(self, log: Log) -> bool:
-        """Whether a training is at work."""
+        """True if the run is active."""
         return read_live(log.folder).is_running
 
 
 def _run_of(agent: Path) -> str | None:
-    """Returns the name of the run that an agent came of; None where its metadata do not say."""
+    """Returns the name of the run that trained an agent; None if its metadata lack it."""
     with suppress(ArtifactError):
         return read_meta(agent, kind="agent")["provenance"]["training"].get("run")
     return None

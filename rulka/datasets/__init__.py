@@ -1,1 +1,1 @@
-"""Race tables and frame shards: what the stages hand to each other, written and read in one place."""
+"""Reads and writes the datasets that stages pass to each other: race tables and frame shards."""

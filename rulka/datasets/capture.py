@@ -1,7 +1,7 @@
-"""From a race to what an agent would have seen and done in it, by the simulator's camera.
+"""Converts a race to observations and action labels, rendered by the simulator's camera.
 
-The floats come from the same `build_floats` that simulator and game use; previous actions lie one decision apart, as
-they do when an agent drives. Frames run from the start to the last decision before the finish.
+The floats come from the same `build_floats` that simulator and game use; previous actions are one decision apart, as
+when an agent drives. Frames run from the start to the last decision before the finish.
 Dimensions: N decisions, T ticks, A actions, H x W pixels.
 """
 
@@ -26,13 +26,13 @@ from rulka.tracks.track import Track
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """How races become frames.
+    """Settings for converting races to frames.
 
     Attributes:
         height: image height in pixels.
         width: image width in pixels.
-        table: actions; a frame is made at every decision.
-        steer_dead_zone: analog steering of at most this size counts as none.
+        table: action table; a frame is captured at every decision.
+        steer_dead_zone: analog steering up to this magnitude counts as zero.
         camera: from `rulka.simulator.render.camera_array`.
     """
 
@@ -61,18 +61,18 @@ def captured_race(
     image: NDArray[np.uint8],
     settings: CaptureSettings,
 ) -> CapturedRace:
-    """Adds floats and labels to what was seen of a race.
+    """Adds floats and labels to the images of a race.
 
     Args:
         race: the race.
-        track: where.
+        track: its track.
         decision_ms: [N] time of every decision.
         cars: [N, 39] `CAR` rows.
         image: [N, H, W].
-        settings: how.
+        settings: capture settings.
     """
     table, last = settings.table, race.num_ticks - 1
-    # A decision shapes the states after it, which the controls of the ticks from then on lead to.
+    # A decision affects only later states: its label is the controls of the ticks from then on.
     first = np.minimum(decision_ms // TICK_MS, last)
     done = label_decisions(race.controls, table, first, settings.steer_dead_zone)
     held = race.controls[np.minimum(first[:, None] + np.arange(table.ticks_per_action), last)]
@@ -104,7 +104,7 @@ def decision_times(race: Race, decision_ms: int) -> NDArray[np.int64]:
 def cars_at(race: Race, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
     """Returns [N, 39] `CAR` rows at the given times: stored ones as they are, others interpolated.
 
-    The gearbox counter is counted afresh, in decisions.
+    The gearbox counter is recomputed, in decisions.
     """
     cars = interpolate_rows(race.state_time_ms, race.state, time_ms)
     stored = np.searchsorted(race.state_time_ms, time_ms)
@@ -115,9 +115,9 @@ def cars_at(race: Race, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns [N] how many decisions in a row, this one included, had a gearbox state [N] other than 0.
+    """Returns [N] the number of consecutive decisions, up to this one, with a gearbox state [N] other than 0.
 
-    The first decision counts none: nothing has been decided yet.
+    It is 0 at the first decision: nothing has been decided yet.
     """
     counter = np.zeros(len(gearbox_state), np.float32)
     for decision in range(1, len(counter)):
@@ -126,11 +126,11 @@ def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:
-    """Returns [N, 5, 4] the keys of the decisions before each, oldest first; "forward" before the start.
+    """Returns [N, 5, 4] the keys of the 5 previous decisions, oldest first; "forward" before the start.
 
     Args:
         actions: [N] action of every decision.
-        table: actions.
+        table: action table.
     """
     padded = np.concatenate([np.full(NUM_PREVIOUS_ACTIONS, FORWARD), actions])
     windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_PREVIOUS_ACTIONS)[: len(actions)]

@@ -1,4 +1,4 @@
-"""What a person sees first in `data/frames`: a card with the counts, and a sheet of example frames."""
+"""Dataset card of `data/frames`: a README with counts, and a contact sheet of example frames."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rulka.datasets.params import Backend
 
 SHEET_COLUMNS = 10
 SHEET_ROWS = 6
-"""Of all maps together, where each can have one."""
+"""Rows of all maps together, as long as each map can have one."""
 MOST_MAPS = 30
-"""The sheet shows so many, each in a row at least."""
+"""Maximum number of maps on the sheet, each with at least one row."""
 PICTURE = f"![training frames of the maps above, one map after another, {MOST_MAPS} at most](contact_sheet.png)\n\n"
 GAP_PIXELS = 2
 
@@ -63,7 +63,7 @@ def write_card(folder: Path, index: FrameIndex, backend: Backend) -> None:
 
 
 def examples(train: FrameDataset) -> NDArray[np.int64]:
-    """Returns the numbers of the frames that the sheet shows: rows of each map, spread evenly over its frames."""
+    """Returns the frame numbers of the contact sheet: whole rows per map, spread evenly over its frames."""
     shown = {race.map_uid for race in train.races}
     maps = [uid for uid in maps_of(train.index) if uid in shown][:MOST_MAPS]
     num_shown = SHEET_COLUMNS * max(1, SHEET_ROWS // len(maps))
@@ -75,7 +75,7 @@ def examples(train: FrameDataset) -> NDArray[np.int64]:
 
 
 def maps_of(index: FrameIndex) -> list[str]:
-    """Returns the UID of every map that there are frames of: the main track, then those with most frames first."""
+    """Returns the UIDs of all maps with frames: the main track, then by descending number of frames."""
     frames: Counter[str] = Counter()
     for race in index.races:
         frames[race.map_uid] += race.num_frames
@@ -83,11 +83,11 @@ def maps_of(index: FrameIndex) -> list[str]:
 
 
 def card(index: FrameIndex, backend: Backend | None = None) -> str:
-    """Returns the dataset card as Markdown; it names no player.
+    """Returns the dataset card as Markdown, without player names.
 
     Args:
-        index: of the frames.
-        backend: what rendered them; None where nobody knows, as the index does not say.
+        index: index of the frames.
+        backend: renderer of the frames; None if unknown, since the index does not record it.
     """
     statistics = index.statistics
     splits = [f"| {s} | {statistics['num_races'][s]} | {n} |" for s, n in statistics["num_frames"].items()]

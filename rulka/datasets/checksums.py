@@ -1,7 +1,7 @@
-"""Checksums by which damage inside data is noticed: of every file, and of the JSON file that lists them.
+"""Checksums that detect damaged data: one of every file, and one of the JSON file that lists them.
 
-SHA-256, of which a core hashes more than 1 GB a second, about as fast as a good disk reads. Files are hashed once where
-they are opened, before anything is believed that they hold; what happens to a memory-mapped file later goes unseen.
+SHA-256: a core hashes more than 1 GB a second, about as fast as a good disk reads. Files are hashed once when they are
+opened, before their content is used; later changes to a memory-mapped file go undetected.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from rulka.errors import UserError
 from rulka.stored import ValueT, checked, plain_json
 
 SEAL = "content_sha256"
-"""Key under which a JSON file holds the checksum of everything else in it."""
+"""JSON key of the checksum over everything else in the file."""
 
 
 def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns the SHA-256 of files of a folder, in hexadecimal, by their names relative to it."""
+    """Returns the hexadecimal SHA-256 of files in a folder, by relative name."""
     return {name: _checksum(folder / name) for name in names}
 
 
 def find_damage(folder: Path, checksums: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Reads files of a folder and compares their checksums.
+    """Verifies the checksums of files in a folder.
 
     Args:
-        folder: where they lie.
-        checksums: what `checksums_of` returned when they were written.
-        names: of the files to read.
+        folder: the folder.
+        checksums: result of `checksums_of` when the files were written.
+        names: the files to verify.
 
     Returns:
-        What is wrong with the first that is missing, unreadable or changed, in words; None where all are as written.
+        A message about the first file that is missing, unreadable or changed; None if all are intact.
     """
     for name in names:
         path = folder / name
@@ -49,7 +49,7 @@ def find_damage(folder: Path, checksums: Mapping[str, str], names: Iterable[str]
 
 
 def write_sealed(path: Path, version: int, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object with the version of its schema and its own checksum in it."""
+    """Writes a JSON object with its schema version and its own checksum."""
     text = json.dumps(sealed({"schema_version": version, **content}), indent=1)
     path.write_text(text + "\n", encoding="utf-8")
 
@@ -57,15 +57,15 @@ def write_sealed(path: Path, version: int, content: Mapping[str, Any]) -> None:
 def read_sealed(
     path: Path, kind: str, version: int, form: type[ValueT], *, error: type[UserError], hint: str
 ) -> ValueT:
-    """Reads what `write_sealed` wrote, without version and checksum.
+    """Reads and verifies a file from `write_sealed`; returns its content without version and checksum.
 
     Args:
-        path: of the file, which is the last of its folder to be written.
-        kind: what the folder holds, for messages: `race`, `frame`.
-        version: the one that is read here.
-        form: of the rest.
-        error: what is raised.
-        hint: what to do about it.
+        path: the file, which is the last one written to its folder.
+        kind: kind of dataset, for messages: `race`, `frame`.
+        version: the supported schema version.
+        form: type of the content.
+        error: error class to raise.
+        hint: remedy, for messages.
 
     Raises:
         UserError: of the class of `error`, if it is missing, unreadable, damaged, or of another version.
@@ -88,7 +88,7 @@ def read_sealed(
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns plain JSON with its own checksum in it."""
+    """Returns the content with its own checksum added, as plain JSON."""
     return {**content, SEAL: _seal(content)}
 
 

@@ -1,4 +1,4 @@
-"""Races as input scripts that TMInterface plays."""
+"""Exports races as TMInterface input scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUM_SHOWN = 20
 
 
 class NoSuchRaceError(UserError):
-    """The dataset holds no race of that name."""
+    """No race of the dataset, or more than one, matches a name."""
 
 
 def export_race(folder: Path, race_id: str, out: Path) -> Race:
@@ -22,14 +22,14 @@ def export_race(folder: Path, race_id: str, out: Path) -> Race:
 
     Args:
         folder: `data/races`.
-        race_id: which race; the beginning of its name is enough where no other begins so.
+        race_id: id of the race, or an unambiguous prefix of it.
         out: file to write, which must not exist.
 
     Returns:
         The race that was written.
 
     Raises:
-        NoSuchRaceError: if no race, or more than one, has that name.
+        NoSuchRaceError: if no race, or more than one, matches.
         InputScriptError: if a script cannot hold its inputs.
         OutputError: if the file exists or cannot be written.
     """
@@ -39,10 +39,10 @@ def export_race(folder: Path, race_id: str, out: Path) -> Race:
 
 
 def find_race(folder: Path, race_id: str) -> Race:
-    """Returns the race of a dataset whose name is, or begins with, a text.
+    """Finds a race of a dataset by its id or an unambiguous prefix of it.
 
     Raises:
-        NoSuchRaceError: if no race, or more than one, has that name.
+        NoSuchRaceError: if no race, or more than one, matches.
         RaceDataError: if there is no complete race dataset.
     """
     races = load_races(folder).races
@@ -57,7 +57,7 @@ def find_race(folder: Path, race_id: str) -> Race:
 
 
 def write_race(race: Race, out: Path) -> None:
-    """Writes the inputs of a race as a script, with what is known of the race in its head; nothing is overwritten.
+    """Writes the inputs of a race as a script with a header about the race; never overwrites a file.
 
     Raises:
         InputScriptError: if a script cannot hold its inputs.

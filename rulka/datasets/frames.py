@@ -1,24 +1,24 @@
-"""The frame dataset, `data/frames`: what the agent would have seen in every race, and what was done then.
+"""The frame dataset, `data/frames`: observations and action labels of every race.
 
     index.json            schema_version, contracts, main_track (UID of the map that agents are trained on), shards,
                           races with their map and split, statistics, the SHA-256 of every file of a shard, and its own;
                           written last
     <shard>/image.npy     uint8 [N, 1, H, W]
     <shard>/floats.npy    float32 [N, 184], unnormalised
-    <shard>/action.npy    uint8 [N] index of the action that was held longest, the earliest of equals
+    <shard>/action.npy    uint8 [N] index of the action held longest; ties go to the one held first
     <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
-    <shard>/tick_actions.npy  uint8 [N, K] action of every tick of 10 ms; of analog steering taps of a key, see
-                          `rulka.recordings.controls.tapped_steer`, and the labels above are of these
-    <shard>/controls.npy  float32 [N, 3] raw steer in [-1, 1] (positive right), gas and brake, meaned over the decision
+    <shard>/tick_actions.npy  uint8 [N, K] action of every 10 ms tick, from which the labels above derive; analog
+                          steering becomes key taps, see `rulka.recordings.controls.tapped_steer`
+    <shard>/controls.npy  float32 [N, 3] mean over the decision of raw steer in [-1, 1] (positive right), gas and brake
     <shard>/time_ms.npy   int32 [N] race time of the frame
     <shard>/along_m.npy   float32 [N] progress along the line of the race's own track
-    <shard>/race.npy      int32 [N] index into the index's races
+    <shard>/race.npy      int32 [N] index into the races of `index.json`
     README.md, contact_sheet.png   for people
 
 Shards are plain `.npy` files that can be memory-mapped, hold one split only, and never divide a race. Frames of a race
-follow each other in time. The split is by race and fixed by a hash of the race's id, see `rulka.datasets.split`. The
-files of a split are hashed once when it is opened, so that nothing is learned from what was not written.
-Dimensions: N frames, L of them seen at once, H x W pixels, A actions, K ticks of a decision.
+are in time order. Races are split by a hash of their id, see `rulka.datasets.split`. The files of a split are verified
+by their checksums when it is opened, so that damaged data is never trained on.
+Dimensions: N frames, L frames per observation, H x W pixels, A actions, K ticks of a decision.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _DTYPES: dict[str, type] = {
 
 
 class FrameDataError(UserError):
-    """A frame dataset that is missing, incomplete, or of another version."""
+    """A frame dataset is missing, incomplete, damaged, invalid or of another version."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class CapturedRace:
 
     Attributes:
         race_id: see `rulka.datasets.races`.
-        source: who drove, "recording" or "driver".
-        map_uid: where.
+        source: who drove: "recording", "driver" or, for races of a policy, "policy".
+        map_uid: UID of the map.
         image: [N, 1, H, W] uint8.
         floats: [N, 184] float32.
         action: [N] uint8.
@@ -118,9 +118,9 @@ class FrameIndex:
 
 
 class Batch(NamedTuple):
-    """Frames to learn from: image [B, L, H, W] uint8, floats [B, F].
+    """A training batch: image [B, L, H, W] uint8, floats [B, F].
 
-    `number` [B] int64 is theirs in their split, for what is looked up beside them.
+    `number` [B] int64 is the frame number in the split, for looking up labels.
     """
 
     image: torch.Tensor
@@ -129,11 +129,11 @@ class Batch(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What was done in each place of decisions.
+    """Action labels of each of the K places of decisions.
 
     Attributes:
-        action: [B, K] int64 the action that was held longest.
-        share: [B, K, A] float32 of every action.
+        action: [B, K] int64 the action held longest.
+        share: [B, K, A] float32 share of every action.
     """
 
     action: NDArray[np.int64]
@@ -141,20 +141,20 @@ class Decided(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Frames for whoever looks at nothing else: image [B, L, H, W] uint8."""
+    """A batch of images only: image [B, L, H, W] uint8."""
 
     image: torch.Tensor
 
 
 SHARD_FRAMES = 8192
-"""A file of about 33 MB, for images of 64 x 64 pixels."""
+"""About 33 MB per image file at 64 x 64 pixels."""
 
 
 class FrameWriter:
-    """Writes a frame dataset race by race into an existing folder. Use `close` to complete it.
+    """Writes a frame dataset race by race into an existing folder. Call `close` to complete it.
 
     Args:
-        folder: where to write; its owner renames it into place.
+        folder: where to write; the caller renames it into place.
         observation: contract of the images and floats.
         actions: table that the labels index.
         main_track: UID of the map that agents are trained on.
@@ -183,7 +183,7 @@ class FrameWriter:
         """Adds all frames of one race.
 
         Raises:
-            FrameDataError: if it holds what no frame holds: numbers that are not finite, an action that is none.
+            FrameDataError: if it holds invalid values, such as non-finite numbers or unknown actions.
         """
         _check_values(race, self._actions)
         split, num_frames = self._splits[race.race_id], len(race.image)
@@ -239,16 +239,16 @@ class FrameDataset:
 
     Args:
         folder: a frame dataset.
-        split: "train", "validation" or "test"; the others are empty when there was a single race of each map.
-        frames: how many are seen at once: L, the newest and those of the decisions before it in the same race, whose
-            first frame stands for those before that.
-        places: K actions that decisions consist of; they share its ticks evenly.
+        split: "train", "validation" or "test"; the last two are empty if every map has a single race.
+        frames: L, frames per observation: the newest and those of the decisions before it in the same race, padded
+            with the race's first frame.
+        places: K, actions per decision, which divide its ticks evenly.
 
     Attributes:
-        split: which it is.
-        index: what the whole dataset holds.
+        split: name of the split.
+        index: index of the whole dataset.
         races: races of this split.
-        images: [N, 1, H, W] uint8 the newest frames alone; index it with a slice or an array of frame numbers.
+        images: [N, 1, H, W] uint8 single frames; index it with a slice or an array of frame numbers.
         floats, action, action_share, tick_actions, controls, time_ms, along_m, race_index: see the module, indexed the
             same way. `race_index` points into `index.races`.
 
@@ -289,14 +289,14 @@ class FrameDataset:
         return f"FrameDataset({self.split!r}, {len(self)} frames of {len(self.races)} races)"
 
     def __reduce__(self) -> tuple[type[FrameDataset], tuple[Any, ...]]:
-        """Lets another process, such as a worker of a `DataLoader`, open the files itself."""
+        """Pickles the arguments only: another process, such as a `DataLoader` worker, opens the files itself."""
         return FrameDataset, self._arguments
 
     def __getitem__(self, frame: int) -> dict[str, NDArray]:
-        """Returns `image` [L, H, W], `floats` [F] and `action` [] or [K] of the frame of a number.
+        """Returns `image` [L, H, W], `floats` [F] and `action` [] or [K] of a frame.
 
         Raises:
-            IndexError: if there is none; negative ones count from the end.
+            IndexError: if the number is out of range; negative numbers count from the end.
         """
         number = np.arange(len(self))[frame][None]
         action = self.decided(number).action[0]
@@ -308,7 +308,7 @@ class FrameDataset:
         return [race for race in self.races if race.map_uid == self.index.main_track]
 
     def seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
-        """Returns what is seen at once [B, L, H, W] with the frames of the given numbers, oldest first."""
+        """Returns the frame stacks [B, L, H, W] of the given frame numbers, oldest frame first."""
         if len(self._back) == 1:
             return self.images[frames]
         numbers = np.arange(len(self))[frames]
@@ -316,7 +316,7 @@ class FrameDataset:
         return self.images[rows.ravel()][:, 0].reshape(*rows.shape, *self.images.shape[2:])
 
     def decided(self, frames: NDArray[np.int64] | slice) -> Decided:
-        """Returns what was done from the frames of the given numbers on, by place."""
+        """Returns the action labels of the given frame numbers, by place."""
         if self._places == 1:
             return Decided(self.action[frames].astype(np.int64)[:, None], self.action_share[frames][:, None])
         ticks = self.tick_actions[frames].astype(np.int64)
@@ -325,9 +325,9 @@ class FrameDataset:
         return Decided(action.reshape(by_place), share.reshape(*by_place, -1))
 
     def floats_seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.float32]:
-        """Returns the floats [B, F] with the frames of the given numbers, the previous actions those of all places.
+        """Returns the floats [B, F] of the given frame numbers, with the previous actions of all places.
 
-        Frames of recordings are stored with single previous actions, those that a policy met as it saw them.
+        Frames of recordings are stored with one action per previous decision, those of a policy's races as it saw them.
         """
         stored = self.floats[frames]
         if stored.shape[1] == num_floats(self._places):
@@ -340,7 +340,7 @@ class FrameDataset:
         return np.concatenate([stored[:, : part.start], keys, stored[:, part.stop :]], axis=1)
 
     def batch(self, frames: NDArray[np.int64] | slice) -> Batch:
-        """Returns the frames of the given numbers as torch tensors of their own."""
+        """Returns copies of the given frame numbers as torch tensors."""
         return Batch(
             torch.from_numpy(self.seen(frames)),
             torch.from_numpy(self.floats_seen(frames)),
@@ -350,22 +350,22 @@ class FrameDataset:
     def iterate_batches(
         self, *, seed: int, epoch: int, batch_size: int, frames: NDArray[np.int64] | None = None
     ) -> Iterator[Batch]:
-        """Yields every frame once, in an order that depends on nothing but `seed` and `epoch`.
+        """Yields every frame once, in an order that depends only on `seed` and `epoch`.
 
-        The last batch holds what is left and may be smaller.
+        The last batch may be smaller.
 
         Args:
-            seed: of all epochs.
-            epoch: number of this one.
+            seed: seed of all epochs.
+            epoch: number of this epoch.
             batch_size: frames in a batch.
-            frames: numbers of the frames to yield; all when left out.
+            frames: numbers of the frames to yield; None yields all.
         """
         numbers = np.arange(len(self)) if frames is None else frames
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
             yield self.batch(rows)
 
     def iterate_images(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Images]:
-        """Yields the same as `iterate_batches`, and reads nothing but images."""
+        """Yields the images of `iterate_batches` in the same order, and reads only images."""
         numbers = np.arange(len(self))
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
             yield Images(torch.from_numpy(self.seen(rows)))
@@ -374,24 +374,24 @@ class FrameDataset:
 def shuffled(
     numbers: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int, most: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yields numbers of frames batch by batch, at most so many, in the order of an epoch; each once at most."""
+    """Yields batches of at most `most` frame numbers in total, shuffled by seed and epoch, without repetition."""
     order = np.random.default_rng([seed, epoch]).permutation(numbers)[:most]
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
 
 
 def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
-    """Returns the numbers of all frames of some races of one split, race after race."""
+    """Returns the numbers of all frames of the given races of one split, race after race."""
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(r.start, r.start + r.num_frames) for r in races)])
 
 
 def write_index(folder: Path, index: FrameIndex) -> None:
-    """Writes `index.json`, sealed."""
+    """Writes `index.json` with its own checksum."""
     write_sealed(folder / INDEX_FILE, SCHEMA_VERSION, asdict(index))
 
 
 def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
-    """Reads and checks `index.json`; `hint` is what to do where there is none that can be read.
+    """Reads and checks `index.json`; `hint` is the remedy in error messages.
 
     Raises:
         FrameDataError: if it is missing, unreadable, damaged, or of an older or newer version.
@@ -400,7 +400,7 @@ def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
 
 
 def _check_values(race: CapturedRace, actions: ActionTable) -> None:
-    """Raises FrameDataError naming the first array, and frame, that holds what cannot be."""
+    """Raises FrameDataError naming the first array and frame with an invalid value."""
     num_frames = len(race.image)
     is_possible = {
         "floats": np.isfinite(race.floats).all(axis=1),
@@ -423,7 +423,7 @@ def _check_values(race: CapturedRace, actions: ActionTable) -> None:
 
 
 def check_contract(index: FrameIndex, observation: ObservationContract, actions: ActionTable) -> None:
-    """Refuses frames that were captured for another observation or action table.
+    """Rejects frames that were captured for another observation or action table.
 
     Raises:
         FrameDataError: naming the field that differs.

@@ -1,6 +1,6 @@
-"""Recording files to races: which can be used, why the others cannot, and the tracks that they were driven on.
+"""Converts recordings to races and tracks, and quarantines unusable ones with the reason.
 
-Where recordings that were here are missing, nobody is to train on the built-in driver's races instead, unasked.
+If recordings that were here before are missing, races of the built-in driver must not silently replace them.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from rulka.tracks.track import Track, TrackError, are_medals
 SUFFIX = ".gbx"
 NUM_SHOWN_REASONS = 10
 MAX_START_APART_M = 16.0
-"""All races on a map begin in one place. Ghosts of a file that begin further apart, half a block, are of two maps."""
+"""All races on a map start in one place. Ghosts of a file that start further apart (half a block) are of two maps."""
 _CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
 
 
 class UnfinishedError(UnusableRecordingError):
-    """The race was not driven to its finish."""
+    """The race was not finished."""
 
 
 class RespawnError(UnusableRecordingError):
-    """The player went back to a checkpoint during the race, so that the path jumps."""
+    """The player respawned at a checkpoint during the race, so the path jumps."""
 
 
 class NoMapUidError(UnusableRecordingError):
-    """The recording does not say which map it was driven on."""
+    """The recording does not name its map."""
 
 
 class DuplicateError(UnusableRecordingError):
-    """The same race is in another file, or a ghost of the same one before."""
+    """The same race was read before, from another file or another ghost of this one."""
 
 
 class OtherMapError(UnusableRecordingError):
-    """A ghost was driven on another map than its file, and does not say which."""
+    """A ghost was driven on another, unnamed map than its file."""
 
 
 class DamagedSamplesError(UnusableRecordingError):
-    """A recorded state of the car is no number."""
+    """A recorded state of the car is NaN or infinite."""
 
 
 class ReverseError(UnusableRecordingError):
@@ -74,18 +74,18 @@ class ReverseError(UnusableRecordingError):
 
 
 class UnusablePathError(UnusableRecordingError):
-    """The driven path makes no track, or not the one that the other recordings of the map make."""
+    """The path yields no track, or contradicts the track of the map's other recordings."""
 
 
 class UnreadableFolderError(UserError):
-    """A folder of recordings, or something in it, may not be read or is no folder."""
+    """A folder of recordings, or something in it, is unreadable or not a folder."""
 
 
 class NoUsableRecordingError(UserError):
-    """There are recordings, but not one that can be used.
+    """No recording can be used.
 
     Attributes:
-        quarantine: every file with its reason.
+        quarantine: all rejected files and ghosts with their reasons.
     """
 
     quarantine: tuple[QuarantinedFile, ...] = ()
@@ -93,7 +93,7 @@ class NoUsableRecordingError(UserError):
 
 @dataclass(frozen=True)
 class _Usable:
-    """A race that can be learned from, its path, which ghost of its file it is, what its map says, if it jumps."""
+    """A usable race, its path, the label of its ghost, its map's metadata, and whether it has respawns."""
 
     race: Race
     path: DrivenPath
@@ -108,17 +108,17 @@ class _Usable:
 
 
 def find_recordings(folder: Path) -> list[Path]:
-    """Returns all `.Gbx` files below a folder, whatever the case of the ending, sorted; none if it does not exist.
+    """Finds all `.Gbx` files below a folder, case-insensitively, sorted; none if the folder does not exist.
 
     Raises:
-        UnreadableFolderError: if something is no folder, or one at any depth may not be read or is a link, or a link
-            leads nowhere: what is in it would be missing without a word.
+        UnreadableFolderError: if the path is not a folder, a folder below it is unreadable or a link, or a link
+            without the ending `.Gbx` is broken: their files would be missing silently.
     """
     if not folder.exists() and not folder.is_symlink():
         return []
     found: list[Path] = []
     try:
-        folder.stat()  # a link that leads nowhere is no folder that does not exist
+        folder.stat()  # raises for a broken link, which is not a missing folder
         for inside, folders, names in os.walk(folder, onerror=_raise):
             for path in sorted(Path(inside, name) for name in (*folders, *names)):
                 if path.is_symlink() and (path.is_dir() or not (path.exists() or path.name.lower().endswith(SUFFIX))):
@@ -126,7 +126,7 @@ def find_recordings(folder: Path) -> list[Path]:
                     hint = "DVC looks into no linked folder below another: put the files there, or remove the link."
                     raise UnreadableFolderError(message, hint=hint)
             found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
-        # No pipe or the like. Of a link that leads nowhere the reader says what is wrong.
+        # Skips pipes and the like. Keeps broken links, which the reader reports.
         return sorted(path for path in found if path.is_file() or not path.exists())
     except OSError as error:
         message = f"{utf8_path(error.filename)} cannot be read: {error.strerror}"
@@ -140,17 +140,17 @@ def _raise(error: OSError) -> None:
 def read_race_dataset(
     folder: Path, files: Sequence[Path], map_uid: str | None, select: SelectParams, on_file: Callable[[], None]
 ) -> RaceDataset:
-    """Reads every ghost of recordings and builds the track of every map.
+    """Reads every ghost of the recordings and builds the track of every map.
 
     Args:
-        folder: where the recordings lie; files are named relative to it.
+        folder: folder of the recordings; files are named relative to it.
         files: recordings to read.
-        map_uid: map of the main track; None takes the one with most usable races, the first by name of equals.
-        select: which races are wanted.
+        map_uid: map of the main track; None takes the one with the most usable races, ties by UID.
+        select: race filters.
         on_file: called after every file.
 
     Raises:
-        NoUsableRecordingError: if no race of that map can be used, as when no path of it makes a track; the message
+        NoUsableRecordingError: if no race of that map can be used, for example if no path yields a track; the message
             gives the reasons.
     """
     usable: dict[str, _Usable] = {}
@@ -182,21 +182,21 @@ def read_race_dataset(
 
 
 def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool = False) -> Race:
-    """Returns the race of a finished ghost.
+    """Converts a finished ghost to a race.
 
-    The samples are kept up to the first one at or after the finish, so that every moment before it lies between two.
+    Samples are kept up to the first one at or after the finish, so that every time before it lies between two.
 
     Args:
         ghost: a ghost with inputs, samples and a race time.
         file: name of the recording.
         map_uid: map it was driven on.
-        with_respawns: whether a race in which the player respawned, so that its path jumps, is taken.
+        with_respawns: accept races with respawns, whose paths jump.
 
     Raises:
         UnfinishedError: if it has no race time.
-        RespawnError: if the player respawned and that is not taken.
+        RespawnError: if the player respawned and `with_respawns` is False.
         DamagedSamplesError: if a state of the car is not finite.
-        RecordingError: if the ghost has no samples or no inputs, or they, or its time, contradict each other.
+        RecordingError: if the ghost lacks samples or inputs, or these and its time contradict each other.
     """
     if ghost.race_time_ms is None:
         message = "the race was not finished"
@@ -231,7 +231,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
 
 
 def _read_races(path: Path, name: str, select: SelectParams) -> Iterator[_Usable | QuarantinedFile]:
-    """Yields every ghost of a file as a race or with the reason why it is none; a file without any once."""
+    """Yields a usable race or a quarantine entry per ghost of a file, and one entry for a file without ghosts."""
     try:
         recording = read_recording(path)
         if not recording.ghosts:
@@ -277,7 +277,7 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
 
 
 def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
-    """Refuses a ghost, as of a clip, that begins elsewhere than the run that the file is of."""
+    """Rejects a ghost, for example of a clip, that starts elsewhere than the file's recorded run."""
     if not ghost.samples or not recorded.samples:
         return
     apart_m = float(np.linalg.norm(ghost.samples.position[0] - recorded.samples.position[0]))
@@ -287,7 +287,7 @@ def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
 
 
 def _refuse_reverse(race: Race) -> None:
-    """Refuses a race of which most is driven backwards: it would teach just that."""
+    """Rejects a race driven mostly backwards, which would teach driving backwards."""
     rotation = race.state[:, CAR["rotation"]].reshape(-1, 3, 3)
     forward_mps = (rotation[:, :, 2] * race.state[:, CAR["velocity"]]).sum(axis=1)
     if (typical_mps := float(np.median(forward_mps))) < 0.0:
@@ -296,14 +296,14 @@ def _refuse_reverse(race: Race) -> None:
 
 
 def path_of_ghost(ghost: Ghost, race: Race) -> DrivenPath:
-    """Returns the path of a race, with the times of its turbo pads where the samples of its ghost tell them."""
+    """Returns the path of a race, with the times of its turbo pads if the ghost's samples hold them."""
     vehicle = ghost.samples.vehicle if ghost.samples else None
     turbo = None if vehicle is None else vehicle.turbo[: len(race.state)]
     return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms, turbo)
 
 
 def embedded_map(recording: Recording) -> MapInfo | None:
-    """Returns the map in a recording, or None where there is none or it cannot be read."""
+    """Returns the map in a recording, or None if it is missing or unreadable."""
     try:
         return parse_map(recording.map_data)
     except RecordingError:
@@ -311,23 +311,23 @@ def embedded_map(recording: Recording) -> MapInfo | None:
 
 
 def blocks_of(found: MapInfo | None) -> tuple[MapBlock, ...]:
-    """Returns the blocks of a map for `track_from_paths`; none where the map is not known."""
+    """Returns the blocks of a map for `track_from_paths`; none without a map."""
     return () if found is None else tuple(MapBlock(block.name, block.position_m) for block in found.blocks)
 
 
 def map_name(recording: Recording) -> str:
-    """Returns the name of the embedded map, or its UID where that is not known."""
+    """Returns the name of the embedded map, or the map's UID if the name is unknown."""
     found = embedded_map(recording)
     return (found and plain_text(found.header.map_name)) or recording.map_uid
 
 
 def plain_text(name: str) -> str:
-    """Returns a name of the game without its colour and style codes, such as `$f00` and `$o`."""
+    """Strips colour and style codes, such as `$f00` and `$o`, from a name of the game."""
     return _CODES.sub("", name).replace("$$", "$").strip()
 
 
 def _race_id(controls: np.ndarray, state: np.ndarray) -> str:
-    """Names a race by its content, so that the same race in another file has the same name."""
+    """Derives the race id from the content, so that the same race in another file has the same id."""
     digest = hashlib.sha256(np.ascontiguousarray(controls).tobytes() + np.ascontiguousarray(state).tobytes())
     return f"recording-{digest.hexdigest()[:16]}"
 
@@ -358,12 +358,12 @@ def _nothing_usable(message: str, hint: str, quarantine: Sequence[QuarantinedFil
 
 
 def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:
-    """Builds the track of a map from its races without respawns, or from all where there are none without.
+    """Builds the track of a map from its races without respawns, or from all if every race has respawns.
 
-    Races that are in the way of a track are left out one after another.
+    Drops races that prevent a track, until one can be built.
 
     Returns:
-        The track, None where no race makes one, and by id the races that can no more be used.
+        The track (None if no race yields one), and an error by id for each dropped race.
     """
     useless: dict[str, UnusablePathError] = {}
     while left := [found for found in races if found.race.race_id not in useless]:
@@ -373,7 +373,7 @@ def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, 
             return track, useless
         by_itself = {found.race.race_id: _track_or_error(uid, [found]) for found in whole}
         alone = {race_id: error for race_id, error in by_itself.items() if isinstance(error, TrackError)}
-        # Where each makes a track by itself, it is not to be known which of them goes another way.
+        # If each race alone yields a track, it is unknown which one deviates: all are dropped.
         culprits = alone or dict.fromkeys(by_itself, track)
         hint = "Add a recording of the map without respawns, or take this one away."
         useless |= {race_id: UnusablePathError(str(error), hint=hint) for race_id, error in culprits.items()}
@@ -392,18 +392,18 @@ STAGE = "races"
 
 
 class MissingRecordingsError(UserError):
-    """No recording is there, though some are wanted or were used before."""
+    """No recordings exist, though some are required or were used before."""
 
 
 def refuse_missing(folder: Path) -> None:
-    """Checks that a folder without recordings is one that never had any.
+    """Checks that a folder without recordings never had any.
 
     Args:
-        folder: where they would lie, as `dvc.yaml` names it.
+        folder: the recordings folder, as `dvc.yaml` names it.
 
     Raises:
         MissingRecordingsError: if DVC tracks recordings there, or the last run of the stage `races` read some.
-        LockFileError: if what DVC remembers of that run is damaged.
+        LockFileError: if DVC's lock file of that run is damaged.
     """
     instead = "or set races.source in params.yaml to driver to race with the built-in driver instead."
     if brought := bring_back(folder):

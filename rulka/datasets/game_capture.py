@@ -1,8 +1,8 @@
-"""From a race to what was seen of it in the game: its keys are pressed again, tick by tick, and the result is checked.
+"""Captures frames of a race in the game: replays its keys tick by tick and verifies the result.
 
-A race counts as captured when the game shows the checkpoint and finish times of the race, to the millisecond. Any
-difference means that something else was driven: another map, another start, other keys, a dropped input. Such a race
-is quarantined with the reason, and never used.
+A race counts as captured if the game reproduces its checkpoint and finish times to the millisecond. Any difference
+means that another race was driven: another map, another start, other keys, a dropped input. Such a race is quarantined
+with the reason and never used.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from rulka.tracks.track import Track
 
 QUARANTINE_FILE = "quarantine.json"
 GRACE_DECISIONS = 2
-"""A race is driven on for so long after its recorded finish before it counts as unfinished."""
+"""Extra decisions after the recorded finish before a race counts as unfinished."""
 START_TOLERANCE_M = 0.01
 
 
 class ReplayError(UserError):
-    """A race cannot be captured through the game, or was another one there; the message says why."""
+    """A race cannot be captured in the game, or its replay differs; the message says why."""
 
 
 class GameCapture:
-    """Captures races through one game; use it as a context.
+    """Captures races in one game; use it as a context manager.
 
     Args:
-        link: where the game is; the map of the races is open there.
-        track: that map.
-        settings: how.
+        link: link to the game, in which the map of the races is open.
+        track: track of that map.
+        settings: capture settings.
 
     Raises:
         GameError: if there is no game.
@@ -53,11 +53,11 @@ class GameCapture:
         self._session: GameSession = link.open(TICK_MS, settings.width, settings.height)
 
     def capture(self, race: Race) -> CapturedRace:
-        """Drives one race again. A lost connection is made anew, once, and the race begun again.
+        """Replays one race. If the connection is lost, reconnects once and restarts the race.
 
         Raises:
             ReplayError: if the race cannot be driven with keys, or its times differ in the game.
-            GameError: if the game is lost and does not come back.
+            GameError: if the game is lost and reconnecting fails.
         """
         keys = keys_by_tick(race)
         try:
@@ -67,7 +67,7 @@ class GameCapture:
             return self._drive(race, keys, self._link.begin_anew(self._session))
 
     def close(self) -> None:
-        """Hands the game back."""
+        """Releases the game."""
         self._link.let_go(self._session)
 
     def __enter__(self) -> GameCapture:
@@ -77,7 +77,7 @@ class GameCapture:
         self.close()
 
     def _drive(self, race: Race, keys: Sequence[Controls], decision: Decision) -> CapturedRace:
-        """Presses the keys of the race from its first decision on; looks, between two decisions, at nothing."""
+        """Presses the keys of the race from its first decision on; captures only at decisions."""
         settings, per_decision = self._settings, self._settings.table.ticks_per_action
         decision_ms = np.arange(0, race.duration_ms, settings.table.duration_ms, dtype=np.int64)
         cars = np.empty((len(decision_ms), NUM_CAR_FIELDS), np.float32)
@@ -101,10 +101,10 @@ def keys_by_tick(race: Race) -> list[Controls]:
     """Returns the keys to press in the run step of every tick, whose state is the first to show them.
 
     Args:
-        race: whose inputs.
+        race: the race with the inputs.
 
     Raises:
-        ReplayError: if there are inputs that no keyboard makes: the link to the game takes keys alone.
+        ReplayError: if there are analog inputs: the link to the game only takes keys.
     """
     steer, gas, brake = race.controls.T
     is_key = np.isin(steer, (-1.0, 0.0, 1.0)) & np.isin(gas, (0.0, 1.0)) & np.isin(brake, (0.0, 1.0))
@@ -116,7 +116,7 @@ def keys_by_tick(race: Race) -> list[Controls]:
 
 
 def _verify(race: Race, decision: Decision, start_m: NDArray[np.float32]) -> None:
-    """Raises ReplayError where the game's times are not those of the race, saying all that may explain it."""
+    """Raises ReplayError if the game's times are not those of the race, listing all differences."""
     times = decision.state.checkpoints["time_ms"]
     driven = tuple(int(time) for time in times[times > 0])
     problems = []
@@ -141,6 +141,6 @@ def _named(times: Sequence[int]) -> str:
 
 
 def write_quarantine(folder: Path, reasons: Mapping[str, str]) -> None:
-    """Writes `quarantine.json`: the races that are not used, by their ids, and why; an empty list where all are."""
+    """Writes `quarantine.json`: id and reason of each rejected race; an empty list if there are none."""
     rows = [{"race_id": race_id, "reason": reason} for race_id, reason in reasons.items()]
     (folder / QUARANTINE_FILE).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

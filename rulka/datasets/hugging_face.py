@@ -1,12 +1,12 @@
-"""The frame dataset in the layout of the Hugging Face Hub, and back: nothing is lost on the way.
+"""Converts the frame dataset to the layout of the Hugging Face Hub and back, without loss.
 
-    data/<split>-<k>-of-<n>.parquet   one row a frame: `image` as PNG, `floats`, `action`, `action_share`,
+    data/<split>-<k>-of-<n>.parquet   one row per frame: `image` as PNG, `floats`, `action`, `action_share`,
                                       `tick_actions`, `controls`, `time_ms`, `along_m`, `race_id`, `map_uid`;
-                                      `player` only where names were asked for
-    index.json                        that of the frame dataset, with these files in the place of its shards
+                                      `player` only on request
+    index.json                        that of the frame dataset, with these files instead of its shards
     README.md                         the card, with the metadata that the Hub reads
 
-The library `datasets` writes and reads it: `datasets.load_dataset(folder)`. Players are not named unless asked for.
+The library `datasets` writes and reads it: `datasets.load_dataset(folder)`. Player names are left out by default.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
     Args:
         frames: the frame dataset.
         out: folder to write, which must be empty or missing.
-        licence: the Hub's name of the licence, for example "cc-by-4.0", or "other".
-        players: names by race id, which adds the column `player`; None leaves them out.
+        licence: the licence's name on the Hub, for example "cc-by-4.0", or "other".
+        players: names by race id, written to the column `player`; None omits that column.
 
     Returns:
-        The index of what was exported.
+        The index of the frame dataset.
 
     Raises:
         FrameDataError: if the dataset is missing or damaged, or the folder is not empty.
@@ -92,7 +92,7 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
 
 
 def import_frames(folder: Path, frames: Path, *, shard_frames: int = SHARD_FRAMES) -> FrameIndex:
-    """Writes what `export_frames` wrote as a frame dataset again.
+    """Converts an export of `export_frames` back to a frame dataset.
 
     Args:
         folder: the exported dataset.
@@ -100,7 +100,7 @@ def import_frames(folder: Path, frames: Path, *, shard_frames: int = SHARD_FRAME
         shard_frames: a shard is closed once it holds this many frames or more.
 
     Raises:
-        FrameDataError: if it does, or if that is not such an export, incomplete, damaged, or of another version.
+        FrameDataError: if `frames` exists, or the export is missing, incomplete, damaged or of another version.
         OutputError: if the folder cannot be written.
     """
     if frames.exists():
@@ -160,7 +160,7 @@ def _rows(dataset: FrameDataset, rows: slice, players: dict[str, str] | None) ->
 
 
 def _race(race: FrameRace, rows: Iterator[dict[str, Any]]) -> CapturedRace:
-    """Takes the next rows, which are all those of a race."""
+    """Builds a race from the next rows, all of which are its own."""
     taken = list(islice(rows, race.num_frames))
     arrays = {name: np.array([row[name] for row in taken], dtype) for name, dtype in (_VECTORS | _SCALARS).items()}
     image = np.stack([np.asarray(row["image"]) for row in taken])[:, None]
@@ -182,7 +182,7 @@ def _header(index: FrameIndex, splits: list[str], licence: str) -> str:
 
 
 def stage_writing(folder: Path) -> str | None:
-    """Returns the stage of `dvc.yaml` here whose output a folder is, None where it is none's."""
+    """Returns the stage of `dvc.yaml` that outputs a folder, or None."""
     if not GRAPH_FILE.is_file():
         return None
     stages = read_graph()

@@ -1,4 +1,4 @@
-"""Where races come from and how they become frames: sections `races` and `capture`."""
+"""Settings of race sources and of frame capture: sections `races` and `capture`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MapChoice = Literal["main", "all"]
 
 
 class SelectParams(Section):
-    """Which recordings the stage `races` uses; all others are named with the reason."""
+    """Filters of the stage `races` for recordings; rejected ones are listed with the reason."""
 
     device: Literal["any", "keyboard", "analog"] = key("any", "what the player drove with")
     with_respawns: bool = key(False, "whether races in which the player respawned are used; their paths jump")
@@ -44,7 +44,7 @@ class RaceParams(Section):
 
 
 class CaptureParams(Section):
-    """Stage `capture`: races to frames."""
+    """Stage `capture`: converts races to frames."""
 
     backend: Backend = key("simulator", "who draws: the simulator's camera, or the game, in which races are replayed")
     maps: MapChoice = key("all", "whose races: the main track's, or those of all maps, to see more roads")

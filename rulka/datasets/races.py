@@ -1,13 +1,13 @@
-"""The race dataset, `data/races`: who drove where, with which inputs, and what the car did.
+"""The race dataset, `data/races`: driver, map, inputs and car states of every race.
 
-    races.parquet       one row a race: race_id, source ("recording" or "driver"), file, player, map_uid, race_time_ms,
-                        is_finished, num_ticks, checkpoint_times_ms, seed (of the driver)
-    ticks.parquet       one row a 10 ms tick: race_id, time_ms, steer, gas, brake. What acts on the car from `time_ms`
-                        on, for races of every source: inputs of recordings are lined up with the car's states.
-    states.parquet      one row a sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
-                        each. Recordings have one every 100 ms, driven races one every decision.
-    quarantine.parquet  one row a file that is not used, or a ghost of one: file, error, hint
-    tracks/<uid>.npz    of every map that there are races of, see `rulka.tracks.track`
+    races.parquet       one row per race: race_id, source ("recording" or "driver"), file, player, map_uid,
+                        race_time_ms, is_finished, num_ticks, checkpoint_times_ms, seed (of the driver)
+    ticks.parquet       one row per 10 ms tick: race_id, time_ms, steer, gas, brake. The row acts on the car from
+                        `time_ms` on, for every source: inputs of recordings are aligned with the car's states.
+    states.parquet      one row per sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
+                        each. Recordings have a sample every 100 ms, driven races one every decision.
+    quarantine.parquet  one row per rejected file or ghost: file, error, hint
+    tracks/<uid>.npz    track of every map with races, see `rulka.tracks.track`
     meta.json           schema_version, main_track (UID of the track that agents are trained and evaluated on), tracks
                         (UIDs of all), counts, the SHA-256 of every file above and its own
 
@@ -51,7 +51,7 @@ CAR_COLUMNS = [
     for name, part in CAR.items()
     for index in range(part.stop - part.start)
 ]
-"""The column of every number of a `CAR` row: `rpm`, `position_0`, `position_1`, ..."""
+"""Column names of a `CAR` row: `rpm`, `position_0`, `position_1`, ..."""
 CONTROL_COLUMNS = ("steer", "gas", "brake")
 
 _PLACE = tuple(f"position_{axis}" for axis in range(3))
@@ -75,7 +75,7 @@ _QUARANTINE_SCHEMA = pa.schema(dict.fromkeys(("file", "error", "hint"), _TEXT))
 
 
 class RaceDataError(UserError):
-    """A race dataset that is missing, incomplete or of another version."""
+    """A race dataset is missing, incomplete, damaged, inconsistent or of another version."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,18 @@ class Race:
     """One race.
 
     Attributes:
-        race_id: unique and stable: the same recording, or the same seed, always has the same one.
+        race_id: unique and stable: the same recording or seed always has the same id.
         source: who drove: "recording" a person, "driver" the built-in driver.
         file: name of the recording inside `data/recordings`, which can hold several races; empty for the driver.
         player: nickname; empty for the driver.
         map_uid: UID of the track.
         race_time_ms: time of the finish, or None.
-        is_finished: the finish was reached.
-        checkpoint_times_ms: time of every gate passed, finish included.
-        seed: of the driver, or None.
+        is_finished: True if the finish was reached.
+        checkpoint_times_ms: time of every gate passed, including the finish.
+        seed: seed of the driver, or None.
         controls: [T, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1]: row t acts on the car from
             10 t ms on, and its state 10 ms later is the first to show it.
-        state_time_ms: [S] int64 rising times of the samples.
+        state_time_ms: [S] int64 ascending times of the samples.
         state: [S, 39] float32 `CAR` rows.
     """
 
@@ -133,12 +133,12 @@ class Race:
 
 @dataclass(frozen=True)
 class QuarantinedFile:
-    """A file that is not used, or a ghost of one.
+    """A rejected file, or a rejected ghost of a file.
 
     Attributes:
         file: name inside `data/recordings`.
-        error: short name and sentence of what is wrong; of a file with several ghosts it says which of them.
-        hint: what to do about it.
+        error: error class and message; names the ghost if the file has several.
+        hint: the remedy.
     """
 
     file: str
@@ -151,10 +151,10 @@ class RaceDataset:
     """All races of one `data/races` folder.
 
     Attributes:
-        races: every race, on whatever map.
+        races: all races, on all maps.
         main_track: the track that agents are trained and evaluated on.
-        quarantine: files that are not used, and ghosts of files.
-        other_tracks: of the other maps that there are races of.
+        quarantine: rejected files and ghosts.
+        other_tracks: tracks of the other maps with races.
     """
 
     races: tuple[Race, ...]
@@ -172,7 +172,7 @@ class RaceDataset:
 
     @property
     def table(self) -> DataFrame:
-        """A row for each race: all that it says but its controls and states."""
+        """One row per race, without its controls and states."""
         return _race_table(self.races).to_pandas()
 
     def on_main_track(self) -> list[Race]:
@@ -184,8 +184,8 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     """Writes a race dataset into an existing folder, metadata last.
 
     Raises:
-        RaceDataError: if two races have the same id, one holds a number that is not finite or has no track, or two
-            tracks would be one file.
+        RaceDataError: if two races have the same id, a race holds a non-finite number or has no track, or two tracks
+            would share a file.
     """
     races = sorted(dataset.races, key=lambda race: race.race_id)
     if len({race.race_id for race in races}) != len(races):
@@ -224,7 +224,7 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
 
 
 class _Meta(BaseModel, extra="allow"):
-    """What is read of `meta.json`, beside numbers for people."""
+    """Keys of `meta.json` that are read; the others are informational."""
 
     main_track: str
     tracks: list[str] = Field(min_length=1)
@@ -232,7 +232,7 @@ class _Meta(BaseModel, extra="allow"):
 
 
 def track_path(folder: Path, uid: str) -> Path:
-    """Returns where the track of a map lies; characters that no file name may have become underscores."""
+    """Returns the track file of a map; characters outside `[A-Za-z0-9._-]` become underscores."""
     return folder / "tracks" / (re.sub(r"[^A-Za-z0-9._-]", "_", uid) + ".npz")
 
 
@@ -294,7 +294,7 @@ def load_races(folder: Path) -> RaceDataset:
 
 
 def load_quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
-    """Reads alone which files of a race dataset are not used, and why.
+    """Reads only the rejected files and ghosts of a race dataset.
 
     Raises:
         RaceDataError: if the dataset is missing, incomplete, damaged, or of another schema version.
@@ -304,7 +304,7 @@ def load_quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
 
 
 def race_rows(folder: Path) -> list[dict[str, Any]]:
-    """Returns the row of every race, as `races.parquet` holds it.
+    """Returns the rows of `races.parquet`.
 
     Raises:
         RaceDataError: as for `load_races`.
@@ -314,10 +314,10 @@ def race_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 class Path3D(NamedTuple):
-    """Where a car was.
+    """Trajectory of a car.
 
     Attributes:
-        time_ms: [S] rising.
+        time_ms: [S] ascending.
         position_m: [S, 3] world.
         speed_mps: [S].
     """
@@ -328,7 +328,7 @@ class Path3D(NamedTuple):
 
 
 def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
-    """Returns the paths of some races by their id; races that there are not are left out.
+    """Returns the trajectories of the given races by id; unknown ids are left out.
 
     Raises:
         RaceDataError: as for `load_races`.
@@ -365,7 +365,7 @@ def _race_table(races: Sequence[Race]) -> pa.Table:
 def _long_table(
     races: Sequence[Race], times: Sequence[NDArray], values: Sequence[NDArray], columns: Sequence[str]
 ) -> pa.Table:
-    """Joins the rows of all races below each other, the race named in every row."""
+    """Concatenates the rows of all races, with the race id in every row."""
     index = np.repeat(np.arange(len(races), dtype=np.int32), [len(time) for time in times])
     names = pa.array([race.race_id for race in races], pa.string())
     joined = np.concatenate([np.zeros((0, len(columns)), np.float32), *values])
@@ -381,7 +381,7 @@ _ByRace = dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 
 def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
-    """Returns times [K] and values [K, columns] of every race."""
+    """Returns times [K] and values [K, columns] by race id."""
     frame = table.to_pandas()
     time_ms, values = frame["time_ms"].to_numpy(), frame[list(columns)].to_numpy()
     rows_of = frame.groupby("race_id", observed=True).indices
@@ -390,7 +390,7 @@ def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
 
 def _read(path: Path, **chosen: Any) -> pa.Table:
     try:
-        # `read_table` imports pandas: the first page that shows races would wait for that.
+        # `read_table` imports pandas, which would delay the first page that shows races.
         return pq.read_table(path, **chosen) if chosen else pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         message = f"{path.as_posix()} cannot be read: {error}"

@@ -1,4 +1,4 @@
-"""Races as replays of the game, which embed the map: what an outside judge, and the game, can drive again."""
+"""Exports races as game replays with the map embedded, which the game or an external validator can re-drive."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rulka.recordings.stream import Ident
 from rulka.recordings.writer import UnwritableRaceError, replay_bytes
 
 ENVIRONMENT = "Stadium"
-"""Agents and the built-in driver know its car alone."""
+"""Agents and the built-in driver only know its car."""
 
 
 class NoMapError(UserError):
-    """No file holds the map that a race was driven on, as of races on generated tracks, which are none of the game."""
+    """No file holds the map of a race; generated tracks are not maps of the game."""
 
 
 class GameMap(NamedTuple):
@@ -37,14 +37,14 @@ class GameMap(NamedTuple):
 
 
 def find_map(uid: str, file: Path | None = None) -> GameMap:
-    """Returns the map of a UID, from a recording that embeds it or from its own file.
+    """Finds a map by UID, in a recording that embeds it or in its own file.
 
     Args:
-        uid: of the map.
-        file: the recording or map file; None looks through `data/recordings`.
+        uid: UID of the map.
+        file: the recording or map file; None searches `data/recordings`.
 
     Raises:
-        NoMapError: if it is not there, or of another environment than Stadium.
+        NoMapError: if it is not found, or its environment is not Stadium.
         RecordingError: if the named file is damaged.
     """
     for path in find_recordings(RECORDINGS) if file is None else [file]:
@@ -63,7 +63,7 @@ def find_map(uid: str, file: Path | None = None) -> GameMap:
 
 
 def _map_in(path: Path, uid: str) -> GameMap:
-    """Returns the map in a file, with no data where it has another UID or only its name is there."""
+    """Returns the map in a file; its data is empty if the UID differs or the file only names the map."""
     header, data = read_header(path), b""
     if header.map_uid == uid and header.kind != "unknown":
         data = path.read_bytes() if header.kind == "map" else read_recording(path).map_data
@@ -71,12 +71,12 @@ def _map_in(path: Path, uid: str) -> GameMap:
 
 
 def write_replay(path: Path, race: Race, game_map: GameMap) -> None:
-    """Writes a finished race as a `.Replay.Gbx`, in place of an older one.
+    """Writes a finished race as a `.Replay.Gbx`, replacing an existing file.
 
-    The game's clock goes in ticks of 10 ms, the simulator's gates are passed between them: times are rounded up.
+    Gate times are rounded up to the game's ticks of 10 ms: in the simulator, gates are passed between ticks.
 
     Raises:
-        UnwritableRaceError: if the race was not finished, or a pedal is pressed in part.
+        UnwritableRaceError: if the race was not finished, or a pedal is partially pressed.
         OutputError: if the file cannot be written.
     """
     if race.race_time_ms is None:

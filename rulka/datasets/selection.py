@@ -1,4 +1,4 @@
-"""Which races are worth learning from: the filters of `races.select`, each with a reason of its own."""
+"""Filters of `races.select` for training races, each with its own error."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from rulka.recordings.model import Ghost, Recording
 
 
 class UnusableRecordingError(UserError):
-    """A recording that can be read, but that nothing can be learned from."""
+    """A readable recording that is unsuitable for training."""
 
 
 class OtherDeviceError(UnusableRecordingError):
-    """The race was driven with another kind of device than wanted."""
+    """The race was driven with another input device than selected."""
 
 
 class DurationError(UnusableRecordingError):
-    """The race is shorter or longer than wanted."""
+    """The race is shorter or longer than selected."""
 
 
 class OtherEnvironmentError(UnusableRecordingError):
-    """The race was driven in another environment than wanted."""
+    """The race was driven in another environment than selected."""
 
 
 class TooSlowError(UnusableRecordingError):
-    """The race is too much slower than the best one on its map."""
+    """The race is too slow compared with the best one on its map."""
 
 
 def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) -> None:
-    """Checks a recording by itself.
+    """Checks a single ghost against the filters that need no other races.
 
     Raises:
-        UnusableRecordingError: of the kind that says which of the filters it does not pass.
+        UnusableRecordingError: if it fails a filter; the subclass says which.
     """
     device = device_of(ghost)
     if select.device not in ("any", device):
@@ -55,7 +55,7 @@ def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) ->
 
 
 def too_slow(races: Iterable[Race], max_best_ratio: float | None) -> dict[str, TooSlowError]:
-    """Returns by id the races that take more than `max_best_ratio` times as long as the best on their map."""
+    """Returns an error by id for races that take more than `max_best_ratio` times the best on their map."""
     if max_best_ratio is None:
         return {}
     races = list(races)
@@ -73,12 +73,12 @@ def too_slow(races: Iterable[Race], max_best_ratio: float | None) -> dict[str, T
 
 
 def quarantined(file: str, error: UserError, ghost: str = "") -> QuarantinedFile:
-    """Returns the row of the quarantine table for a file that is not used, or a ghost of it, as a message names it."""
+    """Returns the quarantine row of a rejected file; `ghost` is a message prefix that names a ghost of it."""
     return QuarantinedFile(file, f"{type(error).__name__}: {ghost}{error}", error.hint)
 
 
 def summary_of(dataset: RaceDataset) -> str:
-    """Returns one line: how many races are used, of how many maps, and how many are not for which reason."""
+    """Returns a one-line summary: races and maps used, and rejections by reason."""
     quarantine = dataset.quarantine
     reasons = Counter(item.error.split(":")[0].removesuffix("Error") for item in quarantine)
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=lambda one: (-one[1], one)))

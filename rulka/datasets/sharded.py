@@ -1,4 +1,4 @@
-"""One array whose rows lie in several memory-mapped files."""
+"""One array over several memory-mapped files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 
 class ShardedArray:
-    """Rows of several arrays of equal row shape, numbered through.
+    """Concatenated view of arrays with equal row shape.
 
-    Indexing copies the chosen rows into memory; nothing else is read.
+    Indexing copies the selected rows into memory; nothing else is read.
 
     Args:
-        shards: arrays whose first dimension counts rows.
+        shards: arrays with rows along the first dimension.
     """
 
     def __init__(self, shards: Sequence[NDArray]) -> None:
@@ -26,7 +26,7 @@ class ShardedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the whole; (0,) without shards."""
+        """Shape of the concatenated array; (0,) without shards."""
         return (len(self), *self._shards[0].shape[1:]) if self._shards else (0,)
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray:

@@ -1,6 +1,6 @@
-"""Which races are held out: decided by a hash of each race's id, so that it hardly ever changes when races are added.
+"""Splits races by a hash of the race id, so that splits hardly ever change when races are added.
 
-Races of the validation split choose, an epoch for example; those of the test split are measured on and choose nothing.
+The validation split is for selection, for example of the epoch; the test split is held out and only measured on.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 def place(race_id: str) -> float:
-    """Returns a number in [0, 1) that depends on nothing but the id."""
+    """Hashes a race id to a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(race_id.encode()).digest()[:8], "big") / 2**64
 
 
 def split_races(race_ids: Sequence[str], validation_fraction: float, test_fraction: float) -> dict[str, Split]:
     """Assigns every race of a map to a split.
 
-    Validation gets the races with the lowest places, test those above, training the others. With a positive fraction a
-    split gets one race at least as soon as there are enough for those before it: training comes first, then validation,
-    then test. Where every split has a race by its places alone, a race that is added moves no other.
+    Validation gets the races with the lowest places, test the next ones, training the rest. A split with a positive
+    fraction gets at least one race if there are enough, in the order training, validation, test. If the places alone
+    give every split a race, adding a race moves no other.
 
     Args:
         race_ids: distinct ids, in any order.
-        validation_fraction: share of races to choose by, in [0, 1].
-        test_fraction: share of races to measure on, in [0, 1].
+        validation_fraction: share of validation races, in [0, 1].
+        test_fraction: share of test races, in [0, 1].
     """
     ordered = sorted(race_ids, key=place)
     places, ends = [place(race_id) for race_id in ordered], (validation_fraction, validation_fraction + test_fraction)
@@ -46,12 +46,12 @@ def split_races(race_ids: Sequence[str], validation_fraction: float, test_fracti
 
 
 def split_maps(map_of: Mapping[str, str], validation_fraction: float, test_fraction: float) -> dict[str, Split]:
-    """Assigns races to splits, those of every map by themselves; see `split_races`.
+    """Assigns races to splits, each map separately; see `split_races`.
 
     Args:
         map_of: UID of the map by race id.
-        validation_fraction: share of a map's races to choose by.
-        test_fraction: share of a map's races to measure on.
+        validation_fraction: share of validation races in each map.
+        test_fraction: share of test races in each map.
     """
     splits: dict[str, Split] = {}
     for uid in sorted(set(map_of.values())):

@@ -1,1 +1,1 @@
-"""Gymnasium environments over the simulator, one car or a batch; rewards as pure functions."""
+"""Gymnasium environments and batches of cars, in the simulator or the game; rewards as pure functions."""

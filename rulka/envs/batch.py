@@ -1,8 +1,8 @@
-"""A batch of races side by side, as collectors drive it; the single and the vector environment are made of it, too.
+"""Batch of parallel races, used by collectors and by the single and vector environments.
 
-One kernel call each for physics, scoring, floats, potentials and frames. Car k's races depend on its own seed and
-actions alone, to the bit, so a batch of one is the single environment. Dimensions: N cars, L frames seen at once, H x W
-pixels, F floats.
+Physics, scoring, floats, potentials and frames take one kernel call each. Car k's races depend bit for bit only on its
+own seed and actions, so a batch of one is the single environment. Dimensions: N cars, L stacked frames, H x W pixels,
+F floats.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SETTING_OF = {
     "frames": "number or size of frames",
     "starts": "`races_per_start`",
 }
-"""What decides the shape of these parts of the state of a batch."""
+"""Setting that determines the shape of each part of a batch's state."""
 
 
 class RacingCars(ABC):
-    """N cars that race, in the simulator or in a game, as collectors and environments drive them.
+    """N racing cars, in the simulator or in a game; the interface for collectors and environments.
 
     Attributes:
-        settings: how the races go.
+        settings: of the races.
         num_cars: N.
-        scores: how the races stand, and what came of the last decision.
+        scores: state of the races, and results of the last decision.
     """
 
     settings: RaceSettings
@@ -59,18 +59,18 @@ class RacingCars(ABC):
 
     @abstractmethod
     def advance(self, actions: ArrayLike) -> None:
-        """Takes one decision for every car; where a race has ended, begins the next one instead.
+        """Takes one decision for every car; a car whose race has ended is reset instead (autoreset).
 
-        What came of it is in `scores`.
+        The results are in `scores`.
 
         Args:
-            actions: [N] indices into the action table, [N, K] where decisions are chunks of K of them; where the
-                settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
+            actions: [N] indices into the action table; [N, K] if decisions are chunks of K actions; if the settings are
+                continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:
             ClosedEnvironmentError: after `close`.
             ResetNeeded: before the first `reset`.
-            InvalidAction: if an action is none; no car has moved then.
+            InvalidAction: if an action is invalid; no car has moved then.
         """
 
     @abstractmethod
@@ -78,18 +78,18 @@ class RacingCars(ABC):
         """Writes images [N, L, H, W], floats [N, F] and shaping potentials [N] of all cars."""
 
     def step(self, actions: ArrayLike) -> StepResult:
-        """Takes one decision for every car, see `advance`, and returns arrays of its own."""
+        """Takes one decision for every car, see `advance`, and returns the results as new arrays."""
         self.advance(actions)
         return self.scores.result()
 
     def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
-        """Takes one decision for every car, see `step`, and writes what is seen then; see `observe`."""
+        """Takes one decision for every car, see `step`, and writes the next observations; see `observe`."""
         result = self.step(actions)
         self.observe(image_out, floats_out, potential_out)
         return result
 
     def look(self) -> tuple[Observation, Floats]:
-        """Returns images and floats by name, and potentials, in arrays of their own; see `observe`."""
+        """Returns images and floats by name, and potentials, as new arrays; see `observe`."""
         image = np.empty((self.num_cars, *self.settings.image_shape), np.uint8)
         floats = np.empty((self.num_cars, num_floats(self.settings.actions_per_decision)), np.float32)
         potential = np.empty(self.num_cars, np.float32)
@@ -97,11 +97,11 @@ class RacingCars(ABC):
         return {"image": image, "floats": floats}, potential
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        """Sets the training progress of the run, for scheduled rewards; see `Scores`."""
         self.scores.set_moment(moment)
 
     def close(self) -> None:
-        """Refuses every later step and reset."""
+        """Closes the batch: later steps and resets raise."""
         self._is_closed = True
 
     def check_open(self) -> None:
@@ -111,7 +111,7 @@ class RacingCars(ABC):
             raise ClosedEnvironmentError(message)
 
     def check_running(self) -> None:
-        """Raises ResetNeeded where a race has ended; for those who reset by themselves."""
+        """Raises ResetNeeded if a race has ended; for environments without autoreset."""
         self.check_open()
         if self.scores.num_over:
             message = "the race has ended; reset the environment before the next step"
@@ -122,11 +122,11 @@ class RaceBatch(RacingCars):
     """Races of N cars on one track; see `rulka.runtime.collector.CarBatch`.
 
     Attributes:
-        track: where.
+        track: of all races.
         scene: the baked track.
         simulator: physics of the cars.
-        generators: one for each car, which its starts are drawn from, of cars with equal starts that of the first;
-            empty before the first `reset`.
+        generators: one per car, for its starts; cars with equal starts use that of the first car of their group. Empty
+            before the first `reset`.
     """
 
     def __init__(self, track: Track, settings: RaceSettings, num_cars: int) -> None:
@@ -170,16 +170,16 @@ class RaceBatch(RacingCars):
         which: NDArray[np.bool_] | None = None,
         places: Mapping[str, NDArray[np.floating]] | None = None,
     ) -> None:
-        """Starts races anew, each from its own generator.
+        """Resets races, each from its own generator.
 
         Args:
-            generators: one for each car.
-            which: [N] races to begin; all where not given.
-            places: fields of `Starts` that are told instead of drawn.
+            generators: one per car.
+            which: [N] mask of races to reset; None resets all.
+            places: fields of `Starts` that are given instead of drawn.
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SimulatorError: if a place is not on the track.
+            SimulatorError: if a start pose is not on the track.
         """
         self.check_open()
         if self._earlier is not None and self.generators:
@@ -191,7 +191,7 @@ class RaceBatch(RacingCars):
         self.scores.set_over(np.zeros(self.num_cars, np.bool_) if which is None else self.scores.is_over & ~which)
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
-        """Starts all races anew, car k's from `seed + k`, and writes what is seen then; see `observe`."""
+        """Resets all races, car k with `seed + k`, and writes the first observations; see `observe`."""
         self.reset(car_generators(seed, self.num_cars))
         self.observe(image_out, floats_out, potential_out)
 
@@ -215,7 +215,7 @@ class RaceBatch(RacingCars):
     def observe(self, image_out: Images, floats_out: Floats, potential_out: Floats) -> None:
         """Writes images [N, L, H, W], floats [N, F] and shaping potentials [N] of all cars.
 
-        Images that agents are not shown are not drawn, but black.
+        If images are withheld from agents, they are black and not rendered.
         """
         if not self.settings.image.shows_image:
             image_out[:] = 0
@@ -236,16 +236,16 @@ class RaceBatch(RacingCars):
             self._randomiser.relight(frame_out, self.simulator.time_ms)
 
     def cars(self) -> Floats:
-        """Returns [N, 4] where the cars are, world metres, and their speed in m/s."""
+        """Returns world position in metres and speed in m/s [N, 4]."""
         return places_and_speeds(self.simulator.cars)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns a copy of all that the future of the races depends on, plain arrays and numbers by name.
+        """Returns a copy of the complete state of the races, plain arrays and numbers by name.
 
-        `cars` are rows of `Simulator.save`, `counters` how the races stand (`rulka.envs.scoring`), `earlier` states
-        that they may begin from and `starts` how starts are dealt (`rulka.envs.starts`), `frames` what each car saw
-        last, `draws` in what races differ (`rulka.envs.randomising`), `chance` the states of the generators. What the
-        settings do not ask for is empty, as is `chance` of a batch that was never reset.
+        `cars` holds rows of `Simulator.save`, `counters` the episode counters (`rulka.envs.scoring`), `earlier` the
+        saved start states and `starts` the equal starts (`rulka.envs.starts`), `frames` the stacked frames, `draws` the
+        domain randomisation (`rulka.envs.randomising`), `chance` the RNG states. Parts that the settings do not use are
+        empty, and so is `chance` before the first reset.
         """
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
         return {name: values.copy() for name, values in self._kept.items()} | {
@@ -254,15 +254,15 @@ class RaceBatch(RacingCars):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts all races back to what `state_dict` returned, bit for bit; resets then go on drawing from there.
+        """Restores all races and RNG states bit for bit from a result of `state_dict`.
 
         Args:
             state: of this or another batch with the same track, number of cars and settings.
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SettingsError: if it is anything else.
-            SimulatorError: if it is of another track or number of cars, or of other settings.
+            SettingsError: if it is not a state of a batch.
+            SimulatorError: if track, number of cars or settings differ.
         """
         self.check_open()
         if not isinstance(state, Mapping) or set(state) != {"cars", "chance", *self._kept}:
@@ -279,13 +279,13 @@ class RaceBatch(RacingCars):
         self.scores.set_over(self.scores.is_over)
         if self._randomiser is not None:
             self._renderer.cameras[:] = self._randomiser.cameras()
-        # New generators: those in use may belong to an environment, which goes on with its own.
+        # New generators: the current ones may belong to an environment, which keeps using them.
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in state["chance"]]
         for generator, chance in zip(self.generators, state["chance"], strict=True):
             generator.bit_generator.state = chance
 
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
-        """Puts chosen cars where they are told or their generators say and starts their clocks."""
+        """Places the masked cars at given or drawn starts and starts their clocks."""
         chance = self._starts.draw(which, self.generators)
         starts = draw_starts(chance, self.settings, self.track.length_m)._replace(**places)
         self.simulator.reset(which, *starts)
@@ -307,5 +307,5 @@ class RaceBatch(RacingCars):
 
 
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:
-    """Returns one generator for each car; car k's is that of a single environment seeded with `seed + k`."""
+    """Returns one generator per car; car k's equals that of a single environment seeded with `seed + k`."""
     return [seeding.np_random(int(seed) + k)[0] for k in range(num_cars)]

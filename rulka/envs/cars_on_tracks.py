@@ -1,4 +1,4 @@
-"""Cars on several tracks, a batch of races on each. Dimensions: N cars, T tracks, and those of `rulka.envs.batch`."""
+"""Batch of cars on several tracks, one `RaceBatch` each. Dimensions: N cars, T tracks; others in `rulka.envs.batch`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rulka.tracks.track import Track
 
 
 class CarsOnTracks:
-    """N cars, dealt evenly to T tracks, on which they stay; see `rulka.runtime.collector.CarBatch`.
+    """N cars, divided evenly and permanently among T tracks; see `rulka.runtime.collector.CarBatch`.
 
-    Cars are alike but for their track: car k begins its races from `seed + k`, as it would in one batch. If there are
-    more tracks than cars, they race on an even sample of them.
+    Car k is seeded with `seed + k`, as in a single batch. If there are more tracks than cars, the cars race on an
+    evenly spaced sample of the tracks.
 
     Attributes:
-        batches: the races on each track, with the cars that drive them.
+        batches: slice of cars and `RaceBatch` of each track.
     """
 
     def __init__(self, num_cars: int, tracks: Sequence[Track], settings: RaceSettings) -> None:
@@ -32,10 +32,10 @@ class CarsOnTracks:
 
         Args:
             num_cars: N.
-            tracks: T of them, at least one.
-            settings: how races go, on all of them.
+            tracks: T, at least one.
+            settings: of the races on all tracks.
         """
-        num_groups = num_cars // settings.races_per_start  # of cars with equal starts, which are not parted
+        num_groups = num_cars // settings.races_per_start  # a group with equal starts stays on one track
         raced = [tracks[place] for place in np.unique(np.linspace(0, len(tracks) - 1, num_groups).round().astype(int))]
         ends = np.linspace(0, num_groups, len(raced) + 1).round().astype(int) * settings.races_per_start
         self.batches = [
@@ -44,12 +44,12 @@ class CarsOnTracks:
         ]
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
-        """Starts all races anew and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
+        """Resets all races and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
         for cars, batch in self.batches:
             batch.reset_into(image_out[cars], floats_out[cars], potential_out[cars], seed + cars.start)
 
     def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
-        """Takes one decision for every car and writes what they see then; see `RaceBatch.step_into`."""
+        """Takes one decision for every car and writes the next observations; see `RaceBatch.step_into`."""
         results = [
             batch.step_into(actions[cars], image_out[cars], floats_out[cars], potential_out[cars])
             for cars, batch in self.batches
@@ -58,21 +58,21 @@ class CarsOnTracks:
         return StepResult(*(np.concatenate([getattr(result, name) for result in results]) for name in columns))
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule."""
+        """Sets the training progress of the run, for scheduled rewards."""
         for _, batch in self.batches:
             batch.set_moment(moment)
 
     def cars(self) -> Floats:
-        """Returns [N, 4] where the cars are, world metres of the track that each is on, and their speed in m/s."""
+        """Returns world position in metres, on each car's own track, and speed in m/s [N, 4]."""
         return np.concatenate([batch.cars() for _, batch in self.batches])
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that the races depend on, arrays and numbers by name: those of track t begin with `t.`."""
+        """Returns the complete state of the races, arrays and numbers by name; names of track t begin with `t.`."""
         states = enumerate(batch.state_dict() for _, batch in self.batches)
         return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Restores a state returned by `state_dict`."""
         for number, (_, batch) in enumerate(self.batches):
             begin = f"{number}."
             batch.load_state_dict({name[len(begin) :]: x for name, x in state.items() if name.startswith(begin)})

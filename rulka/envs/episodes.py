@@ -1,8 +1,8 @@
 """Episodes of any Gymnasium environment as a batch of cars for the runtime; see docs/any-environment.md.
 
-An episode stands for a race, from a reset to its end; an environment for a car. Dimensions: N environments side by
-side, L frames seen at once, H x W pixels, F floats: float 0 is IQN's clock of the mini-race, which its learner writes,
-and what the environment shows in numbers follows, part after part.
+An episode stands for a race, an environment for a car. Dimensions: N parallel environments, L stacked frames, H x W
+pixels, F floats. Float 0 is IQN's clock of the mini-race, which its learner writes; the environment's numeric
+observations follow, part after part.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from rulka.simulator.frame_history import FrameHistory
 from rulka.step_results import Floats, Images, StepResult
 
 WHOLE = ""
-"""Stands for the name of a part where an observation is one array and no dictionary."""
+"""Name of the only part if an observation is a single array, not a dictionary."""
 MOST_ACTIONS = 255
-"""Blocks of experience hold an action's index in a byte, of which the largest says that nobody has written it."""
+"""Experience blocks store action indices as bytes; the largest value marks an unwritten action."""
 MOST_BOUND = 1e38
-"""Networks compute in float32, which ends a little further out."""
+"""Largest bound of an action; networks compute in float32, whose range is little larger."""
 CHANNELS = (1, 3)
 RANDOM_ENVS, RANDOM_STEPS = 16, 512
-"""Environments, and steps of each by random actions, whose numbers the normalisation is measured on."""
+"""Environments, and random steps in each, from which the normalisation is measured."""
 REACH = 4.0
-"""How many times as far as under random actions a number is expected to go at most."""
+"""Largest assumed standard deviation of a number, in standard deviations under random actions."""
 STILL = 1e-6
-"""Numbers whose standard deviation is below this have not changed."""
+"""Numbers with a standard deviation below this count as constant."""
 
 WRAPPED = "Gymnasium's wrappers make other spaces into these; register the wrapped environment under an ID of its own."
 
 
 class UnfitEnvironmentError(UserError):
-    """An environment does not exist, cannot be made, or has a space that agents cannot see or act in."""
+    """An environment does not exist, cannot be created, or has an unsupported observation or action space."""
 
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """What an environment shows and takes.
+    """Observation and action layout of an environment.
 
     Attributes:
-        environment: its ID with its version, and `module:` before it where a module has to be imported first.
-        image: name of the part of an observation that is an image; None where there is none.
+        environment: its ID with version, prefixed with `module:` if a module has to be imported first.
+        image: name of the image part of an observation; None if there is none.
         numbers: names of all other parts, in the order of the floats.
-        num_floats: F, the clock included.
-        actions: what its decisions are; the numbers of a Box one after another.
+        num_floats: F, including the clock.
+        actions: its action space; a Box is flattened.
     """
 
     environment: str
@@ -72,10 +72,10 @@ class EnvironmentFacts:
     actions: ActionSpace
 
     def seen(self, observation: ObservationParams) -> ObservationParams:
-        """Returns what agents see: where there is no image, the smallest one, withheld, which nobody encodes.
+        """Returns the observation parameters of agents; without an image, the smallest one, withheld and not encoded.
 
         Raises:
-            UnfitEnvironmentError: if parts are withheld that only races have, or nothing is left to see.
+            UnfitEnvironmentError: if a withheld part exists only in races, or nothing is left to observe.
         """
         others = [part for part in observation.withheld if part != "image"]
         if others:
@@ -91,14 +91,14 @@ class EnvironmentFacts:
 
 
 def read_facts(environment: str) -> EnvironmentFacts:
-    """Makes an environment and looks at its spaces.
+    """Creates an environment and reads its spaces.
 
     Raises:
-        UnfitEnvironmentError: if it cannot be made, or has a space that agents cannot see or act in.
+        UnfitEnvironmentError: if it cannot be created or a space is unsupported.
     """
     made = _make(environment, 1)
     module, colon, _ = environment.rpartition(":")
-    if made.spec is not None:  # of an ID without a version it names the newest
+    if made.spec is not None:  # resolves an ID without version to the newest version
         environment = f"{module}{colon}{made.spec.id}"
     try:
         image, numbers, count = _read_observation(environment, made.single_observation_space)
@@ -111,12 +111,12 @@ def read_facts(environment: str) -> EnvironmentFacts:
 
 @contextmanager
 def _blaming(environment: str, part: str) -> Iterator[None]:
-    """Turns what an environment raises into one sentence; what is wrong with its name goes through."""
+    """Turns exceptions of an environment's code into UnfitEnvironmentError; passes lookup and import errors on."""
     try:
         yield
     except (UserError, gymnasium.error.Error, ImportError):
         raise
-    except Exception as error:  # whatever somebody else's code raises
+    except Exception as error:  # third-party code may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{environment} fails in its {part}: {type(error).__name__}: {error}"
         raise UnfitEnvironmentError(message, hint=f"It comes from {place.filename}, line {place.lineno}.") from error
@@ -145,7 +145,7 @@ def _parts_of(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
 
 
 def _read_observation(environment: str, space: spaces.Space[Any]) -> tuple[str | None, tuple[str, ...], int]:
-    """Returns the names of image and numbers, and how many numbers there are."""
+    """Returns the names of the image and of the numeric parts, and the total count of numbers."""
     images, numbers, count = [], [], 0
     for name, part in _parts_of(space).items():
         if isinstance(part, spaces.Box) and _is_image(part):
@@ -193,19 +193,19 @@ def _read_actions(environment: str, space: spaces.Space[Any]) -> ActionSpace:
 
 
 class Episodes:
-    """N environments side by side; see `rulka.runtime.collector.CarBatch`.
+    """N parallel environments; see `rulka.runtime.collector.CarBatch`.
 
-    Environment k is seeded with `seed + k`, where the environment does not bring a vector form of its own that does it
-    otherwise. Images become grey and have the size of `observation`; an image that is withheld is black.
+    Environment k is seeded with `seed + k`, unless the environment has its own vector form that seeds differently.
+    Images are converted to grey and resized to `observation`; a withheld image is black.
     """
 
     def __init__(self, environment: str, num_envs: int, observation: ObservationParams) -> None:
-        """Makes them.
+        """Creates the environments.
 
         Args:
             environment: ID, see `EnvironmentFacts`.
             num_envs: N.
-            observation: what agents see, see `EnvironmentFacts.seen`.
+            observation: from `EnvironmentFacts.seen`.
 
         Raises:
             UnfitEnvironmentError: see `read_facts`.
@@ -222,14 +222,14 @@ class Episodes:
             self._history = FrameHistory(num_envs, observation.image_shape)
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
-        """Starts all episodes anew and writes images [N, L, H, W], floats [N, F] and potentials [N], which are 0."""
+        """Resets all episodes and writes images [N, L, H, W], floats [N, F] and potentials [N], which are 0."""
         with _blaming(self._environment, "reset"):
             observed, _ = self._envs.reset(seed=seed)
             self._is_over[:] = False
             self._write(observed, np.ones_like(self._is_over), image_out, floats_out, potential_out)
 
     def step_into(self, actions: NDArray, image_out: Images, floats_out: Floats, potential_out: Floats) -> StepResult:
-        """Takes one decision in every environment, [N] indices or [N, D] numbers; one that is over is reset instead."""
+        """Takes one decision per environment, [N] indices or [N, D] numbers; ended episodes are reset instead."""
         is_reset = self._is_over.copy()
         with _blaming(self._environment, "step"):
             observed, *told, _ = self._envs.step(self._meant(actions))
@@ -246,16 +246,16 @@ class Episodes:
         return StepResult.without_track(reward, terminated, truncated, is_reset)
 
     def set_moment(self, moment: Moment) -> None:
-        """Changes nothing: the rewards have no schedule."""
+        """Does nothing: the rewards have no schedule."""
 
     def cars(self) -> None:
-        """Returns nothing: an episode is nowhere."""
+        """Returns None: an episode has no position."""
 
     def state_dict(self) -> None:
-        """Says that a run cannot go on in the middle of an episode: Gymnasium has no way to save an environment."""
+        """Returns None: Gymnasium cannot save an environment, so a run cannot resume in mid-episode."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Is never called: there is no state."""
+        """Is never called, because there is no state."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ class Episodes:
         self._envs.close()
 
     def _meant(self, actions: NDArray) -> NDArray:
-        """Returns what the environments call these actions."""
+        """Maps actions into the environments' action space."""
         space = self._actions
         if isinstance(space, spaces.Discrete):
             return actions + space.start
@@ -287,7 +287,7 @@ class Episodes:
 
 
 def _write_numbers(parts: Mapping[str, NDArray], names: tuple[str, ...], out: NDArray[np.float32]) -> None:
-    """Writes parts [N, ...] side by side into [N, F - 1]."""
+    """Flattens and concatenates parts [N, ...] into `out` [N, F - 1]."""
     columns = [parts[name].reshape(len(out), math.prod(parts[name].shape[1:])) for name in names]
     with np.errstate(over="ignore"):
         np.concatenate([np.empty((len(out), 0)), *columns], axis=1, out=out, casting="unsafe")
@@ -307,16 +307,16 @@ def _grey(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
         image = image[..., 0] if image.shape[-1] == 1 else image
     if image.shape == size[::-1]:
         return image
-    # Not by gymnasium's wrappers: they need OpenCV, which nothing else here does.
+    # Not with gymnasium's wrappers: they need OpenCV, which nothing else here needs.
     return np.asarray(Image.fromarray(image).convert("L").resize(size, Image.Resampling.BOX))
 
 
 class Recording(NamedTuple):
-    """An episode that somebody played, to be replayed: whoever resets with a seed and does the same sees the same.
+    """A recorded episode. The same seed and actions reproduce it.
 
     Attributes:
         seed: of the reset.
-        actions: that were taken, counted from 0.
+        actions: the actions taken, counted from 0.
     """
 
     seed: int
@@ -324,7 +324,7 @@ class Recording(NamedTuple):
 
 
 def recordings_of(environment: str) -> list[Recording]:
-    """Returns what the class of an environment calls its `recordings`: pairs of a seed and actions; mostly none."""
+    """Returns the optional `recordings` attribute of an environment's class: pairs of seed and actions."""
     module, _, name = environment.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -334,10 +334,10 @@ def recordings_of(environment: str) -> list[Recording]:
 
 
 def replay(facts: EnvironmentFacts, observation: ObservationParams, recording: Recording) -> ExperienceBlock:
-    """Plays a recording once more and returns it as a block of one car; an episode that had not ended counts as cut.
+    """Replays a recording and returns it as a block of one car; an episode that does not terminate is truncated.
 
     Raises:
-        UnfitEnvironmentError: if the episode ends before the recording does.
+        UnfitEnvironmentError: if the episode ends before the recording.
     """
     num_steps = len(recording.actions)
     image = np.empty((num_steps + 1, 1, *observation.image_shape), np.uint8)
@@ -361,12 +361,12 @@ def replay(facts: EnvironmentFacts, observation: ObservationParams, recording: R
 
 
 def measure_normalisation(facts: EnvironmentFacts, seed: int) -> Normalisation:
-    """Returns mean and standard deviation of what an environment shows in numbers while actions are random.
+    """Measures mean and standard deviation of an environment's numbers under random actions.
 
-    Bounds of a space say little: many are infinite, or far outside of what happens. But who has learned something gets
-    further than chance, so numbers with finite bounds count as spread over half of their range, if that is more, but
-    `REACH` times what was measured at most. A number that did not change is measured by half the range of its bounds
-    where these are finite, else by 1.
+    Bounds of a space say little: many are infinite or far too wide. A trained agent reaches further than random
+    actions, however. A number with finite bounds therefore gets a quarter of its range as standard deviation, at least
+    the measured value and at most `REACH` times that. A constant number gets half the range of its bounds if these are
+    finite, else 1.
     """
     mean, std = np.zeros(facts.num_floats, np.float32), np.ones(facts.num_floats, np.float32)
     clock, reference = FLOATS["clock"], reference_normalisation()

@@ -1,4 +1,4 @@
-"""The game as a gymnasium environment: the observations, actions, rewards and infos of `rulka/Race-v0`."""
+"""Gymnasium environment of the game, with the observations, actions, rewards and infos of `rulka/Race-v0`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rulka.tracks.track import Track
 NOT_OF_A_GAME = {"randomisation", "continuous", "races_per_start"} | {
     name for name in KEYWORDS if name.startswith("start_")
 }
-"""Fields without a keyword: a game puts its car where it does, and its keys are pressed or not."""
+"""Fields without a keyword: the game sets the start, and its keys are either pressed or not."""
 
 
 class GameEnv(OneCarEnv[GameRace]):
     """A race in the game: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms of race time.
 
     With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
-    A race terminates at the finish or off the track, and is truncated when it takes too long, gets no further, or
-    loses its connection (`info["is_crashed"]`). The next `reset` then connects anew; where that fails, it raises.
+    A race terminates at the finish or off the track, and is truncated if it takes too long, makes no progress, or loses
+    its connection (`info["is_crashed"]`). The next `reset` then reconnects, and raises if that fails.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class GameEnv(OneCarEnv[GameRace]):
         """Connects to the game.
 
         Args:
-            track: the line and gates of the map that is open in the game: a track, a slug of the campaign, a track
-                file, or None for the generated track of the reference parameters.
-            port: where the game's plugin listens.
-            host: where it runs.
+            track: line and gates of the map open in the game: a track, a slug of the campaign, a track file, or None
+                for the generated track of the reference parameters.
+            port: of the game's plugin.
+            host: of the game.
             speed: factor of the race clock.
-            patience_s: how long to go on trying to connect.
-            timeout_s: longest wait for a message of the game.
-            render_mode: None or "rgb_array", which shows the frame of the agent.
-            settings: how races go; None takes the reference parameters.
-            **keywords: fields of `RaceSettings` that differ from that, but those of `NOT_OF_A_GAME`.
+            patience_s: how long to retry connecting.
+            timeout_s: longest wait for a message from the game.
+            render_mode: None or "rgb_array", which shows the agent's frame.
+            settings: of the races; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that override `settings`, except those of `NOT_OF_A_GAME`.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
-            GameError: if there is no game.
+            GameError: if no game can be reached.
         """
         super().__init__(read_settings(settings, keywords, KEYWORDS - NOT_OF_A_GAME), render_mode)
         link = GameLink(host, port, speed=speed, timeout_s=timeout_s, patience_s=patience_s)
@@ -68,11 +68,11 @@ class GameEnv(OneCarEnv[GameRace]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Rewinds to the start; see gymnasium's `Env.reset`. Nothing is left to chance, so that a seed does nothing.
+        """Rewinds to the start; see gymnasium's `Env.reset`. Nothing is random, so the seed has no effect.
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            GameError: if the game is gone and does not come back.
+            GameError: if the connection is lost and cannot be restored.
         """
         super().reset(seed=seed, options=options)
         self.batch.reset()

@@ -1,8 +1,8 @@
-"""Races of the one car that a game drives, as collectors drive it; the gymnasium environment is made of it, too.
+"""Races of the one car in a game, used by collectors and by the gymnasium environment.
 
-Observations, rewards and ends are made by what makes them of the simulator's cars: the state block becomes a `CAR` row
-of a `View`, from which `build_floats` and `Scores` do the rest; the frame becomes grey. What a game cannot say is found
-from the track: where the car is, and by the rule of `rulka.simulator.race_end` whether it has left the track.
+Observations, rewards and race ends use the simulator's code: the state block becomes a `CAR` row of a `View`, for
+`build_floats` and `Scores`; the frame is converted to grey. Facts that a game does not report are derived from the
+track: the car's position along it, and, by the rule of `rulka.simulator.race_end`, whether the car has left it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ _THE_CAR = np.ones(1, np.bool_)
 class GameRace(RacingCars):
     """One car in one game, race after race; see `rulka.runtime.collector.CarBatch`.
 
-    A connection that is lost in a race ends that race as crashed; the next race connects anew, once.
+    A lost connection ends the race as crashed; the next race reconnects, once. Before the first reset, the race counts
+    as over.
 
     Args:
-        track: line and gates of the map that is open.
-        settings: how its races go; how they start is ignored, a game has one start.
-        link: where the game is.
+        track: line and gates of the open map.
+        settings: of the races; start settings are ignored, because a game has one start.
+        link: connection to the game.
 
     Attributes:
-        history: the frames that are seen.
-        is_crashed: the connection was lost in this race. Before the first race, that one counts as over.
+        history: stacked frames of the observation.
+        is_crashed: True if the connection was lost in this race.
 
     Raises:
-        GameError: if nobody listens there, or somebody who speaks another protocol.
+        GameError: if nothing listens at the link's address, or it speaks another protocol.
     """
 
     def __init__(self, track: Track, settings: RaceSettings, link: GameLink) -> None:
@@ -84,7 +85,7 @@ class GameRace(RacingCars):
         self.is_crashed = False
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
-        """Begins a race, see `reset`, and writes what is seen then, see `observe`; the seed does nothing."""
+        """Begins a race, see `reset`, and writes the first observation, see `observe`; ignores the seed."""
         del seed
         self.reset()
         self.observe(image_out, floats_out, potential_out)
@@ -94,18 +95,18 @@ class GameRace(RacingCars):
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            GameError: if the game is lost, and does not come back within the patience of the link.
+            GameError: if the connection is lost and not restored within the link's patience.
         """
         self._begin()
         self.scores.set_over(~_THE_CAR)
 
     def advance(self, actions: ArrayLike) -> None:
-        """Takes one decision, see `RacingCars.advance`; in a chunk that ends at the finish later keys are not pressed.
+        """Takes one decision, see `RacingCars.advance`. Actions of a chunk after the finish are not executed.
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            InvalidAction: if an action is none.
-            GameError: as of `reset`.
+            InvalidAction: if an action is invalid.
+            GameError: as in `reset`.
         """
         self.check_open()
         if self.scores.num_over:
@@ -122,7 +123,7 @@ class GameRace(RacingCars):
             self._lose(error)
 
     def _begin(self) -> None:
-        """Begins a race, which still counts as over; connects anew first where the connection was lost."""
+        """Begins a race, which still counts as over; reconnects first if the connection was lost."""
         self.check_open()
         try:
             if not self.scores.num_over:
@@ -142,7 +143,7 @@ class GameRace(RacingCars):
         self.scores.begin(_THE_CAR, is_full_race=_THE_CAR)
 
     def _driven(self, chosen: NDArray[np.int64]) -> Decision:
-        """Takes the actions [K] of a decision as often as the table says, and returns what is seen then."""
+        """Executes the actions [K] of a decision, repeated as the table says, and returns the resulting state."""
         keys, num_taken = self._view.previous_keys, 0
         while True:
             decision = self._session.drive([self._table.controls[index] for index in chosen])
@@ -155,7 +156,7 @@ class GameRace(RacingCars):
     def observe(self, image_out: Images, floats_out: Floats, potential_out: Floats) -> None:
         """Writes image [1, L, H, W], floats [1, F] and shaping potential [1].
 
-        A game sends no frame at the finish, or when it is lost; the newest frame is then that of the decision before.
+        A game sends no frame at the finish or on a lost connection; the newest frame is then the previous one.
         """
         image_out[:] = self.history.seen
         view, zones, zone_index = self._view, self._track.zones, self._view.timing[physics.ZONE_ROW]
@@ -163,24 +164,24 @@ class GameRace(RacingCars):
         self.scores.find_potentials(potential_out)
 
     def state_dict(self) -> None:
-        """Returns nothing: a game's races begin anew when a run goes on."""
+        """Returns None: a game has no saved state, so races start over when a run resumes."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Is never called: there is no state."""
+        """Is never called, because there is no state."""
         raise NotImplementedError
 
     def cars(self) -> Floats:
-        """Returns [1, 4] where the car is, world metres, and its speed in m/s."""
+        """Returns world position in metres and speed in m/s [1, 4]."""
         return places_and_speeds(self._view.rows)
 
     def close(self) -> None:
-        """Hands the game back, and refuses every later step and reset; a second time does nothing."""
+        """Closes the game session; later steps and resets raise. Further calls have no effect."""
         if not self._is_closed and not self.is_crashed:
             self._link.let_go(self._session)
         super().close()
 
     def _lose(self, error: GameError) -> None:
-        """Ends the race, without pay for the last decision, and not as a whole one."""
+        """Truncates the race: the last decision gets reward 0, and the race does not count as a full one."""
         self._link.report(error)
         self.is_crashed = True
         scores = self.scores
@@ -188,20 +189,20 @@ class GameRace(RacingCars):
         scores.set_over(_THE_CAR)
 
     def _remember(self) -> None:
-        """Keeps where the car is and its clock as those before the next decision."""
+        """Stores progress and race time as those before the next decision."""
         progress = self._view.progress
         progress[physics.ALONG_BEFORE_ROW] = progress[physics.ALONG_ROW]
         progress[physics.TIME_BEFORE_ROW] = self._view.timing[physics.TIME_ROW]
 
     def _take(self, decision: Decision, *, is_first: bool) -> None:
-        """Takes over what is seen, and finds where on the track that is."""
+        """Copies a game state into the view and locates the car on the track."""
         view, track = self._view, self._track
         view.rows[0] = decision.car
         if decision.pixels is not None:
             grey_from_bgra(decision.pixels, self.history.newest[0])
             self.history.add(has_moved=True, is_first=np.array([is_first]))
         rotation = view.rows[0, CAR["rotation"]].reshape(3, 3).astype(np.float64)
-        # Where the centre of mass is, as in the simulator.
+        # The centre of mass is located, as in the simulator.
         centre = centres_of_mass(view.rows[0].astype(np.float64))
         before = int(view.timing[physics.ZONE_ROW, 0])
         found = locate(centre, self._centre, self._frames, before, PATH_SEARCH_ZONES, ZONE_SPACING_M)
@@ -220,7 +221,7 @@ class GameRace(RacingCars):
         return is_beyond_track(aside_m, height_m, float(up @ normal / np.linalg.norm(normal)), *self._beyond)
 
     def _checked(self, actions: NDArray) -> NDArray[np.int64]:
-        """Returns the actions [K] of a decision [1] or [1, K]."""
+        """Validates a decision [1] or [1, K] and returns its actions [K]."""
         table, last = self._table, self._table.num_actions - 1
         is_whole = actions.dtype.kind in "iu" and actions.shape == (1, *table.decision_shape)
         if not is_whole or actions.min() < 0 or actions.max() > last:

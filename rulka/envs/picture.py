@@ -1,4 +1,4 @@
-"""Pictures of a race for people: the car from behind, with speed, time and inputs written over it."""
+"""Rendered pictures of a race: the car from behind, with speed, time and inputs overlaid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rulka.simulator.render import POSE_SIZE, render_rgb
 
 WIDTH, HEIGHT = 640, 480
 RENDER_FPS = 20
-"""One picture a decision of 50 ms shows the race in real time."""
+"""Frame rate for real time at one picture per decision of 50 ms."""
 RENDER_MODES = ("rgb_array",)
 MPS_TO_KMH = 3.6
 Colour = tuple[int, int, int]
@@ -23,18 +23,18 @@ PANEL: Colour = (18, 21, 27)
 UNPRESSED: Colour = (62, 69, 80)
 GAS, BRAKE, STEER = (47, 195, 154), (240, 140, 60), (86, 180, 233)
 KEYS: tuple[tuple[str, int, Colour], ...] = (("<", 2, STEER), ("^", 0, GAS), ("v", 1, BRAKE), (">", 3, STEER))
-"""Sign, place among the keys of the observation, and colour when pressed, from left to right."""
+"""Symbol, index among the keys of the observation, and colour when pressed, from left to right."""
 
 FONT = ImageFont.load_default(26)
 
 
 def pictures_per_s(table: ActionTable) -> int:
-    """Returns what shows a race in real time, one picture a decision."""
+    """Returns the frame rate for real time at one picture per decision."""
     return max(1, round(1000 / table.duration_ms))
 
 
 def check_render_mode(render_mode: str | None) -> str | None:
-    """Returns the render mode, or raises SettingsError where there is no such one."""
+    """Returns the render mode, or raises SettingsError if it is unknown."""
     if render_mode is not None and render_mode not in RENDER_MODES:
         message = f"render_mode {render_mode!r} is not known; it is None or one of {list(RENDER_MODES)}"
         raise SettingsError(message)

@@ -1,4 +1,4 @@
-"""One car as a gymnasium environment."""
+"""Gymnasium environment of one car."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CarsT = TypeVar("CarsT", bound=RacingCars)
 
 
 class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
-    """What environments of one car have in common; whoever inherits from it makes its `batch`, of one.
+    """Base class of environments with one car. Subclasses create `batch`.
 
     Attributes:
-        settings: how races go.
+        settings: of the races.
         batch: the car.
     """
 
@@ -71,15 +71,15 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        """Sets the training progress of the run, for scheduled rewards; see `Scores`."""
         self.batch.set_moment(moment)
 
     def close(self) -> None:
-        """Refuses every later step and reset."""
+        """Closes the environment: later steps and resets raise."""
         self.batch.close()
 
     def _begun(self) -> tuple[Observation, dict[str, Any]]:
-        """Returns what is seen of a race that has just begun, and its info."""
+        """Returns the observation and info of a race that has just begun."""
         observation, potential = self._look()
         facts = self.batch.scores.facts() | {"potential": potential}
         return observation, {name: values[0].item() for name, values in facts.items()}
@@ -90,13 +90,13 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
 
 
 class RaceEnv(OneCarEnv[RaceBatch]):
-    """A race against the clock: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
+    """A timed race: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
 
     With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
     With `continuous=True` an action is steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
-    The reward pays for progress along the centreline and costs time. A race terminates at the finish or off the
-    track, and is truncated when it takes too long or gets no further.
+    The reward pays for progress along the centreline and charges for time. A race terminates at the finish or off the
+    track, and is truncated if it takes too long or makes no progress.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class RaceEnv(OneCarEnv[RaceBatch]):
             track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
                 parameters.
             render_mode: None or "rgb_array".
-            settings: how races go; None takes the reference parameters.
-            **keywords: fields of `RaceSettings` that differ from that.
+            settings: of the races; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that override `settings`.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
@@ -127,14 +127,14 @@ class RaceEnv(OneCarEnv[RaceBatch]):
         """Starts a race; see gymnasium's `Env.reset`.
 
         Args:
-            seed: of the generator; without one it goes on.
-            options: where to begin, see `rulka.simulator.race_start.Starts`; or "state", what
-                `RaceBatch.state_dict` returned, with its generator unless a seed is given.
+            seed: of the generator; None continues it.
+            options: start pose, see `rulka.simulator.race_start.Starts`; or "state", a result of
+                `RaceBatch.state_dict`, including its generator unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             SettingsError: if an option is unknown or wrong.
-            SimulatorError: if a place is not on the track, or the state is of another one.
+            SimulatorError: if the start pose is not on the track, or the state belongs to another track.
         """
         given = check_options(options, (STATE,))
         places = read_places(given, 1)

@@ -1,4 +1,4 @@
-"""Domain randomisation: each race has its own friction, physics, camera, light and noise, drawn as it begins.
+"""Domain randomisation: each race draws its friction, physics, camera, light and noise at its start.
 
 Dimensions: N cars, H x W pixels.
 """
@@ -41,17 +41,17 @@ PHYSICS_SPREAD = {
     "travel_m": 0.093,
     "engine_brake_per_s": 0.006,
 }
-"""Standard deviations of the logarithms of what is fitted, over the fits that leave one map out each
-(docs/calibration/calibration.json); of a curve that of its mean."""
+"""Standard deviations of the logarithms of fitted parameters, over leave-one-map-out fits
+(docs/calibration/calibration.json); for a curve, that of its mean."""
 NUM_VARIANTS = 16
-"""Physics that races are dealt."""
+"""Number of physics variants, assigned to races at random."""
 MIN_HEIGHT_M, MAX_PITCH_DEG = 0.1, 59.0
-"""A camera is not moved beyond these."""
+"""Limits of camera randomisation."""
 FRAME_KEY = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads the times of a race's frames over the keys of their noise."""
+"""Multiplier that spreads frame times over the noise keys."""
 HALF, LARGEST = np.float32(0.5), np.float32(255.0)
 MEAN, DEVIATION = np.float32(8 * 127.5), np.float32(np.sqrt(8 * (256**2 - 1) / 12.0))
-"""Of the sum of eight random bytes."""
+"""Mean and standard deviation of the sum of eight random bytes."""
 EIGHT = np.uint64(8)
 STEP = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -84,16 +84,16 @@ def relight(
 ) -> None:
     """Changes brightness and contrast of frames and adds noise, in place: pixel * gain + offset + noise, 0 to 255.
 
-    A frame depends on its own numbers alone, to the bit, not on the rest of the batch. Noise comes from a counter:
-    pixel p of frame n takes hash(keys[n], p). It is the sum of eight random bytes, near enough to a normal
-    distribution: bounded by 4.9 standard deviations.
+    A frame depends bit for bit on its own arguments only, not on the rest of the batch. Noise is counter-based: pixel p
+    of frame n takes hash(keys[n], p). It is the sum of eight random bytes, approximately normal and bounded by 4.9
+    standard deviations.
 
     Args:
         pixels: [N, H W] overwritten.
         gain: [N] factor.
         offset: [N] grey levels added.
         noise_std: [N] standard deviation of each pixel's noise in grey levels, not negative; 0 is none.
-        keys: [N] source of chance of each frame; another one for every frame of a race.
+        keys: [N] noise key of each frame; different for every frame of a race.
     """
     for n in range(pixels.shape[0]):
         scale, key = noise_std[n] / DEVIATION, keys[n]
@@ -106,7 +106,7 @@ def relight(
 
 
 def physics_variants(physics: PhysicsParams, scale: float) -> list[PhysicsParams]:
-    """Returns physics around others, at so many standard deviations of `PHYSICS_SPREAD`; none where that is 0."""
+    """Returns random physics around the given one, spread by `scale` times `PHYSICS_SPREAD`; none if `scale` is 0."""
     draws = np.random.default_rng(0).standard_normal((NUM_VARIANTS if scale > 0.0 else 0, len(PHYSICS_SPREAD)))
     factors = np.exp(scale * draws * list(PHYSICS_SPREAD.values()))
     variants = []
@@ -117,15 +117,15 @@ def physics_variants(physics: PhysicsParams, scale: float) -> list[PhysicsParams
 
 
 def _times(value: Any, factor: float) -> Any:
-    """Returns a number, or the values of a curve, times a factor."""
+    """Multiplies a number, or the values of a curve, by a factor."""
     return value * factor if isinstance(value, float) else tuple((speed, height * factor) for speed, height in value)
 
 
 class Randomiser:
-    """What differs from race to race.
+    """Randomised properties of the races of a batch.
 
     Attributes:
-        draws: [N, NUM_DRAWS] chance of each car's race; all else follows from it.
+        draws: [N, NUM_DRAWS] random draws of each car's race; they determine everything else.
     """
 
     def __init__(self, params: RandomisationParams, camera: CameraParams, num_cars: int) -> None:
@@ -133,22 +133,22 @@ class Randomiser:
         self.draws = np.full((num_cars, NUM_DRAWS), 0.5)
 
     def begin(self, which: NDArray[np.bool_], draws: NDArray[np.float64]) -> None:
-        """Takes the draws of the races of chosen cars [N], in rows [N, NUM_DRAWS]."""
+        """Sets the draws of the masked cars [N] from rows [N, NUM_DRAWS]."""
         self.draws[which] = draws[which]
 
     def friction(self) -> NDArray[np.float64]:
-        """[N] factor on the grip."""
+        """Returns the factors [N] on the grip."""
         return 1.0 + self._params.friction * self._spread(FRICTION)
 
     def variants(self) -> NDArray[np.int64]:
-        """[N] number of the physics among `physics_variants`, from 1; 0 where all races have the same."""
+        """Returns the indices [N] into `physics_variants`, from 1; 0 if physics is not randomised."""
         if self._params.physics <= 0.0:
             return np.zeros(len(self.draws), np.int64)
-        # By the key of the noise: with a column of its own, every other draw of a seed would be another.
+        # Uses the noise key: an additional column would change all other draws of a seed.
         return 1 + (self.draws[:, KEY] * NUM_VARIANTS).astype(np.int64)
 
     def cameras(self) -> NDArray[np.float32]:
-        """[N, 5] camera of each car."""
+        """Returns the camera [N, 5] of each car."""
         moved = self._params.camera_m
         back = self._camera.back_m + moved * self._spread(BACK)
         height = np.maximum(self._camera.height_m + moved * self._spread(HEIGHT), MIN_HEIGHT_M)
@@ -163,7 +163,7 @@ class Randomiser:
         )
 
     def relight(self, images: NDArray[np.uint8], time_ms: NDArray[np.int64]) -> None:
-        """Changes light and noise of frames [N, H, W] in place; noise differs from time to time [N]."""
+        """Changes light and noise of frames [N, H, W] in place; noise depends on `time_ms` [N]."""
         params = self._params
         gain = (1.0 + params.light_gain * self._spread(GAIN)).astype(np.float32)
         offset = (params.light_offset * self._spread(OFFSET)).astype(np.float32)
@@ -172,5 +172,5 @@ class Randomiser:
         relight(images.reshape(len(images), -1), gain, offset, noise, keys)
 
     def _spread(self, column: int) -> NDArray[np.float64]:
-        """[N] from -1 to 1."""
+        """Returns a column of the draws [N], scaled to -1 to 1."""
         return 2.0 * self.draws[:, column] - 1.0

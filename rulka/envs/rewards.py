@@ -1,12 +1,13 @@
-"""What a decision is worth: every formula once, for one car, as kernels; and the numbers that they take.
+"""Reward formulas for one car, as kernels, and their weights.
 
-The reward pays for progress and costs time, so that its sum over a race falls with the race time. The shaping
-potential is reported beside it: a learner adds `gamma * potential(next) - potential(now)`, which changes how fast it
-learns and not what is best (Ng et al. 1999). Engineered rewards do change what is best, so their weights are schedules
-that end at 0. Weight 0 switches each term off. The formulas are Linesight's (github.com/Linesight-RL/linesight).
+The reward pays for progress and charges for time, so that its sum over a race falls with the race time. The shaping
+potential is reported separately: a learner adds `gamma * potential(next) - potential(now)`, which changes the speed of
+learning but not the optimal policy (Ng et al. 1999). Engineered rewards do change the optimal policy, so their weights
+are schedules that end at 0. Weight 0 switches a term off. The formulas are Linesight's
+(github.com/Linesight-RL/linesight).
 
-The kernels become part of those of `rulka.envs.scoring`. All weights and limits of races are one array, so that a
-change takes effect without compiling; what the formulas themselves hold are constants.
+The kernels are inlined into those of `rulka.envs.scoring`. All weights and limits are in one array, so that changing
+them needs no recompilation; numbers inside the formulas are constants.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from rulka.simulator.compiling import Array, inlined_kernel
 from rulka.simulator.race_end import NUM_LIMITS, limit_array
 
 MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
-"""The potential does not tell distances to the line apart below and above these."""
+"""The potential clips the distance to the line to this range."""
 ENGINEERED_MIN_DISTANCE_M = 5.0
-"""The engineered reward does not below this, nor above `MAX_DISTANCE_M`."""
+"""The engineered reward clips it to this and `MAX_DISTANCE_M`."""
 NEO_SLIDE_MPS = 2.0
 SLIDE_STEP_KMH = 100.0
 SLIDE_START = np.array([80.0, 80.0, 75.0, 67.0, 60.0, 55.0])
-"""A speed slide starts where 20 times the sideways speed in m/s exceeds this, by steps of forward speed; twice it is
-best."""
+"""Threshold of a speed slide: 20 times the sideways speed in m/s, by forward speed in steps of `SLIDE_STEP_KMH`. Twice
+the threshold is optimal."""
 
 PER_METRE, PER_SECOND, PER_LEAVING, FINISH_S, LINE_WEIGHT, DIRECTION_WEIGHT, PER_GAINED_MPS = range(
     NUM_LIMITS, NUM_LIMITS + 7
 )
-"""Places in the array of rules; the first are those of the limits of races, see `rulka.simulator.race_end`."""
+"""Indices into the array of rules, after the race limits of `rulka.simulator.race_end`."""
 SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(PER_GAINED_MPS + 1, PER_GAINED_MPS + 5)
-"""Places of the engineered rewards' weights, which follow their schedules."""
+"""Indices of the engineered rewards' scheduled weights."""
 PAYS_DRIVING, NUM_RULES = LINE_DISTANCE + 1, LINE_DISTANCE + 2
-"""Whether any reward looks at how the car drives."""
+"""Index of the flag that any reward for driving style is active, and the length of the array."""
 
 
 def rule_array(settings: RaceSettings, length_m: float) -> Array:
-    """Returns [NUM_RULES] limits and weights on a track of a length, with the schedules at their start."""
+    """Returns limits and weights [NUM_RULES] for a track of `length_m`, with schedules at their start."""
     rules = np.zeros(NUM_RULES)
     rules[:NUM_LIMITS] = limit_array(settings, length_m)
     if settings.rewards is not None:
@@ -50,7 +51,7 @@ def rule_array(settings: RaceSettings, length_m: float) -> Array:
 
 
 def set_rewards(rules: Array, rewards: RewardParams) -> None:
-    """Writes the weights of rewards into an array of rules."""
+    """Writes reward weights into an array of rules."""
     rules[[PER_METRE, PER_SECOND, PER_LEAVING]] = rewards.per_metre, rewards.per_second, rewards.off_track
     rules[FINISH_S] = rewards.finish_as_seconds
     rules[[LINE_WEIGHT, DIRECTION_WEIGHT]] = rewards.line_distance_potential, rewards.direction_potential
@@ -68,13 +69,13 @@ def set_engineered(rules: Array, rewards: RewardParams, moment: Moment) -> None:
 
 @inlined_kernel
 def progress_reward(gained_m: float, duration_s: float, left_track: bool, rules: Array) -> float:
-    """Returns what progress and time are worth.
+    """Returns the reward for progress and time.
 
     Args:
         gained_m: metres gained along the centreline; negative when driving back.
-        duration_s: race time that passed: a decision's length, less on crossing the finish.
-        left_track: the race ended here because the car left the track.
-        rules: of `rule_array`.
+        duration_s: elapsed race time: a decision's length, or less if the car crosses the finish.
+        left_track: whether the race ended because the car left the track.
+        rules: from `rule_array`.
     """
     reward = rules[PER_METRE] * gained_m + rules[PER_SECOND] * duration_s
     return reward + rules[PER_LEAVING] * (1.0 if left_track else 0.0)
@@ -82,9 +83,9 @@ def progress_reward(gained_m: float, duration_s: float, left_track: bool, rules:
 
 @inlined_kernel
 def finish_reward(speed_mps: float, rules: Array) -> float:
-    """Returns what the finish is worth: as much as going on at the speed over the line for `finish_as_seconds`.
+    """Returns the finish reward: that of continuing for `finish_as_seconds` at the speed over the line.
 
-    Without it there is little to lose and less to gain in the last seconds, as no metres follow.
+    Without it little is at stake in the last seconds, because no metres follow.
     """
     return rules[FINISH_S] * (rules[PER_METRE] * speed_mps + rules[PER_SECOND])
 
@@ -99,19 +100,19 @@ def driving_reward(
     distance_m: float,
     rules: Array,
 ) -> float:
-    """Returns what gained speed, slides, full gas and distance are worth, by how a car drives after a decision.
+    """Returns the reward for speed gain, slides, full gas and distance to the line, from the state after a decision.
 
     Args:
-        gained_mps: by how much the speed grew, of any direction; 0 where that does not count.
+        gained_mps: gain in speed, in any direction; 0 if it does not count.
         left_mps: speed to the car's left.
         forward_mps: speed forward.
         num_wheels: wheels on the ground.
-        is_full_gas: it accelerates without braking.
+        is_full_gas: whether it accelerates without braking.
         distance_m: from the car to the centre of its zone.
-        rules: of `rule_array`.
+        rules: from `rule_array`.
     """
     sideways = abs(left_mps)
-    # A gain in speed is paid like the metres that it brings within `speed_as_seconds`; a loss costs as much.
+    # A gain in speed pays like the metres that it brings within `speed_as_seconds`; a loss costs as much.
     reward = rules[PER_GAINED_MPS] * gained_mps
     if num_wheels == NUM_WHEELS:
         start = slide_start(forward_mps)
@@ -124,7 +125,7 @@ def driving_reward(
 
 @inlined_kernel
 def slide_start(forward_mps: float) -> float:
-    """Returns the table's value at a forward speed: straight between its points, constant before and after."""
+    """Returns `SLIDE_START` at a forward speed: linearly interpolated, constant outside the table."""
     place = max(3.6 * forward_mps / SLIDE_STEP_KMH, 0.0)
     low = min(int(place), SLIDE_START.shape[0] - 2)
     share = min(place - low, 1.0)
@@ -134,7 +135,7 @@ def slide_start(forward_mps: float) -> float:
 
 @inlined_kernel
 def line_potential(distance_m: np.float32, rules: Array) -> np.float32:
-    """Returns the potential of a distance to the line: the nearer, the higher; not positive."""
+    """Returns the potential of a distance to the line: higher when nearer; not positive."""
     near_m, far_m = np.float32(MIN_DISTANCE_M), np.float32(MAX_DISTANCE_M)
     return np.float32(-rules[LINE_WEIGHT]) * min(max(distance_m, near_m), far_m)
 

@@ -1,4 +1,4 @@
-"""What decisions led to and were worth, for cars of the simulator and of the game alike, in one kernel call each.
+"""Outcomes and rewards of decisions, for cars of the simulator and of the game, in one kernel call each.
 
 Dimensions: N cars, G gates, T decisions of a captured race.
 """
@@ -42,9 +42,9 @@ from rulka.step_results import StepResult
 from rulka.tracks.track import Track
 
 IS_OVER, IS_FULL_RACE, FURTHEST_M, SPEED_MPS, START_M, NUM_COUNTERS = range(NUM_MILESTONES, NUM_MILESTONES + 6)
-"""Columns of the episode counters, behind the milestone (see `rulka.simulator.race_end`): over, begun at the start
-line, furthest metre, speed after the last decision (kept where driving is paid for), metres along the centreline at
-its start."""
+"""Columns of the episode counters, after the milestone (see `rulka.simulator.race_end`): race is over, race began at
+the start line, furthest distance, speed after the last decision (only kept with rewards for driving style), distance
+along the centreline at the start."""
 TERMINATED, TRUNCATED, IS_RESET, FINISHED, OFF_TRACK, FULL_RACE, NUM_FLAGS = range(7)
 """Rows of the flags, as in `StepResult`."""
 REWARD, PROGRESS_M, NUM_MEASURES = range(3)
@@ -53,7 +53,7 @@ REWARD, PROGRESS_M, NUM_MEASURES = range(3)
 
 @inlined_kernel
 def speed_along(row: NDArray[np.float32], axis: int) -> float:
-    """Returns the velocity of a `CAR` row along an axis of the car: 0 is left, 1 up, 2 forward."""
+    """Returns the velocity of a `CAR` row along a car axis: 0 is left, 1 up, 2 forward."""
     at = R_ROTATION + axis
     across = np.float64(row[at]) * np.float64(row[R_VELOCITY])
     up = np.float64(row[at + 3]) * np.float64(row[R_VELOCITY + 1])
@@ -62,7 +62,7 @@ def speed_along(row: NDArray[np.float32], axis: int) -> float:
 
 @inlined_kernel
 def length_of(x: Any, y: Any, z: Any) -> Any:
-    """Returns the length of a vector, in the precision of its parts."""
+    """Returns the length of a vector, in the dtype of its components."""
     return np.sqrt(x * x + y * y + z * z)
 
 
@@ -74,13 +74,13 @@ def speed_of(velocity_mps: NDArray[np.float32]) -> float:
 
 @inlined_kernel
 def distance_to(row: NDArray[np.float32], zone: NDArray[np.float32]) -> Any:
-    """Returns how far a car is from the centre of a zone, metres, float32."""
+    """Returns the distance from a car to the centre of a zone, metres, float32."""
     return length_of(row[R_POSITION] - zone[0], row[R_POSITION + 1] - zone[1], row[R_POSITION + 2] - zone[2])
 
 
 @inlined_kernel
 def num_on_ground(has_contact: NDArray[np.float32]) -> int:
-    """Returns how many wheels are on the ground."""
+    """Returns the number of wheels on the ground."""
     count = 0
     for w in range(NUM_WHEELS):
         count += 1 if has_contact[w] > 0.5 else 0
@@ -96,10 +96,10 @@ def manner_reward(
     goes_on: bool,
     rules: Array,
 ) -> float:
-    """Returns what a car's manner of driving is worth, and keeps its speed among the counters."""
+    """Returns a car's reward for driving style, and stores its speed in the counters."""
     left_mps, up_mps, forward_mps = speed_along(row, 0), speed_along(row, 1), speed_along(row, 2)
     speed_mps = length_of(left_mps, up_mps, forward_mps)
-    # Nothing follows the end of a race, so that speed gained by then brings no metres.
+    # Speed gained in the last decision of a race brings no more metres.
     gained_mps = speed_mps - counters[SPEED_MPS] if goes_on and forward_mps > 0.0 else 0.0
     counters[SPEED_MPS] = speed_mps
     num_wheels = num_on_ground(row[R_CONTACT : R_CONTACT + NUM_WHEELS])
@@ -121,23 +121,23 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
     race_ms: NDArray[np.int64],
     flags: NDArray[np.bool_],
 ) -> int:
-    """Finds out which races ended and what the decisions were worth.
+    """Computes which races ended, and the rewards of the decisions.
 
     Args:
         progress: [NUM_PROGRESS, N] of `rulka.simulator.physics.View`.
-        timing: [NUM_TIMING + G, N] of it.
-        ended: [NUM_ENDS, N] of it.
+        timing: [NUM_TIMING + G, N] of the same.
+        ended: [NUM_ENDS, N] of the same.
         rules: from `rulka.envs.rewards.rule_array`.
         rows: [N, NUM_CAR_FIELDS] `CAR` rows.
         previous_keys: [N, K, 4] keys of the last actions, oldest first.
         zones: [Z, 3] float32.
-        counters: [N, NUM_COUNTERS] updated. A race that was over has been begun anew by this decision.
+        counters: [N, NUM_COUNTERS] updated. A race marked as over has been reset by this decision.
         measures: [NUM_MEASURES, N] overwritten.
-        race_ms: [N] overwritten: time since the start, of a finished race its time to the millisecond.
+        race_ms: [N] overwritten: time since the start; the exact race time if finished.
         flags: [NUM_FLAGS, N] overwritten.
 
     Returns:
-        How many races are over now.
+        Number of races that are over now.
     """
     num_over = 0
     for n in range(counters.shape[0]):
@@ -210,18 +210,18 @@ def score_captured(  # noqa: PLR0913, PLR0917 as above
     reward: NDArray[np.float32],
     potential: NDArray[np.float32],
 ) -> None:
-    """Writes what the decisions of one captured race were worth.
+    """Writes the rewards and shaping potentials of one captured race.
 
-    It never left the track and ends with the last decision.
+    The race never left the track and ends with the last decision.
 
     Args:
         gained_m: [T] metres gained along the centreline.
         duration_s: [T] race time that passed.
-        is_full_gas: [T] the decision's last action accelerates without braking.
+        is_full_gas: [T] True if the decision's last action accelerates without braking.
         velocity_mps: [T + 1, 3] in the car's frame, before every decision and after the last.
         has_contact: [T + 1, 4] of the wheels.
         waypoints_m: [T + 1, 6] the car's zone and the next waypoint, in the car's frame.
-        is_finished: the last decision leads over the finish.
+        is_finished: whether the last decision crosses the finish.
         rules: from `rulka.envs.rewards.rule_array`.
         reward: [T] float32, overwritten.
         potential: [T + 1] float32, overwritten.
@@ -255,23 +255,23 @@ def score_captured(  # noqa: PLR0913, PLR0917 as above
 
 
 class Scores:
-    """How the races of a batch of cars stand, and what their last decisions led to.
+    """Race states of a batch of cars, and results of their last decisions.
 
     Attributes:
         counters: [N, NUM_COUNTERS] float64.
-        start_m: [N] where along the centreline each race began, metres; float64 that hold float32, a view.
+        start_m: [N] metres along the centreline at which each race began; a float64 view holding float32 values.
         measures: [NUM_MEASURES, N] float32, `race_ms`: [N] int64 and `flags`: [NUM_FLAGS, N] of the last decision;
             overwritten by the next one.
-        num_over: races that are over.
+        num_over: number of races that are over.
     """
 
     def __init__(self, settings: RaceSettings, track: Track, view: View) -> None:
-        """Compiles the kernels, where that is still to be done: a race in the game could not wait for it.
+        """Compiles the kernels if necessary: a race in the game could not wait for that.
 
         Args:
-            settings: how races end and are paid.
-            track: where they are.
-            view: the cars; whoever moves them writes into it.
+            settings: end and rewards of the races.
+            track: of the races.
+            view: the cars; the simulator or the game writes into it.
         """
         self._settings, self._track, self._view = settings, track, view
         self._rules = rule_array(settings, track.length_m)
@@ -288,22 +288,22 @@ class Scores:
         self.num_over = 0
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come: the engineered rewards' weights are those of that moment.
+        """Sets the engineered rewards' weights to those at a moment of the run.
 
-        They stay so until the next call; before the first they are those of the beginning.
+        They stay until the next call. Before the first call they are those at the start of the run.
         """
         if self._settings.rewards is not None:
             set_engineered(self._rules, self._settings.rewards, moment)
 
     @property
     def is_over(self) -> NDArray[np.bool_]:
-        """[N] the race has ended and has not begun anew."""
+        """[N] True if the race has ended and was not reset yet."""
         return self.counters[:, IS_OVER] > 0.0
 
     def begin(self, which: NDArray[np.bool_], is_full_race: NDArray[np.bool_]) -> None:
-        """Sets the counters of chosen races [N] that have just begun, at the start line or not.
+        """Sets the counters of masked races [N] that have just begun, at the start line or not.
 
-        They are over still where they were: `score` takes that for a decision that a reset has taken the place of.
+        Does not clear `is_over`: `score` reads it to detect an autoreset step.
         """
         counters, along_m = self.counters, np.minimum(self._view.progress[ALONG_ROW], self._track.length_m)
         counters[which, IS_FULL_RACE] = is_full_race[which]
@@ -315,12 +315,12 @@ class Scores:
                 counters[n, SPEED_MPS] = length_of(*(speed_along(self._view.rows[n], axis) for axis in range(3)))
 
     def set_over(self, is_over: NDArray[np.bool_]) -> None:
-        """Says which races [N] are over."""
+        """Sets which races [N] are over."""
         self.counters[:, IS_OVER] = is_over
         self.num_over = int(is_over.sum())
 
     def score(self) -> None:
-        """Takes in what the last decision of every car led to."""
+        """Scores the last decision of every car."""
         view = self._view
         self.num_over = score_step(
             view.progress,
@@ -341,7 +341,7 @@ class Scores:
         find_potentials(self._view.rows, self._view.timing[ZONE_ROW], self._track.zones, self._rules, out)
 
     def result(self) -> StepResult:
-        """Returns what the last decision of every car led to, as arrays of its own."""
+        """Returns the result of every car's last decision as new arrays."""
         measures, flags = self.measures.copy(), self.flags.copy()
         return StepResult(
             reward=measures[REWARD],
@@ -357,7 +357,7 @@ class Scores:
         )
 
     def facts(self) -> dict[str, NDArray]:
-        """Returns the info of all cars as they stand now, also right after a reset: arrays of N entries."""
+        """Returns the current info of all cars, arrays of N entries; also valid right after a reset."""
         view = self._view
         is_finished, is_off_track = view.ended
         return {

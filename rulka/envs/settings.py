@@ -1,7 +1,7 @@
-"""What users may tell the environments: keywords, which become the one `RaceSettings`, and the options of `reset`.
+"""Arguments of the environments: keywords, which become one `RaceSettings`, and the options of `reset`.
 
-A keyword left out, or a field of one, is taken from the reference parameters that come with the package
-(`reference_params`), so that `gymnasium.make("rulka/Race-v0")` works anywhere: a race from the start line, timed there.
+Missing keywords, and missing fields of a keyword, come from the reference parameters of the package
+(`reference_params`), so that `gymnasium.make("rulka/Race-v0")` works anywhere: a timed race from the start line.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
 FLOAT_LIMIT = 1e6
-"""Bound of the float observations' space; no honest value comes near it."""
+"""Bound of the float observations' space; valid values are far smaller."""
 KEYWORDS = frozenset(RaceSettings.model_fields)
 
 
 class SettingsError(UserError):
-    """A keyword of an environment is unknown, of a wrong type or out of range; the message names it."""
+    """A keyword of an environment is unknown, has a wrong type or is out of range; the message names it."""
 
 
 class UnknownKeywordError(SettingsError, TypeError):
-    """A keyword that an environment does not have; a `TypeError` too, as Python's own, by which torchrl goes."""
+    """An unknown keyword of an environment; also a `TypeError`, which torchrl relies on."""
 
 
 def read_settings(
     settings: RaceSettings | None, keywords: Mapping[str, Any], known: Collection[str] = KEYWORDS
 ) -> RaceSettings:
-    """Returns the settings of an environment; the one place that checks its keywords.
+    """Builds the settings of an environment and checks its keywords.
 
     Args:
-        settings: those to begin with; None takes the reference parameters.
-        keywords: fields of `RaceSettings` that differ; None counts as left out.
-        known: the fields that the environment has keywords for.
+        settings: base settings; None takes the reference parameters.
+        keywords: fields of `RaceSettings` that override them; None counts as missing.
+        known: fields that the environment accepts as keywords.
 
     Raises:
-        UnknownKeywordError: if there is no such keyword.
-        SettingsError: if the value of one is of a wrong type or out of range.
+        UnknownKeywordError: if a keyword is unknown.
+        SettingsError: if a value has a wrong type or is out of range.
     """
     unknown = sorted(set(keywords) - set(known), key=str)
     if unknown:
-        # In Python's words: torchrl's `GymEnv` looks for them, and goes on without that keyword.
+        # Python's own wording: torchrl's `GymEnv` searches for it and retries without that keyword.
         near = did_you_mean(str(unknown[0]), known) or f"; known are {', '.join(sorted(known))}"
         message = f"unexpected keyword argument {', '.join(map(repr, unknown))}{near}"
         raise UnknownKeywordError(message)
@@ -71,7 +71,7 @@ def read_settings(
 
 
 def _changed(section: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a section with changes, which may leave out fields of its sections."""
+    """Returns the fields of a section with changes merged in; changes of nested sections may be partial."""
     fields = dict(section)
     for name, value in changes.items():
         inner = fields.get(name)
@@ -83,7 +83,7 @@ def _changed(section: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reference_settings() -> RaceSettings:
-    """Returns how training races go by the reference parameters, but alike, and with the starts of evaluation."""
+    """Returns the reference training settings, without randomisation and with the starts of evaluation."""
     params = reference_params()
     settings = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
@@ -93,7 +93,7 @@ def _reference_settings() -> RaceSettings:
 
 
 def read_track(track: Track | Path | str | None) -> Track:
-    """Returns a track, that of a campaign's slug or of a file, or the one of the reference parameters.
+    """Returns a track as it is, or loads it by campaign slug or file; None is the track of the reference parameters.
 
     Raises:
         SettingsError: if it is anything else.
@@ -109,7 +109,7 @@ def read_track(track: Track | Path | str | None) -> Track:
 
 
 def action_space(settings: RaceSettings) -> spaces.Space[Any]:
-    """Returns the space of one car's action."""
+    """Returns the action space of one car."""
     if settings.continuous:
         return spaces.Box(np.array([-1.0, 0.0, 0.0], np.float32), np.ones(3, np.float32), dtype=np.float32)
     if settings.actions_per_decision > 1:
@@ -118,7 +118,7 @@ def action_space(settings: RaceSettings) -> spaces.Space[Any]:
 
 
 def observation_space(settings: RaceSettings) -> spaces.Dict:
-    """Returns the space of one car's observation."""
+    """Returns the observation space of one car."""
     floats = (num_floats(settings.actions_per_decision),)
     return spaces.Dict(
         {
@@ -132,11 +132,11 @@ STATE, MASK = "state", "reset_mask"
 
 
 def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -> Mapping[str, Any]:
-    """Returns the options, or raises SettingsError where one is not known or contradicts another.
+    """Returns the options, or raises SettingsError if one is unknown or contradicts another.
 
     Args:
         options: as given to `reset`.
-        further: names allowed beside the places.
+        further: names allowed in addition to the fields of `Starts`.
     """
     given = {} if options is None else options
     if not isinstance(given, Mapping):
@@ -155,10 +155,10 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
 
 
 def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[np.float64]]:
-    """Returns the places among the options, one number for all cars or one for each.
+    """Returns the fields of `Starts` among the options, each broadcast to all cars [N].
 
     Raises:
-        SettingsError: if one is not a finite number, or not as many as cars.
+        SettingsError: if one is not finite, or is neither one number nor one per car.
     """
     places: dict[str, NDArray[np.float64]] = {}
     for name in [name for name in Starts._fields if name in options]:
@@ -174,10 +174,10 @@ def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[
 
 
 def read_mask(options: Mapping[str, Any], num_cars: int) -> NDArray[np.bool_] | None:
-    """Returns which cars [N] are to begin anew, or None for all.
+    """Returns the mask [N] of cars to reset, or None for all.
 
     Raises:
-        SettingsError: if it is not an array of truth values, one for each car, at least one of them true.
+        SettingsError: if it is not a bool array with one value per car, at least one of them True.
     """
     if MASK not in options:
         return None

@@ -1,4 +1,4 @@
-"""Many cars as one gymnasium vector environment. Dimensions: N cars."""
+"""Gymnasium vector environment of many cars. Dimensions: N cars."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from rulka.tracks.track import Track
 
 
 class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
-    """Cars that race side by side on one track without seeing each other.
+    """Independent cars that race in parallel on one track without seeing each other.
 
-    Autoreset modes as in gymnasium. "Next step": a race that has ended is reset by the next step, whose action is
-    ignored and whose reward is 0; the step that ends it returns its true last observation. "Same step": it is reset at
-    once, the last observation and info are in `info["final_obs"]` and `info["final_info"]`. "Disabled": the caller
+    Autoreset modes are gymnasium's. "Next step": the step after the end of a race resets it, ignores the action and
+    returns reward 0; the step that ends it returns the true last observation. "Same step": the ending step resets the
+    race; the last observation and info are in `info["final_obs"]` and `info["final_info"]`. "Disabled": the caller
     resets, with `options={"reset_mask": mask}`. Seeded with `s`, car k is bit for bit the `RaceEnv` seeded with
     `s + k`.
     """
@@ -63,9 +63,9 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
                 parameters.
             render_mode: None or "rgb_array".
-            autoreset_mode: see the class; a text is the name or the value of gymnasium's mode.
-            settings: how races go; None takes the reference parameters.
-            **keywords: fields of `RaceSettings` that differ from that.
+            autoreset_mode: see the class; a string is the name or the value of gymnasium's mode.
+            settings: of the races; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that override `settings`.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
@@ -87,19 +87,19 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Starts races anew; without a seed, going on with each car's generator.
+        """Resets races; without a seed, each car's generator continues.
 
         Args:
-            seed: car k's generator is seeded with `seed + k`; or one seed for each car, None for those whose generator
-                is to go on.
-            options: where to begin, see `rulka.simulator.race_start.Starts`; "reset_mask", a bool array of the cars to
-                begin anew while the others stay as they are; or "state", what `RaceBatch.state_dict` returned, with
-                its generators unless a seed is given.
+            seed: car k's generator is seeded with `seed + k`; or a list of one seed per car, None to continue its
+                generator.
+            options: start poses, see `rulka.simulator.race_start.Starts`; "reset_mask", a bool array of the cars to
+                reset while the others continue; or "state", a result of `RaceBatch.state_dict`, including its
+                generators unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             SettingsError: if an option or a seed is unknown or wrong.
-            SimulatorError: if a place is not on the track, or the state is of another one.
+            SimulatorError: if a start pose is not on the track, or the state belongs to another track.
         """
         given, seeds = check_options(options, (STATE, MASK)), _car_seeds(seed, self.num_envs)
         places, mask = read_places(given, self.num_envs), read_mask(given, self.num_envs)
@@ -121,7 +121,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            ResetNeeded: before the first reset, and where a race has ended and autoreset is disabled.
+            ResetNeeded: before the first reset, or if a race has ended and autoreset is disabled.
             InvalidAction: if an action is not in the action space; no car has moved then.
         """
         batch = self.batch
@@ -136,11 +136,11 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        """Sets the training progress of the run, for scheduled rewards; see `Scores`."""
         self.batch.set_moment(moment)
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """Returns one picture for each car, or None without a render mode."""
+        """Returns one picture per car, or None without a render mode."""
         self.batch.check_open()
         if self.render_mode is None:
             return None
@@ -152,7 +152,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.close()
 
     def _generators(self, seeds: list[int | None], mask: NDArray[np.bool_] | None) -> list[np.random.Generator]:
-        """Returns each car's generator: new ones where there is a seed, for the cars of a mask."""
+        """Returns each car's generator: a new one if it has a seed and is in the mask, else the current one."""
         now = self.batch.generators
         if not now and None in seeds:
             first = int(self.np_random.integers(2**31))
@@ -163,7 +163,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         ]
 
     def _begin_next(self, last: Observation, last_info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
-        """Begins the next races where they are over; returns what is seen then, with the last of the old ones."""
+        """Resets races that are over; returns first observations, and info with the old races' last observations."""
         is_over = self.batch.scores.is_over
         self.batch.reset(self.batch.generators, is_over)
         observation, potential = self.batch.look()
@@ -180,7 +180,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
 
 def _car_seeds(seed: int | Sequence[int | None] | None, num_cars: int) -> list[int | None]:
-    """Returns each car's seed, None where its generator goes on, or raises SettingsError."""
+    """Returns each car's seed, None to continue its generator, or raises SettingsError."""
     if seed is None:
         return [None] * num_cars
     given: Any = [seed + k for k in range(num_cars)] if _is_seed(seed) else np.asarray(seed, object).tolist()
@@ -195,7 +195,7 @@ def _is_seed(value: Any) -> TypeGuard[int]:
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Returns the mode of a name or a value of gymnasium's enum, in capitals or not, or raises SettingsError."""
+    """Returns gymnasium's mode by name or value, case-insensitively, or raises SettingsError."""
     if isinstance(mode, AutoresetMode):
         return mode
     for known in AutoresetMode:

@@ -1,1 +1,1 @@
-"""What came of the training: greedy races from fixed seeds, and their statistics."""
+"""Evaluation of trained agents: greedy races from fixed seeds, and their statistics."""

@@ -1,6 +1,6 @@
-"""How a network that is still being taught drives: greedy races in the simulator, and which of two drivers is better.
+"""Closed-loop evaluation during training: greedy races in the simulator, and a ranking of their results.
 
-A loss on recorded frames does not show it: whoever leaves the recorded path sees what no frame shows.
+A loss on recorded frames does not replace it: a car that leaves the recorded path meets out-of-distribution frames.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from rulka.step_results import rank_of_races
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """How some races went.
+    """Statistics of a set of races.
 
     Attributes:
-        num_races: how many.
-        finish_rate: share that finished.
-        mean_progress_m: furthest point on the track, mean of all.
-        mean_time_s: of those that finished; None where none did.
-        mean_duration_s: until the race ended, in whatever way, mean of all.
-        median_unfinished_s: race time at which those ended that did not finish, median; None where all did.
+        num_races: number of races.
+        finish_rate: share of finished races.
+        mean_progress_m: furthest point on the track, mean of all races.
+        mean_time_s: mean time of finished races; None if there are none.
+        mean_duration_s: mean duration of all races, however they ended.
+        median_unfinished_s: median duration of unfinished races; None if all finished.
     """
 
     num_races: int
@@ -44,7 +44,7 @@ class ClosedLoop:
 
     @classmethod
     def of(cls, results: Sequence[RaceResult]) -> ClosedLoop:
-        """Returns how some races went, at least one."""
+        """Computes the statistics of at least one race."""
         times = [result.time_s for result in results if result.time_s is not None]
         ends_ms = [result.duration_ms for result in results if not result.is_finished]
         return cls(
@@ -58,7 +58,7 @@ class ClosedLoop:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Larger is better: first the finish rate, then the mean time, or the progress where nobody finished."""
+        """Sort key, larger is better: first finish rate, then mean time, or progress if no race finished."""
         return rank_of_races(self.finish_rate, self.mean_time_s, self.mean_progress_m)
 
     def to_json(self) -> dict[str, Any]:
@@ -67,12 +67,12 @@ class ClosedLoop:
 
 
 def drive(policy: Cloned, races: EvaluationRaces) -> ClosedLoop:
-    """Lets a policy take its most likely actions; call it without gradients, with the policy in evaluation mode."""
+    """Runs greedy races of a policy; call it without gradients, with the policy in evaluation mode."""
     return ClosedLoop.of(race(greedy(policy, races.settings.table), races))
 
 
 def greedy(policy: Cloned, table: ActionTable) -> Policy:
-    """Returns who takes a policy's most likely actions, which are those of a table."""
+    """Returns a driver that takes a policy's most likely actions, which are those of a table."""
     device, distribution = device_of(policy), distribution_of(table.space)
 
     def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:

@@ -1,4 +1,4 @@
-"""Lets all contestants race from the same starts: agent, other algorithms, cloned policy, random actions."""
+"""Races all contestants from the same starts: agent, other algorithms, cloned policy, random actions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rulka.progress import Progress
 
 @dataclass(frozen=True)
 class Driver:
-    """Who races.
+    """A contestant before its races.
 
     Attributes:
         key: its name in `metrics.json`.
-        label: its name for people.
-        policy: what it does.
+        label: its display name.
+        policy: its policy.
     """
 
     key: str
@@ -34,12 +34,12 @@ class Driver:
 
 
 def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device, key: str = "agent") -> Driver:
-    """Loads an agent, or any other artifact that can drive, onto a device; or takes a function.
+    """Loads an agent, any other driving artifact, or a function.
 
     Args:
         agent: folder of the artifact; or MODULE:FUNCTION, see `rulka.evaluation.guests`.
-        races: how they go.
-        device: where its network runs.
+        races: the races, which define the expected observations and actions.
+        device: device of its network.
         key: its name in `metrics.json`.
 
     Raises:
@@ -56,11 +56,11 @@ def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device
 def drivers(
     agent_dir: Path, policy_dir: Path, guests: Sequence[str], races: EvaluationRaces, device: torch.device
 ) -> list[Driver]:
-    """Loads everybody who takes part in the stage onto a device: the agent first, random actions last.
+    """Loads all contestants of the stage onto a device: the agent first, random actions last.
 
     Raises:
         ArtifactError: if an artifact is damaged, or made for other observations or actions.
-        GuestError: if one of the guests is no function.
+        GuestError: if one of the guests is not a function.
     """
     settings = races.settings
     found = [agent_driver(agent_dir, races, device)]
@@ -74,7 +74,7 @@ def drivers(
 
 
 def trained_tracks(agent_dir: Path) -> list[str]:
-    """Returns the UIDs of the tracks that an agent was trained on; none where its metadata does not say."""
+    """Returns the UIDs of the tracks that an agent was trained on; none if its metadata does not list them."""
     return list(read_meta(agent_dir).get("provenance", {}).get("training", {}).get("tracks", ()))
 
 
@@ -86,17 +86,17 @@ def race_all(
     stream: TextIO | None = None,
     label: str = "evaluate",
 ) -> Evaluation:
-    """Lets everybody drive all races, and shows how far it is.
+    """Runs all races of all contestants, with a progress bar.
 
-    Each sees what it was made to see. One thread computes, so that sums, and with them races, are always the same.
+    Each contestant gets the observation it was made for. A single torch thread keeps sums, and thus races, the same.
 
     Args:
-        entries: who takes part, the agent first.
-        races: from which starts, and how they go.
-        demonstrations: on the same track.
+        entries: contestants, the agent first.
+        races: starts and settings of the races.
+        demonstrations: demonstrations on the same track.
         reference: the reference lap of the track.
-        stream: where progress is shown; standard output when None.
-        label: of the progress.
+        stream: stream for progress; None is standard output.
+        label: label of the progress bar.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

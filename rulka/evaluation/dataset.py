@@ -1,4 +1,4 @@
-"""The race dataset and the races of an evaluation: either in the form of the other."""
+"""Converts between races of the race dataset and races of an evaluation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rulka.tracks.track import Track
 
 _LOGGER = logging.getLogger(__name__)
 RANDOM, REFERENCE = "random", "reference"
-"""Keys of random actions, as contestants have them, and of the reference lap."""
+"""Keys of the contestant with random actions and of the reference lap."""
 
 
 def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
-    """Finds a track, and the demonstrations on it, which are those of the race dataset's main track alone.
+    """Finds a track and its demonstrations, which only the race dataset's main track has.
 
     Args:
         name: file, slug in the campaign or UID in the race dataset; None is the main track there.
-        races_dir: the race dataset, which may be missing where a track is named.
+        races_dir: the race dataset, which may be missing if a track is named.
 
     Raises:
         UnknownTrackError: if there is no such track.
@@ -42,7 +42,7 @@ def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, 
 
 
 def demonstration_results(races: Sequence[Race], track: Track) -> list[RaceResult]:
-    """Turns recorded or demonstrated races on a track into race results, with their own recorded times."""
+    """Converts recorded or demonstrated races on a track to race results, with their recorded times."""
     return [_result(race, track) for race in races]
 
 
@@ -55,7 +55,7 @@ def _result(race: Race, track: Track) -> RaceResult:
 
 
 def _samples_until_finish(race: Race) -> int:
-    """Returns how many samples lie before the finish, plus the first one behind it."""
+    """Returns the number of samples up to the first one at or after the finish."""
     if race.race_time_ms is None:
         return len(race.state_time_ms)
     return min(len(race.state_time_ms), int(np.searchsorted(race.state_time_ms, race.race_time_ms)) + 1)
@@ -73,7 +73,7 @@ def _gate_times_ms(race: Race, num_gates: int) -> NDArray[np.int64]:
 
 
 def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Returns the inputs held at every sample; the last known ones behind the last tick."""
+    """Returns the inputs held at every sample; after the last tick, the last known ones."""
     if race.num_ticks == 0:
         return np.zeros((len(sample_ms), 3), np.float32)
     tick = np.clip(sample_ms // TICK_MS, 0, race.num_ticks - 1)
@@ -81,7 +81,7 @@ def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32
 
 
 def export_result(path: Path, result: RaceResult, table: ActionTable, player: str) -> None:
-    """Writes the inputs of a race as a script, unless its pedals are pressed in part."""
+    """Writes the inputs of a race as a script; warns instead if a pedal is partially pressed."""
     race = race_of_result(result, table, player)
     if np.isin(race.controls[:, 1:], (0.0, 1.0)).all():
         write_race(race, path)
@@ -90,11 +90,11 @@ def export_result(path: Path, result: RaceResult, table: ActionTable, player: st
 
 
 def best_laps(evaluations: Sequence[Evaluation], table: ActionTable) -> RaceDataset:
-    """Returns the best race of each contestant that decides by something, and the reference laps, of all tracks.
+    """Returns the best race of each contestant except random actions, and the reference lap, on all tracks.
 
     Args:
-        evaluations: one for each track, that of the main one first.
-        table: of decisions.
+        evaluations: one per track, the main track first.
+        table: action table.
     """
     races = []
     for evaluation in evaluations:
@@ -109,7 +109,7 @@ def best_laps(evaluations: Sequence[Evaluation], table: ActionTable) -> RaceData
 
 
 def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:
-    """Returns a race of an evaluation as one of the dataset: inputs of every tick, and the car at every decision."""
+    """Converts a race result to a race of the dataset: inputs of every tick, and the car at every decision."""
     passed = result.gate_times_ms[result.gate_times_ms > 0]
     return Race(
         race_id=f"evaluation-{result.seed}",
@@ -128,7 +128,7 @@ def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:
 
 
 def _tick_controls(result: RaceResult, table: ActionTable) -> NDArray[np.float32]:
-    """Returns the inputs [T, 3] of every tick, of whatever the driver's decisions are made."""
+    """Returns the inputs [T, 3] of every tick, for decisions of one action or of a chunk."""
     held = result.controls[:, None] if result.chunk_controls is None else result.chunk_controls
     num_ticks = table.ticks_per_action * table.actions_per_decision // held.shape[1]
     return np.repeat(held[:-1].reshape(-1, 3), num_ticks, axis=0)

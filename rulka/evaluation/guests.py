@@ -1,4 +1,4 @@
-"""Drivers from elsewhere: functions from observations to decisions, checked whenever they decide."""
+"""External drivers: functions from observations to decisions, each of which is validated."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class GuestError(UserError):
-    """A function that was to drive is not there, fails, or decides what is no decision."""
+    """A driving function is missing, fails, or returns an invalid decision."""
 
 
 class Guest:
     """A function that drives.
 
     Attributes:
-        label: its name for people.
-        algorithm: the same, where agents have theirs.
-        settings: the races that it is made for.
-        observation: what it sees.
-        actions: what its decisions do.
+        label: its display name.
+        algorithm: the same, in place of an agent's algorithm.
+        settings: settings of the races that it is made for.
+        observation: its observation.
+        actions: its action table.
     """
 
     def __init__(self, act: Act, keywords: Mapping[str, Any] | None = None, label: str = "") -> None:
-        """Takes a function.
+        """Wraps a function.
 
         Args:
-            act: the function. Its attribute `environment`, if it has one, names the keywords of `rulka/Race-v0` with
-                which it was made, such as {"action_repeat": 2}.
-            keywords: more of these.
-            label: its name; that of the function when left out.
+            act: the function. Its optional attribute `environment` holds the keywords of `rulka/Race-v0` with which it
+                was made, such as {"action_repeat": 2}.
+            keywords: further keywords, which take precedence.
+            label: its name; defaults to that of the function.
 
         Raises:
-            GuestError: if it is no function.
-            SettingsError: if a keyword is not known, or out of range.
+            GuestError: if it is not callable.
+            SettingsError: if a keyword is unknown or out of range.
         """
         self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
         if not callable(act):
@@ -66,7 +66,7 @@ class Guest:
         """Decides for N cars; see `rulka.evaluation.race.Policy`."""
         try:
             decided = np.asarray(self._act({"image": image.copy(), "floats": floats.copy()}))
-        except Exception as error:  # the function is somebody else's: whatever it raises is its own
+        except Exception as error:  # third-party code may raise anything
             message = f"{self.label} failed as it drove: {type(error).__name__}: {error}"
             raise GuestError(message) from error
         space, shape = self.actions.space, (len(floats), *self.actions.decision_shape)
@@ -76,7 +76,7 @@ class Guest:
             message = f"{self.label} gave {decided.dtype} of shape {decided.shape}, expected {wanted}"
             raise GuestError(message, hint="It decides for all cars at once, a row for each.")
         low, high = (0, space.num_choices - 1) if is_index else (np.array(space.low), np.array(space.high))
-        is_right = (low <= decided) & (decided <= high)  # nor NaN
+        is_right = (low <= decided) & (decided <= high)  # False for NaN too
         if not is_right.all():
             message = f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}"
             raise GuestError(message)
@@ -84,20 +84,20 @@ class Guest:
 
 
 def is_guest(name: str | Path) -> bool:
-    """Whether a name is that of a function, MODULE:FUNCTION."""
+    """True if a name has the form MODULE:FUNCTION."""
     return _NAME.fullmatch(str(name)) is not None
 
 
 def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> Guest:
-    """Returns the function of a name; the module may lie in the current folder.
+    """Imports a function by name; the module may be in the current folder.
 
     Args:
         name: MODULE:FUNCTION.
         keywords: see `Guest`.
 
     Raises:
-        GuestError: if there is none.
-        SettingsError: if its races are impossible.
+        GuestError: if there is no such function.
+        SettingsError: if a keyword is unknown or out of range.
     """
     module, _, function = name.partition(":")
     if not is_guest(name):

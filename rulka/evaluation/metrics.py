@@ -1,4 +1,4 @@
-"""From races to numbers: `metrics.json`, and the tables that are printed: the same for machines and for people."""
+"""Computes `metrics.json` from races, and formats the same numbers as text tables."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ TRACK_KEYS = ("races", "finished", "finish_rate", "median_time_s", "best_time_s"
 TRACK_HEAD = ("track", "length", "trained on", "finished", "median", "x reference", "medal")
 NO_RACES: Json = {"races": 0, "finished": 0, "best_time_s": None, "median_time_s": None}
 NUM_RESAMPLES = 4000
-"""Resampled data sets of a bootstrap interval; more changes the interval's ends by less than a tenth of its width."""
+"""Bootstrap resamples of an interval; more of them change its ends by less than a tenth of its width."""
 
 
 def summarise(races: Sequence[RaceResult], seed: int) -> Json:
-    """Returns the numbers of a contestant, as they stand in `metrics.json`.
+    """Returns the numbers of a contestant for `metrics.json`.
 
-    Times are of finished races alone, None where there is none. Intervals are of 95 %.
+    Times cover finished races only, None if there are none. Intervals are 95 % intervals.
 
     Args:
         races: at least one race.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
     """
     times_s = finish_times_s(races)
     values = np.asarray(times_s, dtype=np.float64)[:, None]
@@ -65,13 +65,13 @@ def summarise(races: Sequence[RaceResult], seed: int) -> Json:
 
 
 def compare(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult]) -> Json | None:
-    """Compares races with the demonstrations; None when no demonstration was finished.
+    """Compares races with the demonstrations; None if no demonstration was finished.
 
     Returns:
         The entry `versus_demonstrations` of `metrics.json`: `faster_than_median`, races finished faster than the median
         demonstration, with the interval of their share of all races, finished or not; `gain_on_median_s`, median
-        demonstration minus median race, positive where that is faster, and `gain_on_best_s`; `rank_sum_p_value` of all
-        races against all demonstrations, unfinished ones last.
+        demonstration minus median race, positive if the race is faster, and `gain_on_best_s`; `rank_sum_p_value` of all
+        races against all demonstrations, unfinished ones ranked last.
     """
     demonstrated_s, times_s = finish_times_s(demonstrations), finish_times_s(races)
     if not demonstrated_s:
@@ -100,14 +100,14 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
 
     Args:
         evaluation: all races.
-        seed: of the bootstrap.
-        agent_algorithm: under which name the agent itself stands in `algorithms`.
+        seed: seed of the bootstrap.
+        agent_algorithm: key of the agent itself in `algorithms`.
 
     Returns:
-        Entries `agent`, `cloned`, `random` as far as they took part, `demonstrations`, `algorithms` (every trained
-        algorithm, the agent's included) and `track`, with `medals` in ms where it has any. Where there is a reference
-        lap also `reference`, and in each contestant's entry `times_reference`, its median time as a multiple of it,
-        and `lap_share`, the mean over its races of the lap's time over theirs, 0 for a race that did not finish.
+        Entries `agent`, `cloned`, `random` if they took part, `demonstrations`, `algorithms` (every trained algorithm,
+        including the agent's) and `track`, with `medals` in ms if it has any. With a reference lap also `reference`,
+        and in each contestant's entry `times_reference`, its median time as a multiple of the lap's, and `lap_share`,
+        the mean over its races of the lap's time over theirs, 0 for an unfinished race.
     """
     entries = {c.key: _entry(c.races, evaluation, seed) for c in evaluation.contestants}
     metrics: Json = {key: entries[key] for key in FIXED if key in entries}
@@ -138,26 +138,26 @@ def _entry(races: Sequence[RaceResult], evaluation: Evaluation, seed: int) -> Js
 
 
 def scores_of(metrics: Mapping[str, Any]) -> Json:
-    """Returns the few numbers that DVC shows and compares, `scores.json`, out of those of `metrics_of`.
+    """Returns `scores.json`, the few numbers that DVC shows and compares, from those of `metrics_of`.
 
     Returns:
-        For each contestant, a trained algorithm or `cloned`, what there is of `SCORES`.
+        The available `SCORES` of each trained algorithm and of `cloned`, by its key.
     """
     entries = metrics["algorithms"] | {key: metrics[key] for key in ("cloned",) if key in metrics}
     return {name: {key: entry[key] for key in SCORES if entry.get(key) is not None} for name, entry in entries.items()}
 
 
 def entries_by_track(evaluations: Sequence[Evaluation], trained_on: Collection[str], seed: int) -> list[Json]:
-    """Returns one entry for each track, `tracks` of `metrics.json`.
+    """Returns `tracks` of `metrics.json`, one entry per track.
 
     Args:
-        evaluations: one for each track, the contestants the same in all.
+        evaluations: one per track, all with the same contestants.
         trained_on: UIDs of the tracks that the agent was trained on.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
 
     Returns:
         `uid`, `name`, `length_m`, whether the agent was `trained_on` it, `reference_s` of its reference lap or None,
-        and `drivers`: by key those of `TRACK_KEYS` that there are, and the `medal` that the median time earns, or None.
+        and `drivers`: by key the available `TRACK_KEYS`, and the `medal` that the median time earns, or None.
     """
     return [_track_entry(evaluation, evaluation.track.uid in trained_on, seed) for evaluation in evaluations]
 
@@ -183,7 +183,7 @@ def _track_entry(evaluation: Evaluation, is_trained_on: bool, seed: int) -> Json
 
 
 def track_rows(entries: Sequence[Json]) -> list[tuple[str, ...]]:
-    """Returns for each track the texts of the agent's row, as `TRACK_HEAD` names them."""
+    """Returns the agent's row for each track as text, in the columns of `TRACK_HEAD`."""
     rows = []
     for entry in entries:
         driver = entry["drivers"]["agent"]
@@ -202,12 +202,12 @@ def track_rows(entries: Sequence[Json]) -> list[tuple[str, ...]]:
 
 
 def format_tracks(entries: Sequence[Json]) -> str:
-    """Returns the agent's results by track as a table of text."""
+    """Formats the agent's results by track as a text table."""
     return _table([TRACK_HEAD, *track_rows(entries)])
 
 
 def format_metrics(metrics: Json) -> str:
-    """Returns the metrics as a table of text."""
+    """Formats the metrics as a text table."""
     agent = metrics.get("agent")
     rows = [(f"agent ({label_of(agent['algorithm'])})", agent)] if agent else []
     others = [name for name in metrics["algorithms"] if not agent or name != agent["algorithm"]]
@@ -231,7 +231,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def format_medals(medals: Mapping[str, int]) -> str:
-    """Returns medal times in words, from names that end in _ms."""
+    """Formats medal times, whose names end in _ms, as one line."""
     return ", ".join(f"{name.removesuffix('_ms')} {ms / 1000:.2f} s" for name, ms in medals.items())
 
 

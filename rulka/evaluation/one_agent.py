@@ -1,4 +1,4 @@
-"""Races of one agent on any track, without report or files: what `rulka evaluate` does."""
+"""Races of one agent on any track, without report or files, for `rulka evaluate`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def evaluate_agent(
     races_dir: Path = RACES,
     device: torch.device = CPU,
 ) -> dict[str, Any]:
-    """Lets an agent drive greedy races from fixed seeds.
+    """Runs greedy races of an agent from fixed seeds.
 
     Args:
         agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
-        params: everything else about the races.
+        params: all other settings of the races.
         track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
         num_races: races to drive; None takes `evaluate.num_races`.
-        seed: of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
+        seed: seed of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
-        device: where its network runs.
+        device: device of its network.
 
     Returns:
         `agent`, `demonstrations`, `algorithms` and `track` as in `metrics.json`, and `races`, one entry each.
 
     Raises:
-        UserError: if the agent, the track or the race dataset is missing or damaged, or there are no such races.
+        UserError: if the agent, the track or the race dataset is missing or damaged, or an argument is out of range.
     """
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     where, demonstrations = track_and_demonstrations(track, races_dir)
@@ -56,11 +56,11 @@ def evaluate_agent(
 
 
 def drive_from_the_line(agent: Path | str, params: Params, track: str | None, races_dir: Path = RACES) -> Race:
-    """Lets an agent drive one greedy race from the middle of the start line, where races of the game begin.
+    """Runs one greedy race of an agent from the middle of the start line, where races of the game start.
 
     Args:
         agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
-        params: everything else about the race.
+        params: all other settings of the race.
         track: as for `evaluate_agent`.
         races_dir: the race dataset, for its tracks.
 
@@ -76,6 +76,6 @@ def drive_from_the_line(agent: Path | str, params: Params, track: str | None, ra
 
 
 def format_evaluation(result: dict[str, Any]) -> str:
-    """Returns what `evaluate_agent` found as text for people."""
+    """Formats the result of `evaluate_agent` as text."""
     track = result["track"]
     return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"

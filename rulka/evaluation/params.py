@@ -1,4 +1,4 @@
-"""Greedy races of finished drivers: section `evaluate`."""
+"""Settings of greedy evaluation races: section `evaluate`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Greedy races of one policy: one batch of cars, one for each seed, all from a standing start.
+"""Greedy races of one policy: one batch of cars, one per seed, all from a standing start.
 
-Car k's start is drawn from `seed + k` alone, so every contestant drives from the same starts and a race can be
-repeated by its seed. Physics, starts and ends are those of training, see `rulka.race_settings`.
+Car k's start depends only on `seed + k`, so every contestant drives from the same starts and a race can be reproduced
+by its seed. Physics, starts and ends are those of training, see `rulka.race_settings`.
 
-Dimensions: N cars, T samples, L frames seen at once, H x W pixels.
+Dimensions: N cars, T samples, L frames per observation, H x W pixels.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _END_IN_WORDS = {
 
 @dataclass(frozen=True)
 class EvaluationRaces:
-    """Everything about the races of an evaluation but who drives.
+    """Track, settings and seeds of the races of an evaluation.
 
     Attributes:
-        track: where.
-        settings: how they go.
-        seeds: of each race.
+        track: the track.
+        settings: race settings.
+        seeds: seed of each race.
     """
 
     track: Track
@@ -76,24 +76,24 @@ class EvaluationRaces:
 
 
 class RandomPolicy:
-    """Uniformly random actions; car k's depend on its seed alone."""
+    """Uniformly random actions; car k's depend only on its seed."""
 
     def __init__(self, seeds: Sequence[int], num_actions: int) -> None:
         self._generators = [np.random.default_rng([seed, 1]) for seed in seeds]
         self._num_actions = num_actions
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Returns N random actions; what the cars see does not matter."""
+        """Returns N random actions; ignores the observation."""
         return np.array([generator.integers(self._num_actions) for generator in self._generators], dtype=np.int64)
 
 
 def starts(races: EvaluationRaces) -> Starts:
-    """Returns where each race starts, uniform in its ranges: [N] each."""
+    """Draws the start of each race, uniform in its ranges: [N] each."""
     chance = np.full((len(races.seeds), NUM_CHANCES), 0.5)
     for k, seed in enumerate(races.seeds):
         chance[k, [LATERAL, HEADING]] = np.random.default_rng([seed, 0]).random(2)
     drawn = draw_starts(chance, races.settings, races.track.length_m)
-    # In single precision, in which the results that are compared with were driven.
+    # In single precision, like the results that these are compared with.
     return Starts(*(values.astype(np.float32) for values in drawn))
 
 
@@ -106,20 +106,20 @@ def race(
     on_ended: Callable[[int], None] | None = None,
     on_seen: OnSeen | None = None,
 ) -> list[RaceResult]:
-    """Lets a policy drive one race from every seed.
+    """Runs one race of a policy from every seed.
 
     Args:
-        policy: who drives; what its actions are is what it says itself, if it does, else what the settings say.
-        races: where, from where and how long.
-        on_ended: called after each decision in which races ended, with how many.
-        on_seen: called before each decision, with the cars and what they see; memory that the next one overwrites.
+        policy: the policy; its attribute `actions`, if present, overrides the action table of the settings.
+        races: track, starts and settings.
+        on_ended: called after each step in which races ended, with their number.
+        on_seen: called before each decision with the simulator, images and floats, in buffers that are overwritten.
 
     Returns:
-        One result for each seed, in their order.
+        One result per seed, in their order.
     """
     settings, num_cars = races.settings, len(races.seeds)
     table: ActionTable = getattr(policy, "actions", settings.table)
-    # Decisions that are repeated are taken one by one, so that samples and what is pressed are those of any race.
+    # Repeated decisions are stepped one by one, so that samples and inputs have the same rate as in any race.
     simulator = Simulator(races.track, num_cars, settings.simulator, table.taken_once)
     simulator.reset(np.ones(num_cars, bool), *starts(races))
     log = _Log(simulator, races)
@@ -147,7 +147,7 @@ def race(
 
 
 class _Log:
-    """Samples of every car, and when each race ended."""
+    """Records samples of every car, and when each race ended."""
 
     def __init__(self, simulator: Simulator, races: EvaluationRaces) -> None:
         self._simulator, self._races = simulator, races
@@ -162,7 +162,7 @@ class _Log:
         return np.array(self._simulator.time_ms, dtype=np.int64)
 
     def add(self, actions: NDArray) -> int:
-        """Records what a decision led to; returns how many races ended with it."""
+        """Records the outcome of a decision; returns how many races ended with it."""
         now_ms, simulator = self._now(), self._simulator
         self._cars.append(simulator.cars.copy())
         self._along.append(simulator.along_m.copy())
@@ -173,7 +173,7 @@ class _Log:
         return self.watch.look(simulator.is_finished, simulator.is_off_track, simulator.along_m, now_ms)
 
     def results(self) -> list[RaceResult]:
-        """Returns the finished log as one result for each car."""
+        """Returns one result per car, after all races have ended."""
         cars, along_m = np.stack(self._cars), np.stack(self._along)
         time_ms, controls = np.stack(self._time), np.stack([*self._controls, self._controls[-1]])
         return [
@@ -192,9 +192,9 @@ class _Log:
         end = _END_IN_WORDS[int(self.watch.ends[car])]
         samples = slice(0, int(self._num_samples[car]))
         held = controls[samples].copy()
-        held[-1] = held[max(len(held) - 2, 0)]  # whatever was decided after the end does not count
+        held[-1] = held[max(len(held) - 2, 0)]  # decisions after the end do not count
         gate_times_ms = self._simulator.gate_time_ms[car].astype(np.int64)
-        last_ms = time_ms[samples][-1]  # a car whose race was cut drives on while others race
+        last_ms = time_ms[samples][-1]  # a car whose race was cut keeps driving while others race
         gate_times_ms[gate_times_ms > last_ms] = 0
         return RaceResult(
             track=self._races.track,
@@ -213,11 +213,11 @@ class _Log:
 def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult | None:
     """Drives the reference lap of the dataset, or the one shipped for a track of the campaign.
 
-    A stale lap is reported on standard error and left out: physics or decisions were changed, or the lap was found on a
+    A stale lap is reported on standard error and skipped: physics or decisions were changed, or the lap was found on a
     processor whose arithmetic differs in the last bits.
 
     Returns:
-        The race, None where there is no reference lap.
+        The race, or None without a reference lap.
 
     Raises:
         ReferenceLapError: if a lap is damaged.
@@ -234,7 +234,7 @@ def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult |
 
 
 def reference_race(reference: Reference, races: EvaluationRaces) -> RaceResult:
-    """Drives a reference lap from the middle of the start line, by the rules of the other races."""
+    """Drives a reference lap from the middle of the start line, under the rules of the other races."""
     straight = races.settings.model_copy(update={"start_lateral_m": 0.0, "start_heading_deg": 0.0})
     actions = iter(reference.actions)
     (result,) = race(lambda *_: np.array([next(actions)]), replace(races, settings=straight, seeds=range(1)))

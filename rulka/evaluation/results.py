@@ -1,4 +1,4 @@
-"""Races as they were driven, by an agent or in a demonstration, and all races of one evaluation.
+"""Data classes of driven races, by an agent or in a demonstration, and of all races of one evaluation.
 
 Dimensions: T samples of the state, one before every decision and one at the end; G gates, the finish last.
 """
@@ -17,28 +17,28 @@ from rulka.tracks.track import Track
 
 MPS_TO_KMH = 3.6
 NO_SEED = -1
-"""Of a race that did not start where a seed says: demonstrations, recordings, the reference lap."""
+"""Seed of races whose start comes from no seed: demonstrations, recordings, the reference lap."""
 FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
 NOT_FINISHED = "did not finish"
-"""The end of a recorded race that no rule has cut."""
+"""The end of an unfinished recorded race, which no rule has cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaceResult:
-    """What happened in one race.
+    """Trajectory and outcome of one race.
 
     Attributes:
-        track: where it was driven.
-        end: how the race ended, in words; `FINISHED` exactly when there is a time.
-        time_ms: race time in milliseconds, None when the car did not finish.
-        gate_times_ms: [G] int64 race time at each gate, 0 where it was not passed.
-        sample_ms: [T] int64 race time of each sample, rising.
+        track: track of the race.
+        end: how the race ended, in words; `FINISHED` if and only if there is a time.
+        time_ms: race time in milliseconds, None if the car did not finish.
+        gate_times_ms: [G] int64 race time at each gate, 0 if it was not passed.
+        sample_ms: [T] int64 race time of each sample, ascending.
         cars: [T, NUM_CAR_FIELDS] float32 `CAR` rows.
         along_m: [T] float64 distance along the track's line.
         controls: [T, 3] float32 steering in [-1, 1] (positive right), gas and brake in [0, 1], held from each sample.
-        seed: number of the start.
-        chunk_controls: [T, K, 3] the same of each of the K actions of a decision, where that is a chunk of them, of
-            which `controls` has the first; None where decisions are one action.
+        seed: seed of the start.
+        chunk_controls: [T, K, 3] controls of all K actions if decisions are chunks, of which `controls` has the first;
+            None if decisions are single actions.
     """
 
     track: Track
@@ -62,7 +62,7 @@ class RaceResult:
         cars: NDArray[np.float32],
         controls: NDArray[np.float32],
     ) -> RaceResult:
-        """Returns a race that no rule has ended: its progress is that of its samples."""
+        """Builds the result of a recorded race, which no rule has ended; derives progress from its samples."""
         return cls(
             track=track,
             end=NOT_FINISHED if time_ms is None else FINISHED,
@@ -86,7 +86,7 @@ class RaceResult:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the finish was crossed."""
+        """True if the finish was crossed."""
         return self.time_ms is not None
 
     @property
@@ -106,16 +106,16 @@ class RaceResult:
 
     @property
     def time_s(self) -> float | None:
-        """Race time in seconds, None when the car did not finish."""
+        """Race time in seconds, None if the car did not finish."""
         return None if self.time_ms is None else self.time_ms / 1000.0
 
     @property
     def duration_ms(self) -> int:
-        """The race time, or how long the car drove that did not finish."""
+        """Race time, or the driven time of an unfinished race."""
         return int(self.sample_ms[-1]) if self.time_ms is None else self.time_ms
 
     def to_json(self) -> dict[str, object]:
-        """Returns the facts of the race without its path."""
+        """Returns plain JSON, without the trajectory."""
         return {
             "seed": self.seed,
             "is_finished": self.is_finished,
@@ -132,7 +132,7 @@ def finish_times_s(results: Sequence[RaceResult]) -> list[float]:
 
 
 def best_race(results: list[RaceResult]) -> RaceResult | None:
-    """Returns the fastest finished race, else the one that came furthest; None without races."""
+    """Returns the fastest finished race, else the one that got furthest; None without races."""
     if not results:
         return None
     finished = [result for result in results if result.time_ms is not None]
@@ -142,7 +142,7 @@ def best_race(results: list[RaceResult]) -> RaceResult | None:
 
 
 def median_race(results: list[RaceResult]) -> RaceResult | None:
-    """Returns the finished race in the middle of the times (the faster of two), None when none finished."""
+    """Returns the finished race with the median time (the faster of two), None if none finished."""
     finished = sorted((r for r in results if r.time_ms is not None), key=lambda result: result.time_ms or 0)
     return finished[(len(finished) - 1) // 2] if finished else None
 
@@ -151,8 +151,8 @@ def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> N
     """Returns when the car first reached each distance along the track.
 
     Args:
-        result: a race that began at the start line.
-        distance_m: [D] distances along the line, rising.
+        result: a race that started at the start line.
+        distance_m: [D] distances along the line, ascending.
 
     Returns:
         [D] seconds; NaN beyond the furthest point reached. The finish is at the race time, exact to the millisecond.
@@ -172,11 +172,11 @@ def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> N
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way of driving, with its races.
+    """One driver with its races.
 
     Attributes:
         key: its name in `metrics.json`, for example "agent" or "iqn".
-        label: its name for people.
+        label: its display name.
         races: at least one race.
     """
 
@@ -190,10 +190,10 @@ class Evaluation:
     """All races of one evaluation.
 
     Attributes:
-        track: where they were driven.
-        contestants: the agent first, then other algorithms, the cloned policy and random actions, as far as they are.
+        track: track of the races.
+        contestants: the agent first, then other algorithms, the cloned policy and random actions, if present.
         demonstrations: the races that were learned from; may be empty.
-        reference: a lap near the fastest possible, where there is one.
+        reference: a lap near the fastest possible, if there is one.
     """
 
     track: Track
@@ -202,7 +202,7 @@ class Evaluation:
     reference: RaceResult | None = None
 
     def ratio_to_reference(self, time_s: float | None) -> float | None:
-        """Returns a time as a multiple of the reference lap's, None where one of them is missing."""
+        """Returns a time as a multiple of the reference lap's, None if either is missing."""
         reference_s = self.reference.time_s if self.reference else None
         return time_s / reference_s if time_s is not None and reference_s is not None else None
 

@@ -1,8 +1,8 @@
-"""What a cloned policy meets where it drives, and what the built-in driver would do there.
+"""Collects frames that a cloned policy visits, labelled with the built-in driver's actions.
 
-DAgger, Ross et al. 2011, arXiv:1011.0686: recordings do not show how to come back from where no driver went. Advice
-depends on where the car is and on nothing that was done before, see `PurePursuitDriver.advice`.
-Dimensions: N cars, T decisions of one, A actions, K ticks of a decision.
+DAgger, Ross et al. 2011, arXiv:1011.0686: recordings do not show how to recover from states that no driver visited.
+Advice depends only on the current state, not on earlier actions, see `PurePursuitDriver.advice`.
+Dimensions: N cars, T decisions per car, A actions, K ticks of a decision.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rulka.simulator.driver import PurePursuitDriver, Skills
 from rulka.simulator.simulator import Simulator
 
 SOURCE = "policy"
-"""Who drove races like these."""
+"""`source` of these races."""
 LOOK_AHEAD_S = 0.44
-"""Of the driver that advises: the middle of those that demonstrate."""
+"""Look-ahead of the advising driver: the middle of the demonstrating drivers'."""
 
 
 class Visit(NamedTuple):
-    """How a policy drove, and all that it saw, labelled with advice."""
+    """Statistics of a policy's races, and all its observations labelled with advice."""
 
     driven: ClosedLoop
     races: list[CapturedRace]
 
 
 class _Decision(NamedTuple):
-    """What all cars saw before one decision, and what they were advised."""
+    """Observations and advice of all cars before one decision."""
 
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
@@ -44,13 +44,13 @@ class _Decision(NamedTuple):
 
 
 def visit(policy: Cloned, races: EvaluationRaces, pace: float, name: str) -> Visit:
-    """Lets a policy take its most likely actions; call it without gradients, with the policy in evaluation mode.
+    """Runs greedy races of a policy and labels them; call it without gradients, with the policy in evaluation mode.
 
     Args:
-        policy: who drives.
-        races: where and from where.
-        pace: share of the possible speed at which the driver that advises would drive.
-        name: of the round; the ids of the races begin with it.
+        policy: the policy that drives.
+        races: track, starts and settings.
+        pace: fraction of the possible speed at which the advising driver would drive.
+        name: name of the round, a prefix of the race ids.
     """
     num_cars, track = len(races.seeds), races.track
     skills = Skills(np.full(num_cars, pace), np.full(num_cars, LOOK_AHEAD_S), np.zeros(num_cars), np.zeros(num_cars))
@@ -66,7 +66,7 @@ def visit(policy: Cloned, races: EvaluationRaces, pace: float, name: str) -> Vis
     columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
     captured = []
     for car, result in enumerate(results):
-        num_decisions = len(result.sample_ms) - 1  # the last sample is what the last one led to
+        num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
         seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
         captured.append(_captured(f"{name}-{result.seed}", track.uid, seen, table))
     return Visit(ClosedLoop.of(results), captured)
@@ -89,7 +89,7 @@ def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -
 
 
 def by_tick(advice: NDArray[np.float32], num_ticks: int) -> NDArray[np.uint8]:
-    """Returns [T, K] actions that are held for the shares [T, A] that were advised, the largest one first."""
+    """Converts advised shares [T, A] to actions per tick [T, K], largest share first."""
     order = np.argsort(-advice, axis=1, kind="stable")
     ends = np.cumsum(np.take_along_axis(advice, order, axis=1), axis=1)
     middles = (np.arange(num_ticks) + 0.5) / num_ticks

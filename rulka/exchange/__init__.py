@@ -1,1 +1,1 @@
-"""Fetching maps and recordings from an exchange site. No torch."""
+"""Downloads maps and recordings from an exchange site. No torch."""

@@ -1,11 +1,11 @@
-"""Fetching maps and recordings into a folder that the pipeline reads.
+"""Downloads maps and recordings to a folder that the pipeline reads.
 
     <map id>/<map id>.Challenge.Gbx                            the map
-    <map id>/<rank, 5 digits>_<time>ms_<replay id>.Replay.Gbx  a recording; sorted by name is sorted by rank
-    rejected/<name>.rejected                                   what was not what was asked for; nothing reads these
+    <map id>/<rank, 5 digits>_<time>ms_<replay id>.Replay.Gbx  a recording; sorting by name sorts by rank
+    rejected/<name>.rejected                                   a file that failed validation; ignored by the pipeline
 
-A file is read whole before it is written. Names are made of numbers alone: what people call themselves and their maps
-never becomes a path. What lies in the folder, refused files included, is never fetched again.
+A file is parsed completely before it is written. File names consist of numbers: names of players and maps never become
+a path. Files in the folder, including rejected ones, are never fetched again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNRANKED = 99999
 
 @dataclass
 class FetchReport:
-    """What became of everything: how many, and one line for each thing that was not taken."""
+    """Counts of a fetch, and one line in `problems` for each file that was not taken."""
 
     num_maps: int = 0
     num_new: int = 0
@@ -45,18 +45,18 @@ def fetch(
     environment: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> FetchReport:
-    """Fetches maps and recordings that are wanted and not yet there; an interrupted fetch goes on where it stopped.
+    """Fetches the selected maps and recordings that are missing; an interrupted fetch resumes where it stopped.
 
     Args:
         site: the exchange.
-        query: which maps.
-        folder: where to; made if it is not there.
-        num_replays: best-ranked recordings of each map.
-        environment: only maps of this environment, as their files say; empty for any.
+        query: selects the maps.
+        folder: target folder, created if missing.
+        num_replays: number of best-ranked recordings of each map.
+        environment: only maps of this environment, according to their files; empty for any.
         say: called with a line about every file.
 
     Raises:
-        ExchangeError: if the exchange does not answer, or not as its interface says. What was fetched stays.
+        ExchangeError: if the exchange gives no answer or an invalid one. Fetched files are kept.
         OutputError: if a file cannot be written.
     """
     report = FetchReport()
@@ -81,14 +81,14 @@ def fetch(
 
 
 def _is_known(folder: Path, entry: MapEntry, name: str) -> bool:
-    """Whether a file is there, or was refused before; a recording also if its rank has changed since."""
+    """True if a file exists or was rejected before; recordings are matched by id, since ranks change."""
     pattern = "*_" + name.rpartition("_")[2] if "_" in name else name
     found = [*(folder / f"{entry.map_id}").glob(pattern), *(folder / REJECTED).glob(f"{pattern}.rejected")]
     return bool(found)
 
 
 def _take(site: Site, target: Path, kind: str, address: str, uid: str, environment: str) -> str:
-    """Fetches one file; returns why it was refused, empty where it was not."""
+    """Fetches one file; returns why it was not taken, empty if it was."""
     try:
         data = site.file(address)
     except NotThereError as error:
@@ -103,13 +103,13 @@ def _take(site: Site, target: Path, kind: str, address: str, uid: str, environme
 
 
 def problem_of(data: bytes, kind: str, uid: str, environment: str) -> str:
-    """Returns what is wrong with a fetched file, empty when it is what was asked for.
+    """Validates a fetched file; returns the problem, empty if there is none.
 
     Args:
         data: the file.
-        kind: `map` or `recording`.
-        uid: map that it must be, or be of; empty for any.
-        environment: that it must be of; empty for any.
+        kind: expected kind, `map` or `recording`.
+        uid: expected UID of the map; empty for any.
+        environment: expected environment; empty for any.
     """
     try:
         header = parse_header(read_container(data, header_only=True))
@@ -127,9 +127,9 @@ def problem_of(data: bytes, kind: str, uid: str, environment: str) -> str:
 
 
 def _uid_of_body(data: bytes, kind: str) -> str:
-    """Reads the whole file, which fails where it is damaged, and returns the map it names.
+    """Reads the whole file, which raises an error if it is damaged, and returns the map's UID.
 
-    A file of a game that the reader does not know is no damaged one: then only what its error names is returned.
+    A file of an unsupported game is not damaged: the UID then comes from the error, which may have none.
     """
     try:
         return parse_map(data).header.map_uid if kind == "map" else parse_recording(data).map_uid

@@ -1,8 +1,8 @@
-"""An exchange site: its maps and recordings as typed rows, and their files.
+"""Client of an exchange site: its maps and recordings as typed rows, and their files.
 
-Addresses and names of fields are those of tmnf.exchange (TMNF-X), as public programs use them. These disagree on page
-sizes and on which filters the site obeys, so every filter is applied here as well, and a page may be shorter than asked
-for.
+Addresses and field names are those of tmnf.exchange (TMNF-X), as public programs use them. These programs disagree on
+page sizes and on the filters that the site obeys, so every filter is applied here as well, and a page may be shorter
+than requested.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from rulka.errors import UserError
 
 
 class ExchangeError(UserError):
-    """Base of everything that can be wrong with the exchange or its answers."""
+    """Base class of errors of the exchange and its answers."""
 
 
 class UnavailableError(ExchangeError):
-    """The exchange does not answer, or stays busy."""
+    """The exchange does not answer, stays busy, or has an invalid address."""
 
 
 class NotThereError(ExchangeError):
-    """The exchange does not have what was asked for, or does not give it out."""
+    """The exchange does not have the requested file or page, or denies access."""
 
 
 class BadAnswerError(ExchangeError):
-    """The exchange answered with something that its interface does not say."""
+    """The exchange gave an answer outside its interface."""
 
 
 USER_AGENT = "rulka (github.com/ArtyomZemlyak/rulka)"
 TIMEOUT_S = 60.0
 PATIENCE = Retry(4, backoff_factor=1, status_forcelist=(429, 500, 502, 503, 504), retry_after_max=300)
-"""Four more tries: at once, after 2, 4 and 8 s, or when the site says, but after five minutes at the latest."""
+"""Four retries: at once, after 2, 4 and 8 s, or when the site says, but at most five minutes later."""
 MAX_BYTES = 1 << 26
-"""A larger file is not taken; a recording of an hour has some two million bytes, a map with pictures ten."""
+"""Larger files are rejected; an hour's recording has about two million bytes, a map with pictures ten million."""
 MAX_REQUESTS_PER_S = 10.0
 PAGE_SIZE = 100
 MAX_PAGES = 1000
@@ -56,7 +56,7 @@ _UPLOADER = AliasChoices(AliasPath("Uploader", "Name"), "Uploader.Name")
 
 
 class MapEntry(BaseModel):
-    """A map on the exchange; `length_ms` is its author time, None where not stated."""
+    """A map on the exchange; `length_ms` is its author time, None if not stated."""
 
     map_id: int = Field(validation_alias="TrackId")
     uid: _Text = Field("", validation_alias="UId")
@@ -66,7 +66,7 @@ class MapEntry(BaseModel):
 
 
 class ReplayEntry(BaseModel):
-    """A recording on the exchange; `rank` is its place among those of its map, None where it has none."""
+    """A recording on the exchange; `rank` is its rank on its map, None if it has none."""
 
     replay_id: int = Field(validation_alias="ReplayId")
     time_ms: int | None = Field(None, validation_alias="ReplayTime")
@@ -83,18 +83,18 @@ class _Page(BaseModel, Generic[_Row]):
 
 @dataclass(frozen=True)
 class MapQuery:
-    """Which maps are wanted; empty and None mean any.
+    """A selection of maps; empty and None mean any.
 
     Attributes:
-        ids: numbers of maps on the exchange.
-        uids: unique names of maps, as recordings state them.
-        name: part of the shown name.
-        author: name of the uploader, whatever its case.
-        max_length_ms: greatest author time.
-        max_maps: at most so many.
+        ids: ids of maps on the exchange.
+        uids: UIDs of maps, as recordings state them.
+        name: part of the display name, case-insensitive.
+        author: name of the uploader, case-insensitive.
+        max_length_ms: maximum author time.
+        max_maps: maximum number of maps.
 
     Raises:
-        UserError: if that is the whole exchange.
+        UserError: if neither maps nor their number are given, or `max_maps` is less than 1.
     """
 
     ids: tuple[int, ...] = ()
@@ -113,7 +113,7 @@ class MapQuery:
             raise UserError(message)
 
     def fits(self, found: MapEntry) -> bool:
-        """Returns whether a map is wanted."""
+        """Returns True if a map is selected."""
         is_any = not self.ids and not self.uids
         most_ms, length_ms = self.max_length_ms, found.length_ms
         return (
@@ -124,7 +124,7 @@ class MapQuery:
         )
 
     def parameters(self) -> dict[str, str]:
-        """Returns what the site is asked."""
+        """Returns the query parameters for the site."""
         asked = {
             "id": ",".join(map(str, self.ids)),
             "uid": ",".join(self.uids),
@@ -135,14 +135,14 @@ class MapQuery:
 
 
 class Site:
-    """An exchange, asked at most so many times a second.
+    """Rate-limited client of an exchange.
 
     Args:
         url: its address, for example `https://tmnf.exchange`.
-        requests_per_s: greater than 0, at most `MAX_REQUESTS_PER_S`.
+        requests_per_s: rate limit; greater than 0, at most `MAX_REQUESTS_PER_S`.
 
     Raises:
-        UserError: if the address is none, or the rate out of range.
+        UserError: if the address is invalid or the rate out of range.
     """
 
     def __init__(self, url: str, requests_per_s: float) -> None:
@@ -163,20 +163,20 @@ class Site:
             self._session.mount(scheme, self._adapter)
 
     def maps(self, query: MapQuery) -> Iterator[MapEntry]:
-        """Yields the maps that fit a query, in the order of the site, page by page as they are needed.
+        """Yields the maps that match a query, in the site's order; fetches pages on demand.
 
         Raises:
-            ExchangeError: if the site does not answer, or not as its interface says.
+            ExchangeError: if the site gives no answer or an invalid one.
         """
         num_named = len(query.ids) + len(query.uids)
         most = min(count for count in (query.max_maps, num_named or None) if count is not None)
         return islice((entry for entry in self._all_maps(query.parameters()) if query.fits(entry)), most)
 
     def best_replays(self, map_id: int, count: int) -> list[ReplayEntry]:
-        """Returns the recordings of a map with the best ranks, 9 before 10, those without a rank last by their time.
+        """Returns the best-ranked recordings of a map in numeric order of rank, then unranked ones by time.
 
         Raises:
-            ExchangeError: if the site does not answer, or not as its interface says.
+            ExchangeError: if the site gives no answer or an invalid one.
         """
         found: dict[int, ReplayEntry] = {}
         parameters = {"trackid": f"{map_id}", "fields": REPLAY_FIELDS, "limit": f"{PAGE_SIZE}"}
@@ -194,12 +194,12 @@ class Site:
         return sorted(found.values(), key=order)[:count]
 
     def file(self, path: str) -> bytes:
-        """Returns a file.
+        """Downloads a file.
 
         Raises:
-            UnavailableError: if the site does not answer in time or in good order, again and again.
-            NotThereError: if it does not have this.
-            BadAnswerError: if the file is larger than any recording.
+            UnavailableError: if the site still gives no complete answer after all retries.
+            NotThereError: if it does not have the file.
+            BadAnswerError: if the file is larger than any recording, or the status is an error.
         """
         return self._get(path, {})
 
@@ -224,7 +224,7 @@ class Site:
             raise BadAnswerError(message) from error
 
     def _get(self, path: str, parameters: Mapping[str, str]) -> bytes:
-        """Asks when it is time to, and again where the answer breaks off."""
+        """Sends a rate-limited request; retries if the answer breaks off."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         self._next_s = time.monotonic() + self._between_s
         url, tries = self.url + path, PATIENCE

@@ -1,1 +1,1 @@
-"""The link to the game: its socket protocol, a client, and a game without the game. No torch."""
+"""The link to the game: socket protocol, client, and a simulated game server. No torch."""

@@ -1,7 +1,7 @@
-"""Drives any server that speaks the plugin's protocol, and says where it breaks it: `rulka game check`.
+"""Implements `rulka game check`: drives a server of the plugin's protocol and reports deviations from it.
 
-The race that is under way is given up and driven anew, decision by decision as in training. On the way the server is
-tried: with the wrong echo, an unknown message, silence, a rewind. It never hangs: every wait and the whole have limits.
+The check restarts the current race and drives it decision by decision, as in training. It also probes the server with a
+wrong echo, an unknown message, silence and a rewind. It cannot hang: every wait and the whole check have time limits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class CheckReport:
 
     Attributes:
         address: host and port.
-        deviations: what breaks the protocol, each sentence once, in order.
-        notes: what is worth knowing but breaks nothing, likewise.
-        messages: how many came, by id.
+        deviations: protocol violations, as unique sentences in order.
+        notes: other remarkable facts, likewise.
+        messages: number of messages received, by id.
         num_decisions: decisions taken.
-        decisions_per_s: of wall time, None where all were probed.
-        version: what the handshake found, None from a plain game.
-        state: the last state that was read, None where none was.
+        decisions_per_s: throughput in wall time; None if all decisions were probed.
+        version: Rulka's protocol version from the handshake; None from a plain game.
+        state: summary of the last state; None if none was read.
     """
 
     address: str
@@ -47,16 +47,16 @@ class CheckReport:
 
     @property
     def conforms(self) -> bool:
-        """Whether no deviation was seen."""
+        """True if there is no deviation."""
         return not self.deviations
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
+        """Returns the report as plain JSON values."""
         facts = asdict(self) | {"deviations": list(self.deviations), "notes": list(self.notes)}
         return {"conforms": self.conforms, "num_frames": self.messages.get(MessageId.FRAME, 0), **facts}
 
     def to_text(self) -> str:
-        """Returns lines for people."""
+        """Returns the report as text for people."""
         rate = f", {self.decisions_per_s:,.0f} a second" if self.decisions_per_s else ""
         lines = [
             f"{self.address}: {'conforms' if self.conforms else f'{len(self.deviations)} deviations'}",
@@ -71,18 +71,18 @@ class CheckReport:
 
 
 WAIT_S = 5.0
-"""Longest wait for one message."""
+"""Timeout for one message."""
 QUIET_S = 0.1
-"""A server that should be silent is listened to for this long."""
+"""How long to listen to a server that should be silent."""
 PERIOD_MS = 50
 SIDE = 64
 HELD_TIMEOUT_MS, PATIENT_TIMEOUT_MS = 300, 10_100
-"""How long the server shall wait for an echo that never comes, and at all other times."""
+"""The server's echo timeout: in the test without an echo, and otherwise."""
 UNKNOWN_ID = 1_000_000
 NUM_PROBED = 3
-"""The clock is read inside the frames of this many decisions; more would slow the rest."""
+"""Number of decisions with extra probes of silence and clock; more would slow the check."""
 ACTIONS = (0, 0, 1, 0, 0, 2)
-"""Wags along the road."""
+"""Weaves along the road."""
 OVER_LIMIT = "the check took longer than its limit"
 
 
@@ -92,16 +92,16 @@ def check_game(
     """Drives a game and reports.
 
     Args:
-        port: where it listens.
-        host: where it runs.
+        port: port of the game.
+        host: host of the game.
         num_decisions: decisions to take, at least 1.
         speed: factor of the race clock; positive.
-        open_map: map to open with the console command `map`; None takes the race that is under way.
-        limit_s: end after this long at the latest.
+        open_map: map to open with the console command `map`; None uses the current race.
+        limit_s: time limit of the whole check.
 
     Raises:
         UserError: if a number is out of range, or the game stays in its menus.
-        GameClosedError: if nobody listens.
+        GameClosedError: if no game listens.
         GameTimeoutError: if the machine does not answer.
     """
     if num_decisions < 1 or not speed > 0 or not limit_s > 0:
@@ -115,14 +115,14 @@ def check_game(
             check.run(num_decisions, open_map)
         except GameError as error:
             report.deviations[str(error)] = None
-            if isinstance(error, GameTimeoutError) and time.monotonic() >= end_s:  # so that wait was cut short
+            if isinstance(error, GameTimeoutError) and time.monotonic() >= end_s:  # the limit cut that wait short
                 report.deviations[OVER_LIMIT] = None
         report.messages = {int(number): count for number, count in client.counts.items()}
     return report
 
 
 class _Check:
-    """One check; every method goes on from where the last one left the game."""
+    """One check; every method continues from the game's state after the last one."""
 
     def __init__(self, client: GameClient, report: CheckReport, speed: float, end_s: float) -> None:
         self._client, self._report, self._speed, self._end_s = client, report, speed, end_s
@@ -133,7 +133,7 @@ class _Check:
         self._start = b""
 
     def run(self, num_decisions: int, open_map: str | None) -> None:
-        """Does everything; an error of the link ends it."""
+        """Runs the whole check; an error of the link ends it."""
         self._greet(open_map)
         self._wait_s = self._end_s if open_map is not None else WAIT_S  # a map may take long to load
         first = self._first_step()
@@ -174,7 +174,7 @@ class _Check:
             raise UserError(message, hint="open a map in the game, or name one with --map") from error
 
     def _try_sync(self, sync: Sync) -> None:
-        """Tries what belongs inside a run step, then gives up the race."""
+        """Tests the messages allowed inside a run step, then gives up the race."""
         sync.send_unknown(UNKNOWN_ID)
         self._expect_silence(sync, "an unknown message")
         sync.send_unknown(MessageId.CHECKPOINT_COUNT)
@@ -190,7 +190,7 @@ class _Check:
         self._last_ms = None
 
     def _go_to_start(self) -> Sync:
-        """Goes through the countdown; returns the open run step of time 0."""
+        """Waits for the end of the countdown; returns the open run step of time 0."""
         sync = self._run_step()
         if sync.message.time_ms >= 0:  # pyright: ignore[reportAttributeAccessIssue]
             self._note("the race did not begin with a countdown after message 11")
@@ -202,7 +202,7 @@ class _Check:
         return sync
 
     def _decide(self, sync: Sync, number: int) -> Sync:
-        """Takes a decision in an open run step; returns the next run step, open."""
+        """Takes a decision in an open run step; returns the next open run step."""
         state = read_state(sync.state())
         time_ms = sync.message.time_ms  # pyright: ignore[reportAttributeAccessIssue]
         if state.race_time_ms != time_ms:
@@ -232,7 +232,7 @@ class _Check:
         return self._run_step()
 
     def _run_step(self) -> Sync:
-        """Waits for the next run step, and answers checkpoints, laps and the finish on the way."""
+        """Waits for the next run step; answers checkpoints, laps and the finish before it."""
         while True:
             sync = self._receive()
             if isinstance(sync.message, RunStep):
@@ -263,14 +263,14 @@ class _Check:
         self._last_ms = time_ms
 
     def _try_rewind(self, sync: Sync) -> None:
-        """Rewinds to the start and asks for the state again."""
+        """Rewinds to the start and compares the state."""
         sync.rewind(self._start)
         different = _differences(read_state(self._start), read_state(sync.state()))
         if different:
             self._deviate(f"a rewind did not restore {', '.join(different)}")
 
     def _try_timeout(self, sync: Sync) -> None:
-        """Leaves the echo out: the server must drop the connection and take the next one."""
+        """Withholds the echo: the server must drop the connection and accept the next one."""
         sync.set_timeout(HELD_TIMEOUT_MS)
         sync.set_speed(1.0)
         try:

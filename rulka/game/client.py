@@ -1,8 +1,8 @@
-"""A client of the game's socket plugin: waits for syncs, hands each out as an object that commands go through.
+"""A client of the game's socket plugin: waits for syncs and returns each as an object that takes commands.
 
-The rules of the protocol are kept by construction. Only an open sync takes commands and requests, since the game reads
-nothing otherwise; it sends them before its echo, and after the echo it takes no more. The next sync is not waited for
-before the last one is echoed.
+This enforces the protocol by construction. Only an open sync takes commands and requests, since the game reads nothing
+otherwise. The sync sends them before its echo and takes none after it. The client waits for the next sync only after
+the echo of the last one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rulka.game.sync import Sync
 
 
 class Frame(NamedTuple):
-    """A picture of the game.
+    """A frame of the game.
 
     Attributes:
         pixels: [H, W, 4] uint8 blue, green, red and an unused byte; a view that the next frame overwrites.
@@ -33,19 +33,19 @@ Message = RunStep | CheckpointCount | LapCount | Frame | OnConnect
 
 
 class GameClient:
-    """One connection to one game; use it as a context, or call `close`.
+    """A connection to one game; use it as a context manager, or call `close`.
 
     Args:
-        host: where the game runs.
-        port: where its plugin listens.
-        timeout_s: longest wait for anything.
-        patience_s: how long to go on trying to connect; 0 tries once.
+        host: host of the game.
+        port: port on which its plugin listens.
+        timeout_s: timeout of every wait.
+        patience_s: how long to retry the connection; 0 tries once.
 
     Attributes:
         counts: messages received so far, by id; a reconnect does not reset them.
 
     Raises:
-        GameClosedError: if nobody listens.
+        GameClosedError: if no game listens.
         GameTimeoutError: if the machine does not answer.
     """
 
@@ -63,11 +63,11 @@ class GameClient:
 
     @property
     def sync(self) -> Sync | None:
-        """The sync that has not been echoed yet, if any: an echo may be left pending as long as the game waits."""
+        """The open sync, not yet echoed, or None; an echo may stay pending as long as the game waits."""
         return self._sync if self._sync is not None and self._sync.is_open else None
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Changes the longest wait, also of later connections."""
+        """Changes the timeout, also for later connections."""
         self._timeout_s = timeout_s
         self._connection.set_timeout(timeout_s)
 
@@ -75,7 +75,7 @@ class GameClient:
         """Waits for the next sync.
 
         Raises:
-            GameOrderError: if the last one has not been echoed: the game would never send another.
+            GameOrderError: if the last sync has not been echoed: the game would never send another.
             GameTimeoutError: if none comes in time.
             GameClosedError: if the game closes the connection.
             GameProtocolError: if something else comes.
@@ -91,7 +91,7 @@ class GameClient:
         return self._sync
 
     def is_quiet(self, wait_s: float) -> bool:
-        """Whether the game sends nothing for a while; nothing is consumed.
+        """Returns True if the game sends nothing for `wait_s`; consumes nothing.
 
         Raises:
             GameClosedError: if the game closes the connection.
@@ -102,14 +102,14 @@ class GameClient:
         """Closes the connection and opens a new one; the game forgets what was pending.
 
         Raises:
-            GameClosedError: if nobody listens any more.
+            GameClosedError: if no game listens any more.
             GameTimeoutError: if the machine does not answer.
         """
         self.close()
         self._connection = self._open()
 
     def close(self) -> None:
-        """Closes the connection; the game notices by itself. A second time does nothing."""
+        """Closes the connection without telling the game; idempotent."""
         self._connection.close()
         if self._sync is not None:
             self._sync.is_open = False

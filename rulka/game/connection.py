@@ -1,4 +1,4 @@
-"""A socket on which every wait ends: with all the bytes that were asked for, or with a named error."""
+"""A socket with a timeout on every operation: a read returns all requested bytes or raises a named error."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from rulka.game.errors import GameClosedError, GameTimeoutError
 from rulka.ports import check_port
 
 RETRY_S = 0.1
-"""Pause between two tries to connect."""
+"""Pause between connection attempts."""
 _SENDING, _WAITING = "something was sent to it", "waiting"
 
 
 def connect(host: str, port: int, timeout_s: float, patience_s: float) -> Connection:
-    """Connects to a game, trying again until one listens.
+    """Connects to a game, with retries until it listens.
 
     Args:
-        host: where it runs.
-        port: where it listens.
-        timeout_s: longest wait for an answer, from now on and later.
-        patience_s: how long to go on trying; 0 tries once.
+        host: host of the game.
+        port: port on which it listens.
+        timeout_s: timeout for connecting and for later operations.
+        patience_s: how long to retry; 0 tries once.
 
     Raises:
-        GameClosedError: if nobody listens there.
-        GameTimeoutError: if the machine does not answer at all.
-        PortNumberError: if there is no such port.
+        GameClosedError: if no game listens there.
+        GameTimeoutError: if the machine does not answer.
+        PortNumberError: if the port is out of range.
     """
     check_port(port)
     end_s = time.monotonic() + patience_s
@@ -49,13 +49,13 @@ def connect(host: str, port: int, timeout_s: float, patience_s: float) -> Connec
 
 
 class Connection:
-    """A connected socket without delay.
+    """A connected socket with TCP_NODELAY.
 
     Attributes:
         name: host and port, for messages.
-        timeout_s: longest wait for all bytes of one `fill`, and for the room to send.
-        frame_size: width and height of the frame that was asked for; the game has one place for that, so a second
-            request takes it.
+        timeout_s: timeout for all bytes of one `fill`, and for a send.
+        frame_size: width and height of the requested frame; the game keeps only one request, so a second one replaces
+            it.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
@@ -65,7 +65,7 @@ class Connection:
         self.frame_size: tuple[int, int] | None = None
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Changes the longest wait; it must be positive."""
+        """Changes the timeout; it must be positive."""
         self.timeout_s = timeout_s
         self._socket.settimeout(timeout_s)
 
@@ -73,8 +73,8 @@ class Connection:
         """Sends all bytes.
 
         Raises:
-            GameTimeoutError: if the other side takes them in too slowly.
-            GameClosedError: if it has closed the connection.
+            GameTimeoutError: if the peer reads them too slowly.
+            GameClosedError: if the peer has closed the connection.
         """
         try:
             self._socket.sendall(data)
@@ -85,15 +85,15 @@ class Connection:
             raise _closed(self.name, _SENDING, error) from error
 
     def fill(self, out: memoryview, what: str) -> None:
-        """Reads exactly as many bytes as fit into `out`, within one timeout altogether.
+        """Fills `out` completely, within one timeout for all bytes.
 
         Args:
-            out: bytes, overwritten.
-            what: what is awaited, for messages.
+            out: buffer, overwritten.
+            what: name of the content, for messages.
 
         Raises:
-            GameTimeoutError: if they do not all come in time.
-            GameClosedError: if the other side closes before.
+            GameTimeoutError: if not all bytes come in time.
+            GameClosedError: if the peer closes the connection first.
         """
         num_read = self._read(out, what, 0, len(out))
         if num_read == len(out):
@@ -107,17 +107,17 @@ class Connection:
             self._socket.settimeout(self.timeout_s)
 
     def take(self, num_bytes: int, what: str) -> bytearray:
-        """Reads so many bytes, see `fill`."""
+        """Reads `num_bytes` bytes, see `fill`."""
         out = bytearray(num_bytes)
         if num_bytes:
             self.fill(memoryview(out), what)
         return out
 
     def is_quiet(self, wait_s: float) -> bool:
-        """Whether nothing comes for a while; what does come is left where it is.
+        """Returns True if nothing comes for `wait_s`; consumes nothing.
 
         Raises:
-            GameClosedError: if the other side closes the connection.
+            GameClosedError: if the peer closes the connection.
         """
         self._socket.settimeout(wait_s)
         try:
@@ -132,11 +132,11 @@ class Connection:
         return False
 
     def close(self) -> None:
-        """Closes the socket; a second time does nothing."""
+        """Closes the socket; idempotent."""
         self._socket.close()
 
     def interrupt(self) -> None:
-        """Lets whoever waits in another thread find the connection closed."""
+        """Shuts the connection down, which wakes a thread that waits on it."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""What can go wrong on the link to a game; every error says with whom, what was expected and what came."""
+"""Errors of the link to a game; each names the peer, what was expected and what came."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class GameError(UserError):
 
 
 class GameTimeoutError(GameError):
-    """The other side did not answer in time; the connection is of no further use."""
+    """The peer did not answer in time; the connection is unusable."""
 
 
 class GameClosedError(GameError):
-    """Nobody listens, or the other side closed the connection, perhaps in the middle of a message."""
+    """No game listens, or the peer closed the connection, possibly in the middle of a message."""
 
 
 class GameProtocolError(GameError):
-    """The other side sent something else than the protocol allows here."""
+    """The peer sent something that the protocol does not allow here."""
 
     def __init__(self, expected: str, got: str) -> None:
         super().__init__(f"the game broke the protocol: expected {expected}, got {got}")
@@ -26,8 +26,8 @@ class GameProtocolError(GameError):
 
 
 class GameOrderError(GameError):
-    """Our own side used the link in an order that the protocol forbids; nothing was sent."""
+    """Our side used the link in an order that the protocol forbids; nothing was sent."""
 
 
 class StateRefusedError(GameError):
-    """A simulation state is cut off, garbled or of another game; nothing was changed."""
+    """A simulation state is truncated, corrupt or from another game; nothing was changed."""

@@ -1,4 +1,4 @@
-"""Frames of the game: as it sends them, as agents see them, and as a simulated race sends them in its place."""
+"""Frames of the game: conversion between the game's pixels and agents' grey images, and frames of a simulated game."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
 _BRIGHTNESS = np.array([29, 150, 77, 0], np.float32) / 256
-"""Shares of blue, green and red in brightness (ITU-R BT.601 in 256ths): they add up to 1, so that grey stays grey."""
+"""Weights of blue, green and red in brightness (ITU-R BT.601 in 256ths); they sum to 1, so that grey stays grey."""
 _WIDENED = (np.arange(256, dtype=np.uint32) * 0x010101 + 0xFF000000).astype("<u4")
-"""A grey value as blue, green, red and an opaque fourth byte."""
+"""Lookup table from grey values to blue, green, red and an opaque fourth byte."""
 
 
 def grey_from_bgra(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Turns a frame of the game into the grey image of an observation; the row order is kept.
+    """Converts a frame of the game to the grey image of an observation; keeps the row order.
 
     Args:
         pixels: [H, W, 4] blue, green, red, unused.
-        out: [H, W] uint8, overwritten; where all three colours are equal, exactly their value.
+        out: [H, W] uint8, overwritten; for three equal colours exactly their value.
     """
     flat = pixels.reshape(-1, NUM_CHANNELS).astype(np.float32)
     out[:] = (flat @ _BRIGHTNESS).reshape(out.shape)
 
 
 def bgra_from_grey(grey: NDArray[np.uint8], out: NDArray[np.uint32]) -> None:
-    """Turns a grey image into what the game would send.
+    """Converts a grey image to the pixels that the game would send.
 
     Args:
         grey: [H, W].
@@ -40,14 +40,14 @@ def bgra_from_grey(grey: NDArray[np.uint8], out: NDArray[np.uint32]) -> None:
 
 
 class GameFrames:
-    """Draws what the car of a simulator sees.
+    """Draws frame messages for a simulated car.
 
-    It is the agents' image with three equal colours: a program that turns it to grey has the simulator's own
-    observation, to the bit.
+    A frame is the agents' image with three equal colours: converted to grey, it is the simulator's own observation, bit
+    for bit.
 
     Args:
-        track: where it is.
-        params: its camera.
+        track: the track.
+        params: source of the camera.
     """
 
     def __init__(self, track: Track, params: SimulatorParams) -> None:
@@ -56,7 +56,7 @@ class GameFrames:
         self._message = np.empty(0, np.uint32)
 
     def draw(self, simulator: Simulator, width: int, height: int) -> memoryview:
-        """Returns a whole frame message, its id included; the next call overwrites it."""
+        """Returns a full frame message, including its id; the next call overwrites it."""
         if self._grey.shape[1:] != (height, width):
             self._grey = np.empty((1, height, width), np.uint8)
             self._message = np.empty(1 + height * width, "<u4")

@@ -1,17 +1,17 @@
-"""An outside judge: a program that the user has installed, which drives a replay by the game's own physics.
+"""Runs an external judge: a user-installed program that re-simulates a replay with the game's own physics.
 
-Nothing of such a program comes with Rulka. It is started with the path of a replay, ends with exit code 0 or 1, and
-prints its verdict as one JSON object on a line of its own, the last such line counts:
+Rulka ships no such program. Rulka starts it with the path of a replay; it exits with code 0 or 1 and prints its verdict
+as one JSON object on a line of its own (the last such line counts):
 
-    valid                           required: whether the replay holds
-    status, message                 texts that say why not
-    simulation_outcome              object of race_completed and race_time_ms, as the judge drove it
+    valid                           required: whether the replay is valid
+    status, message                 texts with the reason
+    simulation_outcome              object of race_completed and race_time_ms, from the judge's simulation
     checkpoint_times_ms             list, the finish last
     max_deviation                   largest distance from the path of the replay, metres
-    max_deviation_time_ms           where that was
-    measured_sample_count, expected_sample_count    samples of the path that were compared, and all of them
+    max_deviation_time_ms           time of that distance
+    measured_sample_count, expected_sample_count    compared samples of the path, and all samples
 
-What is left out or null was not judged. These are the names of ForeverValidator, which prints all but the checkpoints.
+Missing or null fields were not judged. The names are those of ForeverValidator, which prints all but the checkpoints.
 It stops comparing the path at the first sample that is 0.1 m away.
 """
 
@@ -36,15 +36,15 @@ from rulka.stored import checked
 
 FOLDER = RUNS / "judge"
 LIMIT_S = 600.0
-"""A judge that takes longer is ended."""
+"""Timeout of a judge."""
 TOLERANCE_MS = 10
-"""A tick of the game's clock, as much as judges allow."""
+"""Allowed difference of times: one tick of the game's clock, as judges allow."""
 MAX_READ_BYTES, NUM_SHOWN_LINES = 1 << 20, 20
-"""Of what a judge prints: read from its end, and shown where it fails."""
+"""Bytes read from the end of a judge's output, and lines of it shown on failure."""
 
 
 class JudgeError(UserError):
-    """The judge is missing, fails, hangs or gives no verdict; the message shows what it printed last."""
+    """The judge is missing, fails, hangs or gives no verdict; the message shows the end of its output."""
 
 
 class _Outcome(BaseModel):
@@ -53,7 +53,7 @@ class _Outcome(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What a judge prints, see the module."""
+    """A judge's JSON output, see the module."""
 
     valid: bool
     status: str | None = None
@@ -68,12 +68,12 @@ class Verdict(BaseModel):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a replay says beside what its judge says.
+    """A replay and its judge's verdict.
 
     Attributes:
         replay: the file.
-        times_ms: of its checkpoints, the finish last.
-        verdict: of the judge.
+        times_ms: times of its checkpoints, the finish last.
+        verdict: the judge's verdict.
     """
 
     replay: Path
@@ -82,7 +82,7 @@ class Judgement:
 
     @property
     def times(self) -> dict[str, tuple[int | None, int | None]]:
-        """The replay's time of the finish, and of each checkpoint that is judged, beside the judge's."""
+        """The replay's and the judge's times of the finish and of each judged checkpoint."""
         outcome, judged = self.verdict.simulation_outcome, self.verdict.checkpoint_times_ms
         found = {} if outcome.race_completed is None else {"finish": (self.times_ms[-1], outcome.race_time_ms)}
         pairs = () if judged is None else zip_longest(self.times_ms, judged)
@@ -90,14 +90,14 @@ class Judgement:
 
     @property
     def agrees(self) -> bool:
-        """Whether the judge holds the replay to be valid, and comes to its times within a tick."""
+        """True if the judge finds the replay valid and its times agree within a tick."""
         return self.verdict.valid and all(
             said is not None and judged is not None and abs(judged - said) <= TOLERANCE_MS
             for said, judged in self.times.values()
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON: the verdict as it came, and times in ms; null where one of the two has none."""
+        """Returns plain JSON: the verdict, and both times in ms, null if missing."""
         times = {name: {"replay_ms": said, "judge_ms": judged} for name, (said, judged) in self.times.items()}
         found = {"agrees": self.agrees, "replay": self.replay.as_posix(), "times": times}
         return found | {"verdict": self.verdict.model_dump()}
@@ -126,15 +126,15 @@ def _seconds(time_ms: int | None) -> str:
 
 
 def judge_replay(command: Sequence[str], replay: Path) -> Judgement:
-    """Lets a judge drive a replay; its output lies beside that, as `.log`.
+    """Runs a judge on a replay; its output goes to a `.log` file beside the replay.
 
     Args:
-        command: words of its command line, with {replay} where the path goes; no shell sees them.
+        command: words of its command line, with {replay} for the path; not run through a shell.
         replay: a `.Replay.Gbx`.
 
     Raises:
-        JudgeError: if it cannot be started, fails, takes longer than `LIMIT_S` or prints no verdict.
-        RecordingError: if the replay is damaged.
+        JudgeError: if no judge is named, or it cannot be started, fails, exceeds `LIMIT_S` or prints no verdict.
+        RecordingError: if the replay is corrupt.
     """
     if not command:
         message = "nothing says which program is the judge"
@@ -157,7 +157,7 @@ def judge_replay(command: Sequence[str], replay: Path) -> Judgement:
 
 
 def _run(words: Sequence[str], log: Path) -> str:
-    """Runs a program to its end, or to the end of its time; returns what was wrong with it, empty for nothing."""
+    """Runs a program until it exits or times out; returns the problem, empty if there is none."""
     with log.open("wb") as out:
         try:
             judge = start_group(words, os.environ, out)

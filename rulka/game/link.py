@@ -1,4 +1,4 @@
-"""Where a game is and how to attach to it, as one picklable value."""
+"""Address of a game and settings for connecting to it, as one picklable value."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ RETRY_S = 0.1
 
 @dataclass(frozen=True)
 class GameLink:
-    """One game, whoever runs it.
+    """The link to one game, started by Rulka or by a person.
 
     Attributes:
-        host: where it runs.
-        port: where its plugin listens.
+        host: host of the game.
+        port: port on which its plugin listens.
         speed: factor of the race clock while driving.
-        timeout_s: longest wait for a message.
-        patience_s: how long to go on trying to connect, also after a lost connection.
-        map_name: opened where the game is in its menus; empty leaves that to a person.
-        reports: folder in which a game that hangs is reported to its supervisor; None where there is none.
+        timeout_s: timeout for a message.
+        patience_s: how long to retry a connection, also after losing one.
+        map_name: map to open if the game is in its menus; empty leaves that to a person.
+        reports: folder for hang reports to the game's supervisor; None without a supervisor.
     """
 
     host: str = "127.0.0.1"
@@ -38,19 +38,19 @@ class GameLink:
     reports: Path | None = None
 
     def instance(self, index: int) -> GameLink:
-        """Returns the link to the game instance of a number: its port is so much higher."""
+        """Returns the link to game instance `index`, whose port is higher by `index`."""
         return replace(self, port=self.port + index)
 
     def open(self, period_ms: int, width: int, height: int) -> GameSession:
-        """Connects.
+        """Connects to the game.
 
         Args:
             period_ms: length of a decision.
-            width: of the frames, in pixels.
-            height: of the frames.
+            width: width of the frames, in pixels.
+            height: height of the frames, in pixels.
 
         Raises:
-            GameError: if nobody listens, or somebody who speaks another protocol.
+            GameError: if no game listens, or the listener speaks another protocol.
         """
         settings = SessionSettings(period_ms, width, height, self.speed, map_name=self.map_name)
         try:
@@ -60,10 +60,10 @@ class GameLink:
             raise
 
     def begin_anew(self, session: GameSession) -> Decision:
-        """Connects a session anew and begins a race, waiting for the game as long as the link's patience lasts.
+        """Reconnects a session and begins a race, with retries for up to `patience_s`.
 
-        A game that is just ending may still take a connection and drop it, and one that has just been started may end
-        again; that is no answer yet.
+        A game that is shutting down may accept a connection and drop it, and a new one may end again; hence the
+        retries.
 
         Raises:
             GameError: if the game does not come back.
@@ -79,16 +79,16 @@ class GameLink:
                 time.sleep(RETRY_S)
 
     def let_go(self, session: GameSession) -> None:
-        """Closes a session; a game that is gone already is no error any more."""
+        """Closes a session; ignores a game that is already gone."""
         with suppress(GameError):
             session.close()
 
     def report(self, error: GameError) -> None:
-        """Tells the supervisor of the game that it hangs; other errors it sees for itself."""
+        """Reports a hanging game (timeout) to its supervisor, which detects other failures on its own."""
         if self.reports is not None and isinstance(error, GameTimeoutError):
             hang_report(self.reports, self.port).touch()
 
 
 def hang_report(folder: Path, port: int) -> Path:
-    """Returns the file whose presence says that the game at a port hangs."""
+    """Returns the path of the marker file for a hanging game at a port."""
     return folder / f"{port}.hung"

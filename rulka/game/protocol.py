@@ -1,12 +1,11 @@
-"""The protocol of the socket plugin for TMInterface 2: message ids, their payloads, packing and unpacking.
+"""The protocol of the socket plugin for TMInterface 2: message ids, payloads, packing and unpacking.
 
 The game listens, a program connects. Everything is little-endian and packed: an int32 id, then a payload whose size
-follows from the id. Messages 1 to 5 come from the game ("syncs"); each stops the game until the program has sent the
-same id back as a bare int32. The game reads the socket only while it is stopped like that. All other messages go from
-the program to the game; four of them are answered. Source: Linesight's plugin and
-client (github.com/Linesight-RL/linesight).
+follows from the id. Messages 1 to 5 come from the game ("syncs"). Each stops the game until the program echoes its id
+as a bare int32, and the game reads the socket only during such a stop. All other messages go from the program to the
+game; four of them are answered. Source: Linesight's plugin and client (github.com/Linesight-RL/linesight).
 
-One thing is added, in a way that a plain plugin or client never notices: the version handshake, see `VERSION_COMMAND`.
+Rulka adds only the version handshake, which is invisible to a plain plugin or client; see `VERSION_COMMAND`.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from rulka.game.state import MAX_BYTES
 
 LOOPBACK = "127.0.0.1"
 BASE_PORT = 8478
-"""Port of the first game instance; the next one listens on the next port."""
+"""Port of the first game instance; further ones use consecutive ports."""
 DEFAULT_TIMEOUT_MS = 2000
-"""The game drops a program that holds it in one sync for longer; it can be changed by message 15."""
+"""The game drops a program that holds one sync for longer; message 15 changes it."""
 DEFAULT_PERIOD_MS = 10
-"""Run steps are sent when the race time is a multiple of this; it can be changed by message 19."""
+"""The game sends run steps at race times that are multiples of this; message 19 changes it."""
 COUNTDOWN_MS = 2600
-"""A race begins at minus this time."""
+"""Length of the countdown: a race begins at minus this time."""
 NUM_CHANNELS = 4
 """Bytes of a pixel: blue, green, red, unused."""
 MAX_FRAME_SIDE = 4096
-"""Frames are at most this wide and high, so that no request asks for an absurd amount of memory."""
+"""Largest width and height of a frame, to bound the memory of a request."""
 MAX_TEXT_BYTES = 16 * 2**20
-"""Longest text that is believed: the inputs of a race of many hours."""
+"""Longest accepted text: the inputs of a race of many hours."""
 
 
 class MessageId(IntEnum):
-    """What a message is."""
+    """Message ids."""
 
     RUN_STEP = 1
     CHECKPOINT_COUNT = 2
@@ -65,21 +64,21 @@ class MessageId(IntEnum):
 
 
 class RunStep(NamedTuple):
-    """A tick of the race that is a multiple of the period."""
+    """A tick of the race at a multiple of the period."""
 
     time_ms: int
     """Race time, negative in the countdown."""
 
 
 class CheckpointCount(NamedTuple):
-    """A checkpoint was passed; `current` equal to `target` is the finish."""
+    """The car passed a checkpoint; at the finish, `current` equals `target`."""
 
     current: int
     target: int
 
 
 class LapCount(NamedTuple):
-    """A lap was driven."""
+    """The car completed a lap."""
 
     current: int
     target: int
@@ -97,10 +96,10 @@ SYNCS = {
     MessageId.LAP_COUNT: LapCount,
     MessageId.ON_CONNECT: OnConnect,
 }
-"""Messages that stop the game until they are echoed, all of 32-bit integers. A frame is one, too: of pixels alone."""
+"""Syncs with payloads of 32-bit integers. A frame is a sync too, with a payload of pixels."""
 SYNC_IDS = frozenset((*SYNCS, MessageId.FRAME))
 NUMBERED_IDS = SYNC_IDS - {MessageId.FRAME, MessageId.ON_CONNECT}
-"""Syncs that a race causes, wherever it is moved."""
+"""Syncs caused by the race itself, also during a rewind."""
 
 _COMMAND_FORMATS = {
     MessageId.SET_SPEED: "f",  # factor, 0 stops the clock
@@ -113,46 +112,46 @@ _COMMAND_FORMATS = {
     MessageId.SHOW_INTERFACE: "i",  # above 0 shows it
 }
 COMMAND_PAYLOADS = {number: struct.Struct("<" + _COMMAND_FORMATS.get(number, "")) for number in MessageId}
-"""Fixed part of what follows the id of a message to the game; the id of a sync is its echo."""
+"""Fixed-size payload of each message to the game. A sync's id sent to the game is its echo."""
 
 MOST_BYTES: dict[int, int] = {MessageId.REWIND_TO_STATE: 2 * MAX_BYTES, MessageId.EXECUTE_COMMAND: 65536}
-"""Longest contents that are believed, bytes, of the messages that end in bytes of their own length."""
+"""Largest accepted content in bytes of the length-prefixed messages."""
 
 VERSION = 1
-"""Version of what Rulka adds to the protocol."""
+"""Version of Rulka's addition to the protocol."""
 VERSION_COMMAND = "rulka_version"
-"""Console command of the handshake. A game that speaks Rulka's version puts one line in front of its next answer to
-`GET_INPUTS`, a comment in the language of input scripts; any other game takes it for an unknown command, and answers
-with the plain script. So both sides learn it from messages that exist anyway, and nobody else is disturbed."""
+"""Console command of the handshake. A game with Rulka's plugin prefixes its next answer to `GET_INPUTS` with one line,
+a comment in the input script language. Any other game treats it as an unknown command and answers with the plain
+script. So the handshake uses only existing messages and is harmless to other games."""
 VERSION_MARK = "# rulka link "
 VERSION_LINE = f"{VERSION_MARK}{VERSION}\n"
-"""The comment that stands before the inputs after `VERSION_COMMAND`."""
+"""The comment line before the inputs in the answer after `VERSION_COMMAND`."""
 
 
 def pack(message_id: MessageId, *values: float) -> bytes:
-    """Returns the bytes of a message to the game that holds nothing but numbers.
+    """Packs a message to the game with a payload of numbers only.
 
     Raises:
-        struct.error: if the values are not those of the message, or out of range.
+        struct.error: if the values do not match the message, or are out of range.
     """
     return INT.pack(message_id) + COMMAND_PAYLOADS[message_id].pack(*values)
 
 
 def pack_sized(message_id: MessageId, content: bytes) -> bytes:
-    """Returns the bytes of a message to the game that ends in bytes of its own length."""
+    """Packs a message to the game with length-prefixed content."""
     return pack(message_id, len(content)) + content
 
 
 def pack_sync(message_id: MessageId, *values: int) -> bytes:
-    """Returns the bytes of a sync; of a frame, those before the pixels."""
+    """Packs a sync; for a frame, only the part before the pixels."""
     return struct.pack(f"<{1 + len(values)}i", message_id, *values)
 
 
 def sync_id(data: bytes | bytearray | memoryview) -> MessageId:
-    """Reads the id with which the game begins.
+    """Unpacks the id of a message from the game.
 
     Raises:
-        GameProtocolError: if it is no id that the game may send.
+        GameProtocolError: if the game may not send this id.
     """
     (number,) = INT.unpack(data)
     if number not in SYNC_IDS:
@@ -162,6 +161,6 @@ def sync_id(data: bytes | bytearray | memoryview) -> MessageId:
 
 
 def read_version(inputs: str) -> int | None:
-    """Returns the version that an answer to `GET_INPUTS` begins with, None without one."""
+    """Returns the version at the start of an answer to `GET_INPUTS`, or None."""
     found = re.match(rf"{VERSION_MARK}(\d+)\n", inputs, re.ASCII)
     return int(found[1]) if found else None

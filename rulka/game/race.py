@@ -1,7 +1,7 @@
-"""A race in the simulator that behaves like one in the game: clock, countdown, keys, checkpoints, finish, rewinds.
+"""A simulated race that behaves like one in the game: clock, countdown, keys, checkpoints, finish, rewinds.
 
-What differs from the game, because the simulator does: a car that has finished, or left the track for good, stands
-where it is; tracks have one lap; there is one map. The clock goes on in either case.
+It differs from the game as the simulator does: a car that has finished or left the track stops, while the clock goes
+on; tracks have one lap; there is one map.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_KEYS = Controls(accelerate=False, brake=False, left=False, right=False)
 _ACTION_OF = {controls: np.array([index]) for index, controls in enumerate(CONTROLS)}
 _ONE_CAR = np.ones(1, np.bool_)
 CONSTANTS = {"version": 2, "context_mode": 1, "flags": 0xFF}
-"""Of every block: its version, a run, and all flags."""
+"""Constant fields of every block: version, run mode, and all flags."""
 FIRST_TICK_MS = 10
 """Simulation time of the first tick of the countdown."""
 _VALUE_BITS = 0xFFFFFF
@@ -34,7 +34,7 @@ _KEY_EVENTS = [EVENT_NAMES.index(name) for name in Controls._fields]
 
 
 class Passed(NamedTuple):
-    """What a tick led to: checkpoints passed so far and in all."""
+    """A passed checkpoint: number passed so far, and in total."""
 
     current: int
     target: int
@@ -45,10 +45,10 @@ class SimulatedRace:
 
     Attributes:
         simulator: the car.
-        race_time_ms: milliseconds since the start, negative in the countdown; stands still after the finish.
+        race_time_ms: milliseconds since the start, negative in the countdown; stops at the finish.
         tick_time_ms: the same, but it goes on after the finish.
-        is_finished: the finish was passed, and nobody prevented that.
-        keys: what is pressed; may be changed.
+        is_finished: True once the car has passed the finish, unless a program prevented that.
+        keys: pressed keys; may be changed.
 
     Raises:
         UserError: if the track has too many gates for a block of the game.
@@ -65,39 +65,39 @@ class SimulatedRace:
         for name, value in CONSTANTS.items():
             self._fixed[name] = value
         self.keys = NO_KEYS
-        self.simulator.step(_ACTION_OF[NO_KEYS])  # compiles now, not while a program waits
+        self.simulator.step(_ACTION_OF[NO_KEYS])  # compiles kernels now, not while a program waits
         self.restart()
 
     @property
     def num_checkpoints(self) -> int:
-        """Checkpoints in all, the finish included."""
+        """Number of checkpoints, including the finish."""
         return len(self.simulator.track.gate_m)
 
     @property
     def checkpoint_count(self) -> int:
-        """Checkpoints passed; a finish that was prevented does not count."""
+        """Number of checkpoints passed; a prevented finish does not count."""
         prevented = bool(self.simulator.is_finished[0]) and not self.is_finished
         return int(self.simulator.gate_index[0]) - prevented
 
     @property
     def checkpoint_ms(self) -> NDArray[np.int32]:
-        """[G] race time at each checkpoint, `NOT_PASSED_MS` where there is none yet."""
+        """[G] race time at each checkpoint, `NOT_PASSED_MS` if not passed yet."""
         times = self.simulator.gate_time_ms[0].astype(np.int32)
         times[self.checkpoint_count :] = NOT_PASSED_MS
         return times
 
     def restart(self) -> None:
-        """Puts the car at the start and begins the countdown; keys stay as they are pressed."""
+        """Resets the car to the start and begins the countdown; pressed keys stay pressed."""
         self.simulator.reset(_ONE_CAR)
         self.race_time_ms = self.tick_time_ms = -COUNTDOWN_MS - TICK_MS  # the first tick is that of -2600
         self.is_finished = False
 
     def tick(self) -> Passed | None:
-        """Goes on by 10 ms; returns the count where a checkpoint was passed, None where none was."""
+        """Advances by 10 ms; returns the count if the car passed a checkpoint, else None."""
         before = int(self.simulator.gate_index[0])
         if self.tick_time_ms >= 0 and not self.is_finished:
             keys = self.keys
-            if keys.left and keys.right:  # together they steer nowhere
+            if keys.left and keys.right:  # both cancel each other
                 keys = keys._replace(left=False, right=False)
             self.simulator.step(_ACTION_OF[keys])
         self.tick_time_ms += TICK_MS
@@ -111,12 +111,12 @@ class SimulatedRace:
         return Passed(count, self.num_checkpoints)
 
     def prevent_finish(self) -> None:
-        """Takes the finish back; the clock goes on from where it stood."""
+        """Revokes the finish; the clock continues from the time at which it stopped."""
         self.is_finished = False
         self.tick_time_ms = self.race_time_ms
 
     def state(self) -> bytes:
-        """Returns the simulation as a block of the game's form, from which `rewind` restores it to the bit."""
+        """Returns the simulation as a block of the game's format; `rewind` restores it bit for bit."""
         record, checkpoint_ms = self._fixed[0], self.checkpoint_ms
         describe(record, self.simulator.cars[0])
         record["race_time_ms"], record["is_finished"] = self.race_time_ms, self.is_finished
@@ -127,12 +127,12 @@ class SimulatedRace:
         return write_state(self._fixed, checkpoint_ms[:-1] != NOT_PASSED_MS, checkpoint_ms)
 
     def rewind(self, block: bytes | memoryview) -> None:
-        """Puts the race back to a block that `state` of a race on this track returned.
+        """Restores the race to a block from `state` of a race on this track.
 
-        Like the game, it takes a block in which the time of a passed finish was erased; the race then goes on.
+        Like the game, it accepts a block with an erased finish time; the race then goes on.
 
         Raises:
-            StateRefusedError: if the block is garbled, or of another game or track; nothing is changed.
+            StateRefusedError: if the block is corrupt or from another game or track; nothing is changed.
         """
         state = read_state(block)
         numbers = extract(bytes(block[: STATE.itemsize]), self._track_sum, self._num_saved)

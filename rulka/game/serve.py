@@ -1,4 +1,4 @@
-"""What `rulka game serve` does: serves, and stops cleanly at Ctrl-C or SIGTERM."""
+"""Implements `rulka game serve`: serves, and stops cleanly at Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def make_server(
     is_step_first: bool = False,
     calls_back: bool = False,
 ) -> GameServer:
-    """Puts a server together; it listens, and serves when told to.
+    """Creates a server that listens; call `serve` on it to start.
 
     Args:
-        track: what is raced.
-        params: for the simulator.
-        port: 0 takes a free one.
+        track: the track.
+        params: parameters, for the simulator.
+        port: port to listen on; 0 takes a free one.
         speed: factor of the race clock until a program sets another.
-        is_in_menus: begin without a race.
+        is_in_menus: True to begin in the menus, without a race.
         is_step_first: see `GameServer`.
-        calls_back: the same.
+        calls_back: see `GameServer`.
 
     Raises:
-        UserError: if the speed is negative, there is no such port or it is taken, or the track has too many gates.
+        UserError: if the speed is negative, the port is out of range or taken, or the track has too many gates.
     """
     check_port(port, zero_takes_any=True)
     if not speed >= 0:
@@ -46,17 +46,17 @@ def make_server(
         raise UserError(message)
     race = SimulatedRace(track, params.simulator)
     sent = GameFrames(track, params.simulator)
-    sent.draw(race.simulator, 8, 8)  # compiles now, which takes seconds, not while a program waits
+    sent.draw(race.simulator, 8, 8)  # compiles kernels now, for seconds, not while a program waits
     game = SimulatedGame(race, speed=speed, is_in_menus=is_in_menus)
     return GameServer(game, sent, port, is_step_first=is_step_first, calls_back=calls_back)
 
 
 def serve_until_stopped(server: GameServer, say: Callable[[str], None]) -> None:
-    """Serves until Ctrl-C or SIGTERM; both end it without a traceback.
+    """Serves until Ctrl-C or SIGTERM, then returns without a traceback.
 
     Args:
-        server: what serves.
-        say: gets one line when the server listens and one when it has stopped.
+        server: the server.
+        say: called with one line when the server listens and one when it has stopped.
     """
     before = {number: signal.signal(number, lambda *_: server.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
     say(f"a game listens on {LOOPBACK}:{server.port}; Ctrl-C stops it")

@@ -1,11 +1,11 @@
-"""A game without the game: a server that speaks the plugin's protocol, with a race in the simulator behind it.
+"""A simulated game server: speaks the plugin's protocol and runs a race in the simulator.
 
-It behaves like the plugin in the game: it sends a sync and then reads and handles messages until the echo, and reads
-nothing at any other time. Frames are drawn between ticks, when no sync is open. One program at a time; a new connection
-takes the place of the old one, between syncs or when that has been silent in one for a moment. Two things are kinder
-than the game: a program that closes its connection is dropped at once, not after the timeout; and without a program the
-race stands still. What nobody knows about the game is an option: the order of the messages of a tick, and whether a
-rewind calls back inside itself.
+It behaves like the plugin in the game: it sends a sync, then reads and handles messages until the echo, and reads
+nothing at any other time. It draws frames between ticks, when no sync is open. It serves one program at a time; a new
+connection replaces the old one, between syncs or when the old one has been silent in a sync for a moment. It differs
+from the game in two ways: it drops a program that closes its connection at once, not after the timeout; and without a
+program the race stands still. Options cover what is unknown about the game: the order of the messages of a tick, and
+whether a rewind calls back inside itself.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from rulka.game.simulated import SimulatedGame
 logger = logging.getLogger(__name__)
 
 UNPACED_SPEED = 50.0
-"""From this factor on the race runs as fast as it can."""
+"""From this factor on, the race runs unpaced, as fast as it can."""
 SLICE_S = 0.05
-"""Longest wait for a new program, so that `stop` is heard, and shortest for a message."""
+"""Longest wait for a new program, so that `stop` takes effect, and shortest timeout for a message."""
 LONGEST_S = 1_000_000.0
-"""No socket waits for as long as the protocol can say."""
+"""Cap on socket timeouts, which the protocol's numbers may exceed."""
 BEHIND_S = 0.02
-"""A race that lags further behind its clock does not catch up."""
+"""Largest lag behind its clock that a race catches up."""
 SEND_TIMEOUT_S = 2.0
 SILENCE_S = 0.1
-"""After so long, another program may take the place of one that holds the game."""
+"""After this much silence in a sync, another program may replace the one that holds the game."""
 
 
 class Lost(GameError):  # noqa: N818
-    """The program is gone, or what it sends can no longer be followed; the text says why."""
+    """The program is gone, or its messages can no longer be parsed; the text says why."""
 
 
 class GameServer:
     """Serves one game on one port of this machine.
 
     Args:
-        game: what is raced.
-        frames: what it sends of them.
-        port: where to listen; 0 takes a free one.
-        is_step_first: a tick sends its run step before its checkpoint, not after.
-        calls_back: a rewind that changes the count of checkpoints says so at once, before the answer to what follows.
+        game: the game.
+        frames: source of its frames.
+        port: port to listen on; 0 takes a free one.
+        is_step_first: True if a tick sends its run step before its checkpoint, not after.
+        calls_back: True if a rewind that changes the checkpoint count sends it at once, before any later answer.
 
     Attributes:
-        port: where it listens.
+        port: port on which it listens.
 
     Raises:
-        GameError: if the port cannot be had.
+        GameError: if the port is not available.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class GameServer:
             self._listener.close()
 
     def stop(self) -> None:
-        """Ends `serve` soon; may be called from another thread or a signal handler."""
+        """Makes `serve` return soon; may be called from another thread or a signal handler."""
         self._stopped.set()
         if self._program is not None:
             self._program.interrupt()
@@ -102,18 +102,18 @@ class GameServer:
     # The game's main loop ------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Accepts, moves the race by one tick where one is due, and draws."""
+        """Runs one iteration: accepts a program, sends a requested frame, and runs a tick if one is due."""
         self._accept(self._idle_s())
         if self._program is None:
             return
-        # A frame comes first: the tick that it was requested in is the one that it shows.
+        # The frame comes first, so that it shows the tick in which it was requested.
         if self._game.frame_size is not None:
             self._send_frame(*self._game.frame_size)
         if self._game.is_running and self._until_tick_s() <= 0:
             self._tick()
 
     def _idle_s(self) -> float:
-        """Returns how long nothing is to be done but to accept."""
+        """Returns how long to wait for new programs before the next work is due."""
         if self._program is not None and self._game.frame_size is not None:
             return 0.0
         if self._program is None or not self._game.is_running:
@@ -134,7 +134,7 @@ class GameServer:
         tick_ms = race.tick_time_ms
         parts = [lambda: self._send_step(game.is_step_due()), lambda: self._send_counts(passed)]
         for part in parts if self._is_step_first else reversed(parts):
-            # After a rewind in the first, the next step is that of the tick after: a program takes the rewind for it.
+            # After a rewind in the first part, skip the second: a program takes the rewind itself as that tick's step.
             if race.tick_time_ms == tick_ms:
                 part()
 
@@ -149,7 +149,7 @@ class GameServer:
                 self._sync(MessageId.LAP_COUNT, pack_sync(MessageId.LAP_COUNT, 1, 1))
 
     def _send_frame(self, width: int, height: int) -> None:
-        """Draws and sends; the request is forgotten only after the wait, and one made in between with it."""
+        """Draws and sends a frame; forgets the request only after the echo, along with any made meanwhile."""
         self._sync(MessageId.FRAME, self._frames.draw(self._game.race.simulator, width, height))
         self._game.forget_frame()
 
@@ -176,9 +176,9 @@ class GameServer:
     # While a sync is open ------------------------------------------------------------------------------------------
 
     def _sync(self, message_id: MessageId, message: bytes | memoryview) -> None:
-        """Sends a sync and handles messages until its echo; without a program it does nothing.
+        """Sends a sync and handles messages until its echo; does nothing without a program.
 
-        The timeout counts from the start of the sync, and only while nothing comes.
+        The timeout counts from the start of the sync, and is checked only while nothing comes.
         """
         program, game = self._program, self._game
         if program is None:
@@ -197,15 +197,15 @@ class GameServer:
                 _send(program, answer)
             if self._calls_back and number == MessageId.REWIND_TO_STATE and game.race.checkpoint_count != count:
                 self._send_counts(Passed(game.race.checkpoint_count, game.race.num_checkpoints))
-        # The game stood still, so the race clock has nothing to make up for.
+        # The game stood still, so the race clock has nothing to catch up.
         self._last_tick_s += time.monotonic() - started_s
 
     def _wait_left_s(self, program: Connection, started_s: float) -> float:
-        """Waits for what the program sends, and returns how much longer it may take for that.
+        """Waits until the program sends something or its time is up; returns the time left.
 
         Raises:
-            Lost: if it is silent while another one connects.
-            GameClosedError: if it is gone.
+            Lost: if the program is silent while another one connects.
+            GameClosedError: if the program is gone.
         """
         while True:
             left_s = self._game.timeout_ms / 1000.0 - (time.monotonic() - started_s)
@@ -222,9 +222,9 @@ def _send(program: Connection, message: bytes | memoryview) -> None:
 
 
 def _receive(program: Connection, wait_s: float) -> tuple[int, tuple]:
-    """Returns the id of the next message, and the numbers of its payload or the bytes of a sized one.
+    """Receives the next message: its id, and the numbers of its payload or its length-prefixed bytes.
 
-    An unknown id is a message of four bytes.
+    An unknown id counts as a message of four bytes.
     """
     program.set_timeout(min(max(wait_s, SLICE_S), LONGEST_S))
     (number,) = INT.unpack(program.take(INT.size, "a message"))

@@ -1,8 +1,8 @@
-"""The loop of decisions in a game, race after race: what an environment or a capture is made of.
+"""The decision loop in a game, race after race: the basis of environments and captures.
 
-A decision: in the run step the clock is stopped and a frame requested, so that frame and state belong to one tick; the
-caller looks, and its keys are held until the next run step. A race ends at the finish, or when the caller gives it up;
-then the last echo is left pending, so that the game stands still until the next race begins. The order of
+For each decision, the session stops the clock in the run step and requests a frame, so that frame and state belong to
+the same tick. The caller's keys are then held until the next run step. A race ends at the finish or when the caller
+gives it up; the session then leaves the last echo pending, so the game stands still until the next race. The order of
 messages is that of Linesight's client (github.com/Linesight-RL/linesight).
 """
 
@@ -31,24 +31,24 @@ CONNECT_COMMANDS = (
     "set autorewind false",
     "set auto_reload_plugins false",
 )
-"""Settings of TMInterface that a race needs; unknown ones do no harm."""
+"""TMInterface settings for a race; unknown ones are harmless."""
 CAMERA_COMMAND = "cam 2"
 RACE_TIMEOUT_MS, IDLE_TIMEOUT_MS = 600_000, 600_000_000
-"""How long the game waits for an echo: in a race, where a collector may wait for a whole update, and between races.
+"""The game's timeout for an echo: in a race, where a collector may wait for a whole update, and between races.
 
-A program that is killed in a race leaves the game standing for so long, or until the next program connects."""
+If a program is killed in a race, the game stands still for this long, or until the next program connects."""
 
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How a session drives.
+    """Settings of a session.
 
     Attributes:
         period_ms: length of a decision, a multiple of 10.
-        width: of the frames, in pixels.
-        height: of the frames.
+        width: width of the frames, in pixels.
+        height: height of the frames, in pixels.
         speed: factor of the race clock while driving.
-        map_name: opened by the console command `map` where the game is in its menus; empty leaves that to a person.
+        map_name: map to open if the game is in its menus; empty leaves that to a person.
     """
 
     period_ms: int
@@ -59,15 +59,15 @@ class SessionSettings:
 
 
 class Decision(NamedTuple):
-    """What is seen before a decision, or at the end of a race.
+    """The observation before a decision, or at the end of a race.
 
     Attributes:
         time_ms: race time.
-        state: the game's.
+        state: the game's state.
         car: [NUM_CAR_FIELDS] a `CAR` row.
         pixels: [H, W, 4] the frame, overwritten by the next; None at the end of a race.
-        is_finished: the finish was passed; `time_ms` is then the time of the finish.
-        num_pressed: keys of the last decision that were held before the race ended.
+        is_finished: True if the car has passed the finish; `time_ms` is then the finish time.
+        num_pressed: number of the last decision's keys that were held before the race ended.
     """
 
     time_ms: int
@@ -81,12 +81,12 @@ class Decision(NamedTuple):
 class GameSession:
     """Drives races in one game.
 
-    Every method raises what the client raises: `GameTimeoutError`, `GameClosedError` or `GameProtocolError`. After any
+    Every method may raise the client's errors: `GameTimeoutError`, `GameClosedError` or `GameProtocolError`. After any
     of them call `recover`, then `begin`.
 
     Args:
-        client: newly connected.
-        settings: how to drive.
+        client: a newly connected client.
+        settings: settings of the session.
     """
 
     def __init__(self, client: GameClient, settings: SessionSettings) -> None:
@@ -97,9 +97,9 @@ class GameSession:
         self._greet()
 
     def begin(self) -> Decision:
-        """Begins a race and returns what is seen at its start.
+        """Begins a race and returns the observation at its start.
 
-        The first one gives up the race under way and drives through a countdown; later ones are rewound to its start.
+        The first call restarts the current race with a countdown; later calls rewind to its start.
         """
         self._counter = -1  # the first decision counts as 0, as in captured races
         sync = self._pending or self._next()
@@ -110,13 +110,13 @@ class GameSession:
         return self._look(sync, 0)
 
     def drive(self, controls: Sequence[Controls]) -> Decision:
-        """Holds each of several keys for one period, and returns what is seen after the last, or at the finish.
+        """Holds each of the given keys for one period; returns the observation after the last, or at the finish.
 
         Args:
             controls: at least one; the first is held from the last decision on.
 
         Raises:
-            GameOrderError: if no race is under way.
+            GameOrderError: if no race is running.
         """
         frame = self._pending
         if frame is None or frame.message_id != MessageId.FRAME:
@@ -137,9 +137,10 @@ class GameSession:
         return self._look(sync, len(controls)) if is_under_way else self._finish(sync, len(controls))
 
     def give_up(self) -> None:
-        """Ends the race under way; the game stands still until the next one begins.
+        """Ends the current race; the game stands still until the next one begins.
 
-        It goes on to its next message first: inside a frame, the first frame of the next race could not be requested.
+        First lets the game advance to its next message: inside a frame, the next race's first frame cannot be
+        requested.
         """
         sync = self._pending
         if sync is not None and sync.message_id == MessageId.FRAME:
@@ -150,13 +151,13 @@ class GameSession:
             self._hold(sync)
 
     def recover(self) -> None:
-        """Connects anew after an error; the race under way is lost, the start of races is kept."""
+        """Reconnects after an error; the current race is lost, the saved start state is kept."""
         self._pending = None
         self._client.reconnect()
         self._greet()
 
     def close(self) -> None:
-        """Hands the game back: lets it run at its own speed, without a program."""
+        """Releases the game: it runs on at normal speed without a program."""
         if self._pending is not None:
             self._pending.set_speed(1.0)
             self._pending.shut_down()
@@ -178,7 +179,7 @@ class GameSession:
         sync.echo()
 
     def _through_countdown(self, sync: Sync) -> Sync:
-        """Gives up what is under way; returns the open run step of the start."""
+        """Restarts the race; returns the open run step of the start."""
         sync.execute(CAMERA_COMMAND)
         sync.show_interface(False)
         sync.set_speed(self._settings.speed)
@@ -191,7 +192,7 @@ class GameSession:
         return sync
 
     def _look(self, sync: Sync, num_pressed: int) -> Decision:
-        """Stops the clock, reads the state, and fetches the frame that belongs to it."""
+        """Stops the clock, reads the state and fetches the matching frame."""
         sync.rewind_to_current()
         sync.set_speed(0.0)
         sync.request_frame(self._settings.width, self._settings.height)
@@ -204,13 +205,13 @@ class GameSession:
             if isinstance(frame.message, RunStep) and frame.message.time_ms != state.race_time_ms:
                 expected = f"the frame of {state.race_time_ms} ms, since the clock stands still"
                 raise GameProtocolError(expected, f"the run step of {frame.message.time_ms} ms")
-            self._echo(frame)  # what is left of the tick
+            self._echo(frame)  # a remaining message of the tick
             frame = self._next()
         car = self._car(state)
         return Decision(state.race_time_ms, state, car, frame.message.pixels, False, num_pressed)
 
     def _until_step(self) -> Sync:
-        """Returns the next run step, or the checkpoint that is the finish."""
+        """Returns the next run step, or the checkpoint count of the finish."""
         while True:
             sync = self._next()
             if isinstance(sync.message, RunStep) or _is_finish(sync):
@@ -218,7 +219,7 @@ class GameSession:
             self._echo(sync)
 
     def _finish(self, sync: Sync, num_pressed: int) -> Decision:
-        """Reads the finish; the game must not show its medals, so the finish is prevented."""
+        """Reads the finish, and prevents it in the game so that it does not show its medals."""
         state = read_state(sync.state())
         times = state.checkpoints["time_ms"]
         time_ms = int(times[-1]) if len(times) and times[-1] > 0 else state.race_time_ms
@@ -227,7 +228,7 @@ class GameSession:
         return Decision(time_ms, state, self._car(state), None, True, num_pressed)
 
     def _hold(self, sync: Sync) -> None:
-        """Leaves a sync open, with all the time in the world."""
+        """Leaves a sync open, with the idle timeout."""
         sync.set_timeout(IDLE_TIMEOUT_MS)
         sync.cancel_frame()
         sync.flush()
@@ -254,6 +255,6 @@ def _is_finish(sync: Sync) -> bool:
 
 
 def _is_rewound(sync: Sync, start: bytes) -> bool:
-    """Rewinds to the start; False where the game does not take it, because it was restarted on another map."""
+    """Rewinds to the start; returns False if the game rejects it because it was restarted on another map."""
     sync.rewind(start)
     return read_state(sync.state()).race_time_ms == read_state(start).race_time_ms

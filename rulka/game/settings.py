@@ -1,15 +1,15 @@
-"""Where games are on this machine: facts of the machine, from the environment or the file `.env`, never parameters.
+"""Settings of the games on this machine, from the environment or the file `.env`, never from parameters.
 
-    RULKA_GAME_HOST     where games listen; 127.0.0.1 where it is not set
-    RULKA_GAME_PORT     port of the first game, the next ones have the next numbers; 8478 where it is not set
-    RULKA_GAME_SPEED    factor of the race clock; 10 where it is not set
+    RULKA_GAME_HOST     host on which games listen; default 127.0.0.1
+    RULKA_GAME_PORT     port of the first game, further ones use consecutive ports; default 8478
+    RULKA_GAME_SPEED    factor of the race clock; default 10
     RULKA_GAME_MAP      map that games in their menus open, as the console command `map` names it
     RULKA_GAME_EXE      TmForever.exe, or TMInterface's loader; Rulka then starts and ends the games itself
-    RULKA_GAME_PREFIX   prefix of Wine; RULKA_GAME_EXE is then started with `wine`
-    RULKA_GAME_COMMAND  a whole command in the place of both, with {port} where the port goes
-    RULKA_GAME_JUDGE    command of an outside judge, see `rulka.game.judge`, with {replay} where the replay's path goes
+    RULKA_GAME_PREFIX   Wine prefix; RULKA_GAME_EXE is then started with `wine`
+    RULKA_GAME_COMMAND  full command that replaces both, with {port} as the placeholder for the port
+    RULKA_GAME_JUDGE    command of an external judge, see `rulka.game.judge`, with {replay} for the replay's path
 
-A variable of the environment goes before the file.
+Environment variables override the file.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def _words(command: object) -> object:
 
 
 class GameSettings(BaseModel):
-    """What this machine says of its games.
+    """This machine's settings for its games.
 
     Attributes:
-        host: where they listen.
-        port: of the first one.
+        host: host on which they listen.
+        port: port of the first game.
         speed: factor of the race clock.
-        map: that a game in its menus opens; empty leaves that to a person.
-        exe: the game's program; None where a person starts the games.
-        prefix: of Wine; None on Windows.
-        command: words of a whole command in the place of both, `{port}` inside; empty where there is none.
-        judge: words of the command of an outside judge, `{replay}` inside; empty where there is none.
+        map: map that a game in its menus opens; empty leaves that to a person.
+        exe: the game's executable; None if a person starts the games.
+        prefix: Wine prefix; None on Windows.
+        command: words of a full command that replaces both, with `{port}`; empty if not set.
+        judge: words of an external judge's command, with `{replay}`; empty if not set.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,14 +80,14 @@ class GameSettings(BaseModel):
 
     @property
     def starts_games(self) -> bool:
-        """Whether Rulka starts the games itself."""
+        """True if Rulka starts the games itself."""
         return bool(self.command) or self.exe is not None
 
     def link(self, patience_s: float) -> GameLink:
         """Returns the link to the first game.
 
         Args:
-            patience_s: how long to wait for a game that does not listen.
+            patience_s: how long to retry while the game does not listen.
         """
         return GameLink(self.host, self.port, speed=self.speed, patience_s=patience_s, map_name=self.map)
 
@@ -100,11 +100,11 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
     """Reads the settings.
 
     Args:
-        environment: in the place of the environment of this process.
-        file: need not exist.
+        environment: replaces the environment of this process.
+        file: an `.env` file; need not exist.
 
     Raises:
-        GameSettingsError: naming the setting and what it may be.
+        GameSettingsError: if a setting is invalid; names it and its allowed values.
     """
     values = {**dotenv_values(file), **(os.environ if environment is None else environment)}
     given = {

@@ -1,6 +1,6 @@
-"""What a message does to a simulated game; no sockets.
+"""Message handlers of a simulated game, without sockets.
 
-Messages that belong to a race are ignored in the menus, as in the game.
+Race messages are ignored in the menus, as in the game.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rulka.game.race import SimulatedRace
 logger = logging.getLogger(__name__)
 
 OPEN_MAP = "map"
-"""Console command that opens a map; here it restarts the one there is. Other commands are accepted and do nothing."""
+"""Console command that opens a map; here it restarts the only one. Other commands are accepted without effect."""
 _IN_RACE_ONLY = frozenset(
     (
         MessageId.REWIND_TO_STATE,
@@ -35,12 +35,12 @@ class SimulatedGame:
     Args:
         race: the race.
         speed: factor of the race clock.
-        is_in_menus: whether no map is open.
+        is_in_menus: True if no map is open.
 
     Attributes:
-        timeout_ms: longest wait for an echo.
-        period_ms: run steps come at multiples of this.
-        frame_size: width and height of the frame that was requested, None without a request.
+        timeout_ms: timeout for an echo.
+        period_ms: period of run steps.
+        frame_size: width and height of the requested frame, None without a request.
     """
 
     def __init__(self, race: SimulatedRace, *, speed: float = 1.0, is_in_menus: bool = False) -> None:
@@ -67,32 +67,32 @@ class SimulatedGame:
 
     @property
     def is_running(self) -> bool:
-        """Whether the race clock moves."""
+        """True if the race clock runs."""
         return self.speed > 0 and not self.is_in_menus
 
     def is_step_due(self) -> bool:
-        """Whether a run step is sent at this tick."""
+        """Returns True if this tick has a run step."""
         race = self.race
         return race.race_time_ms % self.period_ms == 0 or race.tick_time_ms > race.race_time_ms
 
     def disconnect(self) -> None:
-        """Forgets what belongs to a program; speed, period, keys and race stay as they are."""
+        """Resets the state of a program's connection; speed, period, keys and race stay unchanged."""
         self.forget_frame()
         self.timeout_ms, self._says_version = protocol.DEFAULT_TIMEOUT_MS, False
 
     def forget_frame(self) -> None:
-        """Forgets the request for a frame."""
+        """Forgets the frame request."""
         self.frame_size = None
 
     def handle(self, number: int, values: tuple) -> bytes:
-        """Does what a message asks for.
+        """Handles a message.
 
         Args:
-            number: its id; one without an effect here is fine.
-            values: the numbers of its payload, or the bytes of a sized one.
+            number: its id; ids without a handler are ignored.
+            values: the numbers of its payload, or its length-prefixed bytes.
 
         Returns:
-            the answer, empty where the message has none.
+            The answer, empty if the message has none.
         """
         handler = self._handlers.get(number)  # pyright: ignore[reportArgumentType, reportCallIssue]
         if handler is None or (self.is_in_menus and number in _IN_RACE_ONLY):
@@ -144,7 +144,7 @@ class SimulatedGame:
         return INT.pack(len(block)) + block
 
     def _inputs(self) -> bytes:
-        """The answer to the handshake; the script of inputs that the game has behind it is empty here."""
+        """Returns the answer to the handshake, with an empty input script after it."""
         text = protocol.VERSION_LINE.encode() if self._says_version else b""
         self._says_version = False
         return INT.pack(len(text)) + text

@@ -1,9 +1,9 @@
-"""A block of the game's form that carries a whole simulator: what the game keeps in places that Rulka does not know.
+"""Embeds the full state of a simulator in a state block of the game's format.
 
-The places that are known hold what they hold in the game. The simulator's own numbers, which a rewind needs to the
-bit, lie in unused places, with a mark, the track they belong to and a checksum over the fixed part of the block; so a
-block that was garbled, or comes from the real game, is refused. Only checkpoint times may be edited: programs erase the
-time of the finish to let a race go on.
+The known fields hold the same values as in the game. The simulator's own numbers, which a bit-identical rewind needs,
+are in unused bytes, with a magic number, a checksum of their track and a checksum of the block's fixed part; so a block
+that is corrupt or from the real game is rejected. Only checkpoint times may be edited: programs erase the finish time
+to let a race go on.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rulka.game.state import WHEEL
 from rulka.observation import CAR
 
 SPARE = ((1740, 2388), (2392, 3084), (3200, 3816))
-"""Ranges of bytes that are known to hold nothing that Rulka reads; `HEADER` lies at the start of the first."""
+"""Byte ranges without any field that Rulka reads; `HEADER` is at the start of the first."""
 HEADER = struct.Struct("<4sIII")
-"""Mark, checksum of the fixed part without this number, checksum of the track, count of numbers."""
+"""Magic number, checksum of the fixed part except this field, checksum of the track, count of numbers."""
 MARK = b"RLK1"
 CHECKSUM_AT = SPARE[0][0] + 4
 MAX_NUMBERS = (sum(end - start for start, end in SPARE) - HEADER.size) // 8
-"""Numbers of 64 bits that have room in a block."""
+"""Capacity of a block in 64-bit numbers."""
 KMH_PER_MPS = 3.6
 
 
 def embed(fixed: NDArray[np.uint8], track_sum: int, numbers: NDArray[np.float64]) -> None:
-    """Writes the simulator's numbers, at most `MAX_NUMBERS`, and the checksum into the bytes of a fixed part."""
+    """Writes the simulator's numbers, at most `MAX_NUMBERS`, and the checksum into a block's fixed part."""
     content = HEADER.pack(MARK, 0, track_sum, numbers.size) + numbers.tobytes()
     for start, end in SPARE:
         part, content = content[: end - start], content[end - start :]
@@ -41,10 +41,10 @@ def embed(fixed: NDArray[np.uint8], track_sum: int, numbers: NDArray[np.float64]
 
 
 def extract(fixed: bytes, track_sum: int, num_numbers: int) -> NDArray[np.float64]:
-    """Returns the numbers [1, num_numbers] that `embed` wrote into the bytes of a fixed part.
+    """Returns the numbers [1, num_numbers] that `embed` wrote into a block's fixed part.
 
     Raises:
-        StateRefusedError: if it is not one of ours, of this track, and whole.
+        StateRefusedError: if the block is corrupt, from the real game or of another track.
     """
     mark, checksum, found_sum, num_found = HEADER.unpack_from(fixed, SPARE[0][0])
     if mark != MARK:
@@ -65,7 +65,7 @@ def _checksum(fixed: bytes | memoryview) -> int:
 
 
 def describe(record: np.void, car: NDArray[np.float32]) -> None:
-    """Writes a `CAR` row into the places of the game; the opposite of `rulka.game.state.car_row`."""
+    """Writes a `CAR` row into the game's fields; the inverse of `rulka.game.state.car_row`."""
     for name in ("position", "velocity", "angular_velocity"):
         record[name] = car[CAR[name]]
     record["rotation"] = car[CAR["rotation"]].reshape(3, 3)

@@ -1,11 +1,10 @@
-"""The block of bytes in which the game describes its whole simulation, and what Rulka reads of it.
+"""The game's binary simulation state (a "block"), and the fields that Rulka reads.
 
-A block is a fixed part, then a flag for each checkpoint and a time for each checkpoint entry, so that its length is
-`8356 + 4 a + 8 b`. Everything is little-endian. Offsets: those of the Python package
-`tminterface` 1.0.2.
+A block is a fixed part, then a flag per checkpoint and a time per checkpoint entry, `8356 + 4 a + 8 b` bytes in all.
+Everything is little-endian. Offsets are those of the Python package `tminterface` 1.0.2.
 
-The order of the four wheels in the block is not documented anywhere that could be checked without the game; it is
-taken to be that of recordings: front left, front right, rear right, rear left.
+The order of the four wheels is not documented anywhere that could be checked without the game. It is assumed to be that
+of recordings: front left, front right, rear right, rear left.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ WHEEL = np.dtype(
         "itemsize": 764,
     }
 )
-"""What is known of a wheel's part of a block."""
+"""Known fields of a wheel in a block."""
 
 EVENT = np.dtype([("time", "<u4"), ("value", "<u4")])
-"""When an input last changed, and to what (low 24 bits)."""
+"""Time and value (low 24 bits) of an input's last change."""
 EVENT_NAMES = ("running", "finish", "accelerate", "brake", "left", "right", "steer", "gas")
 
 STATE = np.dtype(
@@ -46,26 +45,26 @@ STATE = np.dtype(
         "itemsize": 8348,
     }
 )  # fmt: skip
-"""The fixed part of a block: every place that Rulka reads or writes, by name. The only table of offsets."""
+"""The fixed part of a block: every field that Rulka reads or writes. The only table of offsets."""
 
 COUNT = np.dtype("<i4")
 CHECKPOINT = np.dtype([("time_ms", "<i4"), ("stunts", "<i4")])
-"""A checkpoint entry; a time of -1 stands for one that has not been passed."""
+"""A checkpoint entry; a time of -1 means not passed."""
 NOT_PASSED_MS = -1
 SIMULATION_TIMER = 1
-"""Among the timers, the time of the simulation, which runs on after the finish."""
+"""Index among the timers of the simulation time, which runs on after the finish."""
 EMPTY_BYTES = STATE.itemsize + 2 * COUNT.itemsize
 """Size of a block without any checkpoint: 8356."""
 MAX_CHECKPOINTS = 4096
-"""No more flags or entries than this are believed."""
+"""Most flags or entries accepted in a block."""
 MAX_BYTES = EMPTY_BYTES + MAX_CHECKPOINTS * (COUNT.itemsize + CHECKPOINT.itemsize)
 MATERIAL_BITS = 0xFFFF
 UNKNOWN_MATERIAL = 255
-"""Stands for a material id that is too large for any group."""
+"""Replaces material ids too large for any group."""
 
 
 class GameState(NamedTuple):
-    """A block, taken apart.
+    """An unpacked block.
 
     Attributes:
         fixed: one record of the dtype `STATE`.
@@ -84,16 +83,16 @@ class GameState(NamedTuple):
 
     @property
     def simulation_time_ms(self) -> int:
-        """Milliseconds that the simulation has run."""
+        """Simulation time in milliseconds."""
         return int(self.fixed["timers"][SIMULATION_TIMER])
 
     @property
     def is_finished(self) -> bool:
-        """Whether the finish was passed."""
+        """True if the car has passed the finish."""
         return bool(self.fixed["is_finished"])
 
     def summary(self) -> dict[str, Any]:
-        """Returns what a person would want to see of it, as plain values."""
+        """Returns a summary for people, as plain values."""
         fixed, wheels = self.fixed, self.fixed["wheels"]
         return {
             "race_time_ms": self.race_time_ms,
@@ -114,10 +113,10 @@ class GameState(NamedTuple):
 
 
 def read_state(data: bytes | bytearray | memoryview) -> GameState:
-    """Takes a block apart, without copying it.
+    """Unpacks a block without copying it.
 
     Raises:
-        StateRefusedError: if its length is not that of a block, or not the one that its counts call for.
+        StateRefusedError: if its length is out of range or does not match its counts.
     """
     size = len(data)
     if not EMPTY_BYTES <= size <= MAX_BYTES:
@@ -150,12 +149,12 @@ def _count(data: bytes | bytearray | memoryview, at: int, what: str) -> int:
 
 
 def write_state(fixed: NDArray, flags: NDArray[np.bool_], checkpoint_ms: NDArray[np.int32]) -> bytes:
-    """Puts a block together; the opposite of `read_state`.
+    """Packs a block; the inverse of `read_state`.
 
     Args:
         fixed: one record of the dtype `STATE`, as an array of shape [] or [1].
-        flags: [a] one for each checkpoint, true where it was passed.
-        checkpoint_ms: [b] race time at each checkpoint entry, `NOT_PASSED_MS` where there is none yet.
+        flags: [a] True for each passed checkpoint.
+        checkpoint_ms: [b] race time at each checkpoint entry, `NOT_PASSED_MS` if not passed yet.
     """
     entries = np.zeros(len(checkpoint_ms), CHECKPOINT)
     entries["time_ms"] = checkpoint_ms
@@ -164,12 +163,12 @@ def write_state(fixed: NDArray, flags: NDArray[np.bool_], checkpoint_ms: NDArray
 
 
 def car_row(state: GameState, gearbox_counter: int, out: NDArray[np.float32]) -> None:
-    """Writes the facts of a car that observations are made of, so that `build_floats` serves the game too.
+    """Converts a state to a `CAR` row, the input of `build_floats`.
 
     Args:
-        state: the game's.
-        gearbox_counter: consecutive decisions with a gearbox state other than 0, this one included; a block does not
-            hold it, see `next_gearbox_counter`.
+        state: the game's state.
+        gearbox_counter: consecutive decisions with a gearbox state other than 0, including this one; it is not in a
+            block, see `next_gearbox_counter`.
         out: [NUM_CAR_FIELDS] a `CAR` row, overwritten.
     """
     fixed, wheels = state.fixed, state.fixed["wheels"]
@@ -189,5 +188,5 @@ def car_row(state: GameState, gearbox_counter: int, out: NDArray[np.float32]) ->
 
 
 def next_gearbox_counter(counter: int, state: GameState) -> int:
-    """Returns the counter of the decision at `state`, given that of the decision before."""
+    """Returns the gearbox counter of the decision at `state`, given that of the decision before."""
     return counter + 1 if state.fixed["gearbox_state"] != 0 else 0

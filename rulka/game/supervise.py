@@ -1,9 +1,9 @@
-"""Starts games, waits until they listen, starts those again that died or hang, and ends them all with its block.
+"""Supervises games: starts them, waits until they listen, restarts those that died or hang, and ends all on exit.
 
-A game gets a process group of its own. One thread starts and watches all of them, because on Linux a child dies with
-the thread that started it. Whether a game listens is read from the system's table of sockets: connecting would take the
-game away from the program that drives it. Only the programs that drive a game can tell that it hangs; they leave a
-file, see `rulka.game.link.hang_report`.
+Each game has its own process group. One thread starts and watches all games, because on Linux a child dies with the
+thread that started it. The supervisor reads from the system's socket table whether a game listens, since connecting
+would take the game away from the program that drives it. Only that program can detect a hang; it reports one with a
+marker file, see `rulka.game.link.hang_report`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ WINE = "wine"
 
 
 class GameStartError(GameError):
-    """A game cannot be started, ended before it listened, or stays silent; the message says what is missing."""
+    """A game cannot be started, ended before it listened, or does not listen; the message says what is missing."""
 
 
 def launch_command(settings: GameSettings, port: int) -> list[str]:
-    """Returns the words of the command that starts a game whose plugin listens at a port.
+    """Returns the words of the command that starts a game whose plugin listens at `port`.
 
-    The port goes to TMInterface as a variable of its console, as in Linesight.
+    The port is passed as a TMInterface console variable, as in Linesight.
 
     Raises:
         GameStartError: if the settings do not say what to start.
@@ -51,19 +51,19 @@ def launch_command(settings: GameSettings, port: int) -> list[str]:
 
 
 def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[bytes]:
-    """Starts a game in a process group of its own, see `rulka.processes.start_group`; `end_group` ends it.
+    """Starts a game in its own process group, see `rulka.processes.start_group`; `end_group` ends it.
 
     Args:
-        settings: what to start.
-        port: where its plugin is to listen.
-        log: gets what it prints; appended.
+        settings: settings with the command.
+        port: port for its plugin.
+        log: file to which its output is appended.
 
     Raises:
         GameStartError: if the program cannot be started.
     """
     command = launch_command(settings, port)
     wine = {"WINEPREFIX": str(settings.prefix), "WINEDEBUG": "-all"} if settings.prefix else {}
-    folder = settings.exe.parent if settings.exe else None  # the game looks for its data where it lies
+    folder = settings.exe.parent if settings.exe else None  # the game looks for its data in its own folder
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("ab") as out:
@@ -77,29 +77,29 @@ def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[byt
 
 LOG_DIR = Path("runs/games")
 START_LIMIT_S = 120.0
-"""Longest wait for a game to listen; the first start of a day takes a minute on slow disks."""
+"""Timeout for a game to listen; the first start of a day takes a minute on slow disks."""
 LOOK_S = 0.2
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
-"""Of all games together."""
+"""Restart budget of all games together."""
 SELF_MADE_PATIENCE_S = 60.0
-"""Programs wait so long for a game that is started again."""
+"""How long programs retry a supervised game, which may be restarting."""
 PATIENCE_S = 10.0
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class GameSupervisor:
-    """Games at neighbouring ports; use it as a context.
+    """Supervisor of games at consecutive ports; use it as a context manager.
 
     Args:
-        settings: what to start, and the first port.
-        num_games: how many.
-        reports: folder in which programs report games that hang.
-        log_dir: one log for each port.
+        settings: settings with the command and the first port.
+        num_games: number of games.
+        reports: folder for programs' reports of games that hang.
+        log_dir: folder for one log per port.
 
     Attributes:
-        games: the process of the game at each port.
-        num_restarts: how often a game was started again.
+        games: process of the game at each port.
+        num_restarts: number of restarts so far.
     """
 
     def __init__(self, settings: GameSettings, num_games: int, reports: Path, log_dir: Path) -> None:
@@ -116,7 +116,7 @@ class GameSupervisor:
         """Starts all games and waits until they listen.
 
         Raises:
-            GameStartError: if the program cannot be started, a port is taken, or a game ends or stays silent.
+            GameStartError: if the program cannot be started, a port is taken, or a game ends or does not listen.
         """
         taken = sorted(set(self._ports) & listening_ports())
         if taken:
@@ -130,7 +130,7 @@ class GameSupervisor:
             raise
 
     def stop(self) -> None:
-        """Ends all games that were started here; returns when they are gone."""
+        """Ends all games started here; returns when they are gone."""
         self._is_ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -151,7 +151,7 @@ class GameSupervisor:
         self._is_started.set()
 
     def _watch(self) -> None:
-        """The thread: starts, restarts, and in the end ends the games."""
+        """Body of the thread: starts, restarts and finally ends the games."""
         try:
             for port in self._ports:
                 self.games[port] = launch(self._settings, port, self._log(port))
@@ -196,13 +196,13 @@ class GameSupervisor:
 
 @contextmanager
 def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
-    """Yields the link to the first of some games, which are started and ended here where the settings say how.
+    """Yields the link to the first game; starts and ends the games if the settings have a command.
 
     Otherwise a person has started them.
 
     Args:
-        settings: of this machine.
-        num_games: how many, at neighbouring ports.
+        settings: settings of this machine.
+        num_games: number of games, at consecutive ports.
 
     Raises:
         GameStartError: if a game does not come up.
@@ -218,6 +218,6 @@ def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
 
 
 def listening_ports() -> set[int]:
-    """Returns the ports of this machine at which somebody listens."""
+    """Returns the listening TCP ports (IPv4) of this machine."""
     found = psutil.net_connections(kind="tcp4")
     return {one.laddr.port for one in found if one.laddr and one.status == psutil.CONN_LISTEN}

@@ -1,7 +1,7 @@
-"""A sync: the game stands still and listens, until it is echoed.
+"""A sync: a message of the game, which stands still and listens until the echo.
 
-Commands are gathered and leave in one write, together with the echo or with a request that has an answer: the game
-handles them in order, and one write is cheaper than ten.
+Commands are buffered and sent in one write, with the echo or with a request that has an answer: the game handles them
+in order, and one write is cheaper than ten.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rulka.game.protocol import MessageId, pack, pack_sized
 
 
 class Sync:
-    """A message of the game and the way to answer it.
+    """A message of the game, with methods to answer it.
 
     Every command and request raises `GameOrderError` after the echo, and `GameClosedError`, `GameTimeoutError` or
-    `GameProtocolError` where the game is gone, silent or wrong.
+    `GameProtocolError` if the game is gone, silent or violates the protocol.
 
     Attributes:
-        message_id: which message it is.
+        message_id: id of the message.
         message: its content.
-        is_open: whether it has not been echoed.
+        is_open: True until the echo.
     """
 
     def __init__(self, connection: Connection, message_id: MessageId, message: tuple) -> None:
@@ -37,20 +37,20 @@ class Sync:
     # Commands -----------------------------------------------------------------------------------------------------
 
     def set_speed(self, factor: float) -> None:
-        """Lets the race clock run so many times as fast as time; 0 stops it."""
+        """Sets the speed of the race clock relative to real time; 0 stops it."""
         if not (math.isfinite(factor) and factor >= 0):
             message = f"a speed is a number from 0, got {factor}"
             raise GameOrderError(message)
         self._gather(pack(MessageId.SET_SPEED, factor))
 
     def rewind(self, block: bytes) -> None:
-        """Puts the simulation back to a state that `state` returned."""
+        """Restores the simulation to a state from `state`."""
         state.read_state(block)
         self._gather(pack_sized(MessageId.REWIND_TO_STATE, block))
         self._is_rewound = True
 
     def rewind_to_current(self) -> None:
-        """Puts the simulation where it is, which ends what is under way between two ticks."""
+        """Restores the simulation to its current state, which discards a partly done tick."""
         self._gather(pack(MessageId.REWIND_TO_CURRENT))
         self._is_rewound = True
 
@@ -60,26 +60,27 @@ class Sync:
         self._gather(pack(MessageId.SET_INPUTS, *map(int, keys)))
 
     def give_up(self) -> None:
-        """Begins the race anew, with its countdown."""
+        """Restarts the race, with its countdown."""
         self._gather(pack(MessageId.GIVE_UP))
 
     def prevent_finish(self) -> None:
-        """Lets the race go on after its finish."""
+        """Lets the race continue past its finish."""
         self._gather(pack(MessageId.PREVENT_FINISH))
 
     def execute(self, command: str) -> None:
-        """Gives the game's console a command. Its length is sent in bytes: players have names in every script."""
+        """Runs a command on the game's console. Its length is in bytes, since player names may be non-ASCII."""
         self._gather(pack_sized(MessageId.EXECUTE_COMMAND, command.encode()))
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """Changes how long the game lets itself be held in one sync."""
+        """Changes the game's timeout for the echo of a sync."""
         self._gather(pack(MessageId.SET_TIMEOUT, timeout_ms))
 
     def request_frame(self, width: int, height: int) -> None:
-        """Asks for a picture; it comes as the next message at the earliest after this sync's echo.
+        """Requests a frame; it is at the earliest the next message after this sync's echo.
 
         Raises:
-            GameOrderError: if this sync is a frame itself: the game would forget the request.
+            GameOrderError: if this sync is a frame itself, since the game would forget the request, or the size is out
+                of range.
         """
         if self.message_id == MessageId.FRAME:
             message = "a frame cannot be requested while answering a frame: the game forgets such a request"
@@ -91,46 +92,46 @@ class Sync:
         self._connection.frame_size = width, height
 
     def cancel_frame(self) -> None:
-        """Takes a request back."""
+        """Cancels the frame request."""
         self._gather(pack(MessageId.CANCEL_FRAME))
         self._connection.frame_size = None
 
     def set_step_period(self, period_ms: int) -> None:
-        """Asks for a run step whenever the race time is a multiple of this."""
+        """Sets the period of run steps: one at every race time that is a multiple of it."""
         if period_ms <= 0:
             message = f"a period is a positive number of ms, got {period_ms}"
             raise GameOrderError(message)
         self._gather(pack(MessageId.SET_STEP_PERIOD, period_ms))
 
     def show_interface(self, is_shown: bool) -> None:
-        """Shows or hides the game's clock and the like, which would be in every frame."""
+        """Shows or hides the game's race interface (clock etc.), which would be in every frame."""
         self._gather(pack(MessageId.SHOW_INTERFACE, int(is_shown)))
 
     def send_unknown(self, number: int) -> None:
-        """Sends an id of no known message, of which the game takes four bytes; for `game check` alone."""
+        """Sends an unknown id, of which the game consumes four bytes; only for `game check`."""
         self._gather(protocol.INT.pack(number))
 
-    # Requests that are answered at once ----------------------------------------------------------------------------
+    # Requests with an immediate answer -----------------------------------------------------------------------------
 
     def state(self) -> bytes:
-        """Fetches the whole simulation, for `read_state` and `rewind`."""
+        """Fetches the simulation state, for `read_state` and `rewind`."""
         self._gather(pack(MessageId.GET_STATE))
         self._flush()
         self._is_rewound = False
         return self._read_state()
 
     def is_finished(self) -> bool:
-        """Asks whether the race is over."""
+        """Returns True if the race is over."""
         return self._flag(MessageId.IS_FINISHED)
 
     def is_in_menus(self) -> bool:
-        """Asks whether no map is open."""
+        """Returns True if no map is open."""
         return self._flag(MessageId.IS_IN_MENUS)
 
     def version(self) -> int | None:
-        """Asks for the version of what Rulka adds to the protocol; None from a game that does not know of it.
+        """Returns the version of Rulka's protocol addition; None from a plain game.
 
-        Ask in a run step: a plain plugin has no inputs to answer with outside a race.
+        Call it in a run step: outside a race, a plain plugin has no inputs to answer with.
         """
         self._settle()
         self.execute(protocol.VERSION_COMMAND)
@@ -143,16 +144,16 @@ class Sync:
     # The end -------------------------------------------------------------------------------------------------------
 
     def echo(self) -> None:
-        """Sends what was gathered and lets the game go on; the last thing a sync takes."""
+        """Sends the buffered commands and the echo, which lets the game go on and closes this sync."""
         self._settle()
         self._gather(pack(self.message_id))
         self._flush()
         self.is_open = False
 
     def echo_for_state(self) -> bytes:
-        """Echoes, and returns the state that was asked for just before; one way over the wire less than both alone.
+        """Requests the state and echoes in one write; returns the state. Saves one round trip.
 
-        The game answers before it takes the echo, so the answer still comes before the next sync.
+        The game answers before it handles the echo, so the answer still comes before the next sync.
         """
         self._gather(pack(MessageId.GET_STATE))
         self._is_rewound = False
@@ -160,13 +161,13 @@ class Sync:
         return self._read_state()
 
     def shut_down(self) -> None:
-        """Ends the connection: the game closes it, and goes on without a program."""
+        """Ends the connection: the game closes it and goes on without a program."""
         self._gather(pack(MessageId.SHUTDOWN))
         self._flush()
         self.is_open = False
 
     def flush(self) -> None:
-        """Sends what was gathered without ending the sync, which then stays pending."""
+        """Sends the buffered commands without the echo; the sync stays open."""
         self._gather(b"")
         self._flush()
 
@@ -182,7 +183,7 @@ class Sync:
             self._gathered.clear()
 
     def _settle(self) -> None:
-        """Has a state come after a rewind before anything else does, see `_read_state`."""
+        """After a rewind, fetches a state before any other answer, see `_read_state`."""
         if self._is_rewound:
             self.state()
 
@@ -207,11 +208,11 @@ class Sync:
         return self._connection.take(size, what)
 
     def _read_state(self) -> bytes:
-        """Reads the answer to the last request of a state.
+        """Reads the answer to the last state request.
 
-        A plain plugin that the game calls back inside a rewind sends a sync in there. It stands where the length of a
-        state is due, and no state is so short. What had been sent before is then handled inside that sync, the echo of
-        this one included, which does not count there and is sent again.
+        If the game calls back a plain plugin inside a rewind, the plugin sends a nested sync. Its id arrives in place
+        of a state's length and is smaller than any. The plugin then handles our earlier messages inside the nested
+        sync, including this sync's echo, which has no effect there and is sent again.
         """
         block, num_due, is_nested = b"", 1, False
         while num_due:

@@ -1,7 +1,7 @@
-"""All of `params.yaml`, typed: every section, what several of them make impossible, reading and changing the file.
+"""Typed access to `params.yaml`: all sections, checks across sections, reading and editing the file.
 
-The classes of sections lie beside the code that reads them, in files called `params.py`: a default and a meaning for
-every key. A key that the file leaves out has its default; one that is not known is an error.
+The classes of sections are next to the code that uses them, in files named `params.py`, with a default and a
+description for every key. A missing key has its default; an unknown key is an error.
 """
 
 from __future__ import annotations

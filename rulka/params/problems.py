@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in the words of a message for people."""
+"""Readable messages for pydantic validation errors."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 _WORDS = {"missing": "is missing", "union_tag_not_found": ".kind is missing", "too_short": "is empty"}
-"""What pydantic says less plainly, by its type of error."""
+"""Replacement messages, keyed by pydantic's error type."""
 _MANY = 3
-"""Sections with a key of the same name, from which on none of them is worth naming."""
+"""If this many sections or more have a key of the same name, none is suggested."""
 
 
 def problems_of(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """Returns a line for each thing that is wrong: key, rule, and the value where it is not a whole section.
+    """Returns one line per problem: key, rule, and the value unless it is a whole section.
 
     Args:
-        error: what is wrong.
-        root: the class that was to be made, whose fields are the outermost keys.
+        error: the validation error.
+        root: the validated class, whose fields are the outermost keys.
     """
     found = error.errors()
-    # A list of which every item is wrong counts as empty besides.
+    # If every item of a list is wrong, pydantic also reports the list as empty.
     inner = {problem["loc"][:end] for problem in found for end in range(len(problem["loc"]))}
     return [
         _problem(problem, root) for problem in found if problem["type"] != "too_short" or problem["loc"] not in inner
@@ -33,7 +33,7 @@ def problems_of(error: ValidationError, root: type[BaseModel]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean ...?" with what resembles a name that is not known, or nothing where nothing does."""
+    """Returns "; did you mean ...?" with the known name most similar to an unknown one; empty if none is similar."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -50,14 +50,14 @@ def _problem(problem: ErrorDetails, root: type[BaseModel]) -> str:
     if kind in _WORDS:
         return f"{key}{'' if _WORDS[kind].startswith('.') else ' '}{_WORDS[kind]}"
     rule = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    rule = re.sub(r" or instance of \w+", "", rule)  # of a class that is private
+    rule = re.sub(r" or instance of \w+", "", rule)  # names an internal class
     is_shown = kind != "value_error" and not isinstance(value, dict)
     text = f"{rule} (got {value!r:.80})" if is_shown else rule
     return f"{key}: {text}" if key else text
 
 
 def _unknown(keys: list[str], sections: list[type[BaseModel]], root: type[BaseModel]) -> str:
-    """Says of a key that is not known what may have been meant: one of another section, or what resembles it here."""
+    """Returns the message for an unknown key, suggesting the same key of another section or a similar key here."""
     key, name = ".".join(keys), keys[-1]
     known = list(dict.fromkeys(field for section in sections for field in section.model_fields))
     places = [place for place in dict.fromkeys(_places(root)) if place.rpartition(".")[2] == name]
@@ -73,10 +73,10 @@ def _unknown(keys: list[str], sections: list[type[BaseModel]], root: type[BaseMo
 
 
 def _walk(root: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
-    """Returns the keys of a place as they stand in the file, and the section that the last of them belongs to.
+    """Returns the keys of a location as in the file, and the section classes that the last key belongs to.
 
-    Where a section can be of several kinds, pydantic puts the kind among the keys. There can be more than one class
-    for a section that is not told apart by its kind.
+    For a section of several kinds, pydantic inserts the kind among the keys. A section that is not discriminated by its
+    kind can have more than one class.
     """
     keys: list[str] = []
     holders: list[type[BaseModel]] = []
@@ -94,7 +94,7 @@ def _walk(root: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[
 
 
 def _places(section: type[BaseModel], inside: str = "") -> Iterator[str]:
-    """Yields every key that there can be in a section, with those that lead to it."""
+    """Yields the full dotted path of every possible key of a section."""
     for name, field in section.model_fields.items():
         yield f"{inside}{name}"
         for each in _sections(field.annotation):

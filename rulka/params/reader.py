@@ -1,4 +1,4 @@
-"""Reads and checks `params.yaml`, and other files of sections."""
+"""Reading and validation of `params.yaml` and other files of sections."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class ParamsError(UserError):
 
 
 def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dict[str, Any]:
-    """Reads a YAML file of sections, without looking at what is in them.
+    """Reads a YAML file of sections without validating their content.
 
     Args:
         path: the file.
-        error_class: of what is raised.
+        error_class: class of the error.
 
     Raises:
-        UserError: of that class, if the file cannot be read, is not UTF-8 or YAML, or holds something else.
+        UserError: of that class, if the file cannot be read, is not UTF-8 or YAML, or is not a mapping.
     """
     try:
         data = parsed(path.read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dic
 
 
 def read_params(path: Path = PARAMS_FILE) -> Params:
-    """Reads and checks all parameters.
+    """Reads and validates all parameters.
 
     Raises:
         ParamsError: if the file is missing, is not YAML, or a key is unknown, missing or of a wrong type.
@@ -59,10 +59,10 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
 
 
 def parsed(text: str) -> Any:
-    """Returns what YAML 1.2 says, read as DVC reads it: 010 is 10, 1e-3 a number, and 1:30 a text.
+    """Parses YAML 1.2 as DVC does: 010 is 10, 1e-3 a number, and 1:30 a string.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the text is not valid YAML.
     """
     try:
         return YAML(typ="safe", pure=True).load(text)  # libyaml's errors do not name a tab
@@ -76,7 +76,7 @@ def parsed(text: str) -> Any:
 
 
 def resolved(sections: dict[str, Any], what_is_wrong: str) -> dict[str, Any]:
-    """Returns all parameters as plain values: those of a file of sections, and the defaults of all that it leaves out.
+    """Returns all parameters as plain values: the given sections, completed with defaults.
 
     Raises:
         ParamsError: see `checked_params`.
@@ -85,11 +85,11 @@ def resolved(sections: dict[str, Any], what_is_wrong: str) -> dict[str, Any]:
 
 
 def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
-    """Returns parameters made of plain values.
+    """Validates plain values and returns them as parameters.
 
     Args:
-        data: as `read_sections` returns them.
-        what_is_wrong: begins the message of the error.
+        data: as returned by `read_sections`.
+        what_is_wrong: begins the error message.
 
     Raises:
         ParamsError: if a key is unknown, missing or of a wrong type; with one line for each.
@@ -104,12 +104,12 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
 
 
 def with_given(section: SectionT, **given: Any) -> SectionT:
-    """Returns a section with the values that somebody has given, those that are not None, within its limits.
+    """Returns a section with the given values, ignoring None, and validates it.
 
-    `model_copy`, which takes any value, is for those that are known to be possible.
+    `model_copy` does not validate; use that only for values known to be valid.
 
     Raises:
-        ParamsError: if one is out of range.
+        ParamsError: if a value is out of range.
     """
     values = {name: value for name, value in given.items() if value is not None}
     try:
@@ -125,18 +125,17 @@ def sections_of(stage: str, params: Params) -> dict[str, Section]:
 
 
 def reference_params() -> Params:
-    """Returns the parameters that come with the package, whatever the current directory.
+    """Returns the parameters shipped with the package, independent of the current directory.
 
-    For environments made without a configuration; stages never use them.
+    They are for environments created without a configuration; stages never use them.
     """
     return read_params(that_comes_with_the_package(PARAMS_FILE))
 
 
 def that_comes_with_the_package(path: Path) -> Path:
-    """Returns where a file or folder of the project lies, whatever the current directory.
+    """Returns the path of a file or folder of the project, independent of the current directory.
 
-    In a checkout it is the repository's own; in an installed wheel, the copy of it that the wheel carries in
-    `rulka/project`.
+    In a checkout it is in the repository; in an installed wheel, it is the wheel's copy in `rulka/project`.
     """
     package = Path(__file__).resolve().parents[1]
     is_checkout = (package.parent / "pyproject.toml").is_file()

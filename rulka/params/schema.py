@@ -1,6 +1,6 @@
-"""What can be set in `params.yaml`, told to editors as a JSON schema and to people as a list of parameters.
+"""Description of `params.yaml`: a JSON schema for editors, and a list of parameters for people.
 
-Both are made of the typed sections, so that neither can say what these do not.
+Both are generated from the typed sections, so that they cannot disagree with them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Parameter(NamedTuple):
 
     Attributes:
         key: as on the command line: "ppo.gamma".
-        kind: of its section where that has several, each with other keys; else empty.
+        kind: kind of its section, if there are several kinds with different keys; else empty.
         type: in words.
-        range: what its value may be; empty where the type says it all.
-        value: what it is, as YAML; None for a section, and where its section is of another kind, or null.
-        default: what it is where it is not set, as YAML; None for a section, and where it has to be set.
+        range: allowed values; empty if the type says it all.
+        value: current value as YAML; None for a section, and if its section is null or of another kind.
+        default: default as YAML; None for a section, and for a required key.
         description: what it does.
     """
 
@@ -51,7 +51,7 @@ class Parameter(NamedTuple):
     description: str
 
     def __str__(self) -> str:
-        """Returns it in two lines."""
+        """Returns the parameter as two lines of text."""
         kind = f" ({self.kind})" if self.kind else ""
         value = "" if self.value is None else f" = {self.value}"
         if self.default is not None and self.default != self.value:
@@ -61,7 +61,7 @@ class Parameter(NamedTuple):
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns the JSON schema of `params.yaml`; what sections make impossible together is not in it."""
+    """Returns the JSON schema of `params.yaml`, without the checks across keys and sections."""
     schema = Params.model_json_schema()
     sections = schema["$defs"]
     name = Schedule.__name__
@@ -78,14 +78,14 @@ def parameters(values: Mapping[str, Any]) -> list[Parameter]:
     """Returns every parameter, in the order of the sections.
 
     Args:
-        values: sections, as `read_sections` returns them; what they leave out has its default.
+        values: sections, as returned by `read_sections`; missing keys have their defaults.
     """
     schema = json_schema()
     return list(_parameters(schema, schema["$defs"], values, ""))
 
 
 def parameters_below(key: str, values: Mapping[str, Any]) -> list[Parameter]:
-    """Returns the parameter of a name, or all of the section of that name; of an empty name, all there are.
+    """Returns the parameter with a key, or the section with that key and all parameters in it; all for an empty key.
 
     Raises:
         ParamsError: if there is none.
@@ -109,7 +109,7 @@ def _parameters(
         choices = [_resolved(choice, defs) for choice in field.get("oneOf", field.get("anyOf", [field]))]
         sections = [choice for choice in choices if "properties" in choice]
         has_default = "default" in field
-        default = field["default"] if has_default else {}  # of a section, which is as its keys are
+        default = field["default"] if has_default else {}  # for a section; its keys have their own defaults
         value = None if values is None else values.get(name, default)
         has_value = values is not None and (has_default or name in values)
         yield Parameter(
@@ -139,7 +139,7 @@ def _is_of(section: Mapping[str, Any], value: Any) -> bool:
 
 
 def _type(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
-    """Returns a type in words; alternatives by "or"."""
+    """Returns a type in words, with alternatives joined by "or"."""
     if node.get("$ref", "").endswith(f"/{Schedule.__name__}"):
         return "number or schedule"
     node = _resolved(node, defs)
@@ -157,7 +157,7 @@ def _type(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
 
 
 def _range(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
-    """Returns what a value may be, without alternatives that are sections."""
+    """Returns the allowed values in words, without alternatives that are sections."""
     own = _bounds(node)
     node = _resolved(node, defs)
     choices = node.get("oneOf", node.get("anyOf"))
@@ -176,7 +176,7 @@ def _range(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
 
 
 def _bounds(node: Mapping[str, Any]) -> str:
-    """Returns the bounds of a number, without those that only keep slips out."""
+    """Returns the bounds of a number in words, without the catch-all bound `MOST`."""
     low, high = "", ""
     if "exclusiveMinimum" in node:
         low = f"more than {_number(node['exclusiveMinimum'])}"

@@ -1,4 +1,4 @@
-"""All sections together, and what several of them make impossible."""
+"""All sections together, and the checks across sections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rulka.training.params import TrainParams
 
 
 class _StageSections(Section):
-    """The sections up to the stage `train`, in the order in which they are listed."""
+    """Sections up to the stage `train`, in their order in lists."""
 
     observation: ObservationParams = key(ObservationParams(), "what agents see")
     actions: ActionParams = key(ActionParams(), "how long they act")
@@ -93,7 +93,7 @@ class Params(AlgorithmSections, _StageSections):
             yield f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns"
 
     def _impossible_int8(self) -> Iterator[str]:
-        """Yields what keeps actors from int8, which is known of one kind of network."""
+        """Yields the reasons that rule out int8 for actors; only one kind of network supports it."""
         if self.train.acting_precision != "int8":
             return
         seen, encoder = self.observation, self.encoder
@@ -109,7 +109,7 @@ class Params(AlgorithmSections, _StageSections):
         yield from (f"train.acting_precision is int8, but {why}: {remedy}" for why in reasons if why)
 
     def _impossible_training(self, name: Algorithm, section: AlgorithmParams) -> Iterator[str]:
-        """Yields what cannot be together for an algorithm that is trained."""
+        """Yields impossible combinations for a trained algorithm."""
         train, network, parts = self.train, self.network, self.transfer.of(name)
         repeats, group_size = section.action_repeat, section.races_per_start
         decision_ms = self.actions.ticks_per_action * repeats * TICK_MS
@@ -143,5 +143,5 @@ class Params(AlgorithmSections, _StageSections):
 
 
 def keys_of(algorithm: Algorithm) -> tuple[str, ...]:
-    """Returns how keys of `params.yaml` begin that act on one algorithm and on nothing else."""
+    """Returns the prefixes of keys of `params.yaml` that affect only one algorithm."""
     return f"{algorithm}.", f"network.{algorithm}.", f"transfer.{algorithm}."

@@ -1,6 +1,6 @@
-"""Writes values into `params.yaml` by ruamel.yaml: comments, order and every other line stay, as DVC writes them too.
+"""Editing of `params.yaml` with ruamel.yaml: comments, order and all other lines stay. DVC writes the same format.
 
-A key that the file leaves out is added at the beginning of its section, where no comment of what follows is in its way.
+A missing key is inserted at the beginning of its section, where no comment of a following key interferes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import CommentMark
 
 Keys = tuple[str, ...]
-"""Those that lead to a value, the outermost first."""
+"""Path to a value, outermost key first."""
 
 
 def with_values(text: str, values: Mapping[Keys, Any]) -> str:
     """Returns the text of a file of sections with some values replaced, or added to their section.
 
-    A mapping is written in one line, a list one item a line, as `dvc exp run -S` writes them.
+    A mapping is written in one line, a list with one item per line, as by `dvc exp run -S`.
 
     Args:
-        text: YAML, as `read_sections` accepts it.
-        values: plain values by the keys that lead to them.
+        text: YAML, as accepted by `read_sections`.
+        values: plain values by key path.
 
     Raises:
-        KeyError: if a key leads into something that is no section; its argument names all keys, joined by dots.
+        KeyError: if a path leads into something that is not a section; its argument is the dotted path.
     """
-    yaml = YAML()  # as DVC makes its own, so that neither rewrites what the other has written
+    yaml = YAML()  # configured as in DVC, so that neither reformats the other's output
     data = yaml.load(text)
     for keys, value in values.items():
         section, new = data, value
@@ -50,7 +50,7 @@ def with_values(text: str, values: Mapping[Keys, Any]) -> str:
 
 
 def with_sections(text: str, source: str, names: Iterable[str]) -> str:
-    """Returns the text of a file in which empty sections are those of another, with the comments that these have."""
+    """Returns the text of a file with the named sections copied from another file, including their comments."""
     yaml = YAML()
     data, theirs = yaml.load(text), YAML().load(source)
     for name in names:
@@ -61,7 +61,7 @@ def with_sections(text: str, source: str, names: Iterable[str]) -> str:
 
 
 def _open(parent: CommentedMap, key: str) -> None:
-    """Lets an empty section have lines of its own, before the empty lines and comments that follow it."""
+    """Prepares an empty section for block style, before the empty lines and comments that follow it."""
     section = parent[key]
     if section:
         return
@@ -71,7 +71,7 @@ def _open(parent: CommentedMap, key: str) -> None:
         return
     own, _, behind = beside[2].value.partition("\n")
     beside[2] = CommentToken(own + "\n", beside[2].start_mark)
-    section.ca.comment = None  # ruamel.yaml has the same one there, too
+    section.ca.comment = None  # ruamel.yaml stores the same comment here, too
     names = list(parent)
     if behind and names[-1] != key:
         following = parent.ca.items.setdefault(names[names.index(key) + 1], [None, None, None, None])
@@ -89,7 +89,7 @@ def _replace(parent: CommentedMap, key: str, value: Any) -> None:
     parent[key] = new
     if not isinstance(old, CommentedSeq) or old.fa.flow_style():
         return
-    # The comment or empty line below a list hangs on the list's innermost last item, and would go with it.
+    # A comment or empty line below a list is attached to its innermost last item, and would be lost with it.
     last = _innermost(old)
     behind = last.ca.items.get(len(last) - 1)
     if behind and isinstance(new, CommentedSeq) and new:
@@ -106,7 +106,7 @@ def _innermost(items: CommentedSeq) -> CommentedSeq:
 
 
 def _laid_out(value: Any) -> Any:
-    """Returns a value as ruamel.yaml writes it in our layout."""
+    """Converts a value to ruamel.yaml objects in our layout."""
     if isinstance(value, Mapping):
         mapping = CommentedMap({key: _laid_out(each) for key, each in value.items()})
         mapping.fa.set_flow_style()

@@ -1,1 +1,1 @@
-"""Learning from recorded frames, before any reinforcement: objectives, augmentation, the training loop, its plots."""
+"""Learning from recorded frames, before reinforcement learning: objectives, augmentation and the training loop."""

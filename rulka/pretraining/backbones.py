@@ -1,7 +1,7 @@
-"""Where a backbone's architecture and first weights come from: params.yaml, or a folder.
+"""Sources of a backbone's architecture and initial weights: params.yaml, or a folder.
 
-Stage `pretrain` reads them once and stores all of it in its artifact, so that later stages need no folder. Nothing is
-downloaded here: `hf download NAME --local-dir FOLDER` fetches a model of the Hugging Face Hub.
+Stage `pretrain` reads them once and stores everything in its artifact, so that later stages need no folder. This module
+downloads nothing: `hf download NAME --local-dir FOLDER` fetches a model from the Hugging Face Hub.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ WEIGHTS_FILES = ("model.safetensors", "model.safetensors.index.json", "model-*-o
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 _PROBE_PIXELS = 97
-"""Of the images that a processor is tried on: no model's own size, so that a size which stays shows."""
+"""Size of the images that probe a processor: no model's own size, so that an unchanged size is detectable."""
 _NOT_OF_ARCHITECTURE = frozenset(
     ("_name_or_path", "architectures", "auto_map", "dtype", "id2label", "label2id", "transformers_version")
 )
-"""Of a configuration: names, labels of a head, and a precision, which is ours to choose."""
+"""Keys of a configuration that do not belong to the architecture: names, labels of a head, and the precision."""
 
 
 class BackboneError(UserError):
-    """A backbone that cannot be had, or cannot be used; the message says why."""
+    """A backbone is missing or unusable; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class FirstEncoder:
-    """What an encoder begins with.
+    """Initial configuration and weights of an encoder.
 
     Attributes:
-        config: of the encoder, from which alone it can be built.
-        tensors: its weights by name; None for fresh ones.
-        origin: plain JSON about where the weights come from, with their SHA-256; empty for fresh ones.
+        config: complete configuration of the encoder.
+        tensors: its weights by name; None to initialise new ones.
+        origin: plain JSON about the source of the weights, with their SHA-256; empty for new ones.
     """
 
     config: EncoderConfig
@@ -64,7 +64,7 @@ class FirstEncoder:
 
 
 class _Processor(NamedTuple):
-    """What an image processor makes: how many rows and columns, None if as many as before; see `ImageConfig`."""
+    """Effect of an image processor, see `ImageConfig`; `pixels` is None if it does not resize."""
 
     pixels: int | None
     mean: tuple[float, ...]
@@ -72,12 +72,12 @@ class _Processor(NamedTuple):
 
 
 def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> FirstEncoder:
-    """Returns an encoder's configuration complete, and the weights it begins with.
+    """Returns an encoder's complete configuration and initial weights.
 
-    That is what was given, with fresh weights, for all that is no backbone.
+    For an encoder that is not a backbone, this is the given configuration, with new weights.
 
     Raises:
-        BackboneError: if a backbone is not there, is not what it should be, or its weights do not fit.
+        BackboneError: if a backbone is missing or unsuitable, or its weights do not fit.
     """
     if not isinstance(encoder, BackboneConfig):
         return FirstEncoder(encoder)
@@ -97,13 +97,13 @@ def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> Fir
 
 
 def _written_config(source: ArchitectureSource) -> Any:
-    """Returns the configuration of transformers that params.yaml writes down."""
+    """Returns the transformers configuration given in params.yaml."""
     written = source.config
     if "model_type" not in written:
         message = "encoder.source.config has no model_type"
         raise BackboneError(message, hint="Add it, for example model_type: vit.")
     config = _checked_config(written, "encoder.source.config")
-    known = type(config)().to_dict()  # `config` has whatever was written
+    known = type(config)().to_dict()  # defaults only: `config` also holds unknown keys
     for name in written:
         if name not in known:
             message = f"encoder.source.config: {config.model_type} has no {name}{did_you_mean(name, known)}"
@@ -112,7 +112,7 @@ def _written_config(source: ArchitectureSource) -> Any:
 
 
 def _read_config(folder: Path) -> Any:
-    """Returns the configuration of transformers in a folder."""
+    """Returns the transformers configuration in a folder."""
     file = folder / CONFIG_FILE
     if not file.is_file():
         message = f"encoder.source.path: {folder.as_posix()} holds no {CONFIG_FILE}"
@@ -131,7 +131,7 @@ def _unreadable(path: Path, why: object) -> BackboneError:
 
 
 def _checked_config(written: Mapping[str, Any], where: str) -> Any:
-    from huggingface_hub.errors import StrictDataclassError  # a value of another type than it should have
+    from huggingface_hub.errors import StrictDataclassError  # raised for values of a wrong type
 
     transformers = load_transformers()
     model_type = written.get("model_type")
@@ -151,9 +151,9 @@ def _checked_config(written: Mapping[str, Any], where: str) -> Any:
 def _resolved(
     encoder: BackboneConfig, config: Any, processor: _Processor | None, observation: ObservationParams
 ) -> ResolvedBackboneConfig:
-    """Returns the configuration complete, as JSON has it."""
+    """Returns the complete configuration, with the architecture as plain JSON."""
     num_channels, own_size = getattr(config, "num_channels", 3), getattr(config, "image_size", None)
-    if processor is None:  # colours are then centred: nearly the images of all other encoders
+    if processor is None:  # centre the colours: nearly the same images as for all other encoders
         processor = _Processor(None, (0.5,) * num_channels, (0.5,) * num_channels)
     if len(processor.mean) != num_channels:
         message = f"{PROCESSOR_FILE} makes images of {len(processor.mean)} channels, the model takes {num_channels}"
@@ -169,9 +169,9 @@ def _resolved(
 
 
 def _read_processor(folder: Path) -> _Processor | None:
-    """Returns what a folder's image processor makes of images; None where there is none.
+    """Returns the effect of a folder's image processor; None if there is none.
 
-    It is found out by trying, on a black and on a white image, as processors differ in their settings.
+    It is measured on a black and a white image, because processors differ in their settings.
     """
     if not (folder / PROCESSOR_FILE).is_file():
         return None
@@ -199,7 +199,7 @@ def _read_processor(folder: Path) -> _Processor | None:
 
 
 def _build(config: ResolvedBackboneConfig) -> BackboneEncoder:
-    """Returns the network with fresh weights, having looked whether it can be an encoder."""
+    """Returns the network with new weights, after checking that it can serve as an encoder."""
     try:
         network = BackboneEncoder(config)
     except ValueError as error:
@@ -221,7 +221,7 @@ def _build(config: ResolvedBackboneConfig) -> BackboneEncoder:
 
 
 def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
-    """Returns the weights of the model without its head, by the names of this version of transformers."""
+    """Returns the weights of the model without its head, named as in this version of transformers."""
     if not any((folder / name).is_file() for name in WEIGHTS_FILES[:2]):
         pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
         found = f"; {', '.join(pickles)} may run code when read, and is not" if pickles else ""
@@ -237,7 +237,7 @@ def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # so that they are told below, with all else
+            ignore_mismatched_sizes=True,  # `_check_fit` reports them together with all other problems
             output_loading_info=True,
             dtype=torch.float32,
         )
@@ -249,7 +249,7 @@ def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
 
 
 def _check_fit(folder: Path, backbone: nn.Module, info: Mapping[str, Any]) -> None:
-    """Raises BackboneError unless every tensor of the model was there; others may be those of a head."""
+    """Raises BackboneError unless every tensor of the model was loaded; additional ones may belong to a head."""
     own = {name for name, _ in backbone.named_children()} | {getattr(backbone, "base_model_prefix", "")}
     wrong = {
         "missing": [name for name in info["missing_keys"] if not name.startswith("pooler.")],
@@ -263,6 +263,6 @@ def _check_fit(folder: Path, backbone: nn.Module, info: Mapping[str, Any]) -> No
 
 
 def _hash_weights(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file of weights, by its name."""
+    """Returns the SHA-256 of every weights file, by its name."""
     files = sorted(path for pattern in WEIGHTS_FILES for path in folder.glob(pattern))
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

@@ -1,13 +1,13 @@
-"""What behaviour cloning needs beside the loop: disturbed inputs, labels, what a policy makes of frames, and measures.
+"""Behaviour cloning except for the loop: input augmentation, labels, losses, predictions and metrics.
 
-The previous actions are among the floats, and most actions repeat the one before, so a cloned policy that only copies
-its own last action looks good on recorded frames and then drives straight on for ever. Hiding them from a share of the
-samples, choosing the epoch by races in which the policy sees its own previous actions, and comparing with the policy
-that does nothing but repeat, guard against that.
+The floats include the previous actions, and most actions repeat the one before. A cloned policy that only copies its
+last action therefore looks good on recorded frames, and then drives straight on forever. Three measures guard against
+that: dropout of the previous actions, selection of the epoch by races in which the policy sees its own previous
+actions, and comparison with the policy that always repeats.
 
 The clock of the mini-race is always hidden: recorded races have none, so its weights would be trained as a second bias,
-and IQN, which sees the clock run, would find another function than was cloned.
-Dimensions: N frames, B batch, F floats, K places of a decision, A actions.
+and IQN, which sees the clock run, would get another function than was cloned.
+Dimensions: N frames, B batch, F floats, K actions per decision, A actions.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from rulka.pretraining.params import CloneParams, LabelKind
 EVALUATION_BATCH = 512
 NEAREST_END = 0.98
 HALF_LOCK = 0.5
-"""Steering beyond which a direction key is nearer than none."""
+"""Steering beyond which a pressed direction key is nearer than none."""
 _OF_NUMBERS = SquashedGaussian(STEER_GAS_BRAKE)
 
 
 def disturb(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, generator: torch.Generator) -> Tensor:
-    """Returns disturbed copies of raw floats [B, F], in which the clock says nothing.
+    """Returns augmented copies of raw floats [B, F], with the clock hidden.
 
-    What is hidden becomes the mean of the normalisation, which the network sees as zeros.
+    Hidden floats are set to the mean of the normalisation, so that the network sees zeros.
 
     Args:
         floats: [B, F] raw.
         mean: [F] of the normalisation.
         std: [F] of the normalisation.
-        clone: how much: its `previous_action_dropout` and `float_noise`.
+        clone: for its `previous_action_dropout` and `float_noise`.
         generator: of random numbers, on the device of the floats.
     """
     noise = torch.randn(floats.shape, generator=generator, device=floats.device)
@@ -62,22 +62,22 @@ def disturb(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, gener
 
 
 def hide(floats: Tensor, mean: Tensor, part: str) -> Tensor:
-    """Returns raw floats [B, F] of which one part, by its name in `FLOATS`, says nothing."""
+    """Returns raw floats [B, F] with one part, by its name in `FLOATS`, set to the mean."""
     hidden, where = floats.clone(), _part(part, mean)
     hidden[:, where] = mean[where]
     return hidden
 
 
 def _part(name: str, floats: Tensor) -> slice:
-    """Returns where a part is in the last dimension [F] of floats, or of what belongs to each of them."""
+    """Returns the slice of a part in the last dimension [F] of floats, or of weights, means or stds per float."""
     return float_slices(places_of(floats.shape[-1]))[name]
 
 
 def disconnect(float_head: nn.Sequential, part: str) -> None:
     """Disconnects one part of the floats, by its name in `FLOATS`, from a float head's first layer.
 
-    For what is always hidden while learning: its random weights would otherwise disturb the policy when it acts. They
-    stay zero, as no gradient reaches them.
+    Use it for a part that is always hidden in training: its random weights would otherwise disturb the acting policy.
+    They stay zero, because no gradient reaches them.
     """
     weight = float_head[0].get_parameter("weight")
     with torch.no_grad():
@@ -90,27 +90,27 @@ def races_of(frames: FrameDataset, maps: MapChoice) -> list[FrameRace]:
 
 
 class Measured(NamedTuple):
-    """Races of one split that a policy is measured on."""
+    """Races of one split on which a policy is evaluated."""
 
     frames: FrameDataset
     races: list[FrameRace]
 
 
 def measured_races(splits: Mapping[Split, FrameDataset], maps: MapChoice) -> Measured:
-    """Returns the races of the test split, or where it has none, those that choose, or at last those that teach."""
+    """Returns the races of the test split; if it has none, those of validation, and then those of training."""
     parts = [Measured(splits[split], races_of(splits[split], maps)) for split in ("test", "validation", "train")]
     return next((part for part in parts if part.races), parts[-1])
 
 
 class CloneError(UserError):
-    """Frames that a policy cannot be learned from as the parameters say."""
+    """The frames do not permit the cloning that the parameters ask for."""
 
 
 def check_races(splits: Mapping[Split, FrameDataset], clone: CloneParams) -> None:
-    """Makes sure that there are races to learn from, and that every race is long enough to look ahead in.
+    """Checks that there are training races, and that every race is longer than the largest offset.
 
     Raises:
-        CloneError: if there are none, or naming the shortest race that is not.
+        CloneError: if there is no training race, or a race is too short; the message names the shortest one.
     """
     used, offsets = {split: races_of(frames, clone.maps) for split, frames in splits.items()}, clone.offsets
     if not used["train"]:
@@ -127,12 +127,12 @@ def check_races(splits: Mapping[Split, FrameDataset], clone: CloneParams) -> Non
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of all frames of a split, to be looked up any number of decisions ahead.
+    """Labels of all frames of a split, with lookup any number of decisions ahead.
 
     Attributes:
-        now: [N, K A] of the frames themselves: shares of the actions in each place of a decision, or 1 for the one that
-            was held longest there; where decisions are numbers, [N, 3] steering, gas and brake.
-        num_left: [N] frames of the same race that come after each.
+        now: [N, K A] labels at offset 0: shares of the actions at each place of a decision, or one-hot for the action
+            held longest there; if decisions are continuous, [N, 3] steering, gas and brake.
+        num_left: [N] number of later frames in the same race.
     """
 
     now: Tensor
@@ -140,7 +140,7 @@ class Labels:
 
     @classmethod
     def of(cls, frames: FrameDataset, kind: LabelKind, *, is_analog: bool = False) -> Labels:
-        """Returns those of a split, in main memory."""
+        """Returns the labels of a split, in main memory."""
         action, share = (torch.from_numpy(each) for each in frames.decided(slice(None)))
         now = share if kind == "soft" else functional.one_hot(action, share.shape[2]).to(share.dtype)
         now = torch.from_numpy(frames.controls[:]) if is_analog else now.flatten(1)
@@ -151,17 +151,17 @@ class Labels:
 
     @classmethod
     def joined(cls, parts: Sequence[Labels]) -> Labels:
-        """Returns those of several datasets, numbered through."""
+        """Concatenates the labels of several datasets; frame numbers continue."""
         return cls(torch.cat([part.now for part in parts]), torch.cat([part.num_left for part in parts]))
 
     def to(self, device: torch.device) -> Labels:
-        """Returns them on a device."""
+        """Returns the labels on a device."""
         return Labels(self.now.to(device), self.num_left.to(device))
 
     def ahead(self, number: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-        """Returns labels [B, K A] of decisions after frames by their numbers [B], and which of them [B] there are.
+        """Returns labels [B, K A] `offset` decisions after frames with numbers [B], and a mask [B] of existing ones.
 
-        Where a race has ended by then, the label is that of its last frame, and counts nothing.
+        If the race has ended by then, the label is that of its last frame and is masked out.
         """
         num_left = self.num_left[number]
         return self.now[number + num_left.clamp(max=offset)], num_left >= offset
@@ -169,13 +169,13 @@ class Labels:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What Level 1 trains, and its loss.
+    """Networks and loss of Level 1.
 
     Attributes:
-        policy: that of now, offset 0.
-        heads: those beside it.
-        labels: of the training frames, where the networks are.
-        table: what its decisions are.
+        policy: predicts the current decision, offset 0.
+        heads: predict later decisions.
+        labels: of the training frames, on the device of the networks.
+        table: action table of the decisions.
     """
 
     policy: Cloned
@@ -184,11 +184,11 @@ class Lesson:
     table: ActionTable
 
     def loss(self, batch: Batch, floats: Tensor) -> Tensor:
-        """Returns the mean loss [] of all offsets.
+        """Returns the mean loss [] over all offsets.
 
         Args:
-            batch: what is seen, with the numbers by which its labels are found.
-            floats: [B, F] in place of the batch's.
+            batch: observations, with frame numbers for the lookup of labels.
+            floats: [B, F] used instead of the batch's.
         """
         hidden = self.policy.hidden(self.policy.encode(batch.image), floats)
         losses = [self.policy_loss(self.policy.read_out(hidden), self.labels.now[batch.number])]
@@ -201,8 +201,8 @@ class Lesson:
 
         Args:
             logits: see `losses_of`.
-            labels: likewise.
-            is_known: [B] whether a frame has a label; the others count nothing. All have one when left out.
+            labels: see `losses_of`.
+            is_known: [B] mask of frames that have a label; None if all have.
         """
         losses = losses_of(logits, labels, self.table)
         if is_known is None:
@@ -212,12 +212,12 @@ class Lesson:
 
 
 def losses_of(outputs: Tensor, labels: Tensor, table: ActionTable) -> Tensor:
-    """Returns the losses [B K] of each place of decisions: cross-entropy, or `control_losses` of numbers.
+    """Returns the losses [B K] of each place of decisions: cross-entropy, or `control_losses` if continuous.
 
     Args:
-        outputs: logits [B, K A], or [B, 6] where decisions are numbers.
+        outputs: logits [B, K A], or [B, 6] if decisions are continuous.
         labels: shares of the actions [B, K A] in any shape, or controls [B, 3], on the same device.
-        table: what decisions are.
+        table: action table of the decisions.
     """
     if table.is_analog:
         return control_losses(outputs, labels)
@@ -226,10 +226,10 @@ def losses_of(outputs: Tensor, labels: Tensor, table: ActionTable) -> Tensor:
 
 
 def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
-    """Returns how unlikely controls [N, 3] are to a policy of numbers with outputs [N, 6]: minus log-densities [N].
+    """Returns negative log-likelihoods [N] of controls [N, 3] under a continuous policy with outputs [N, 6].
 
-    Keys are at the ends of the intervals, where a Gaussian through tanh never gets: controls count as `NEAREST_END` of
-    the way from the middle at most.
+    Keys are at the ends of the intervals, which a tanh-squashed Gaussian never reaches: controls are scaled towards the
+    middle by `NEAREST_END`.
     """
     low, high = (controls.new_tensor(ends) for ends in (STEER_GAS_BRAKE.low, STEER_GAS_BRAKE.high))
     middle = (low + high) / 2.0
@@ -238,11 +238,11 @@ def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a policy makes of N frames.
+    """Outputs of a policy for N frames.
 
     Attributes:
-        outputs: logits [N, K A], or [N, 6] where decisions are numbers; float32, in main memory.
-        table: what its decisions are.
+        outputs: logits [N, K A], or [N, 6] if decisions are continuous; float32, in main memory.
+        table: action table of the decisions.
     """
 
     outputs: Tensor
@@ -250,12 +250,12 @@ class Predictions:
 
     @property
     def controls(self) -> Tensor:
-        """[N, 3] steering, gas and brake that it takes, where decisions are numbers."""
+        """[N, 3] greedy steering, gas and brake of a continuous policy."""
         return _OF_NUMBERS.greedy(self.outputs)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """[N K] the most likely action of each place, or [N] the one that its numbers are nearest to."""
+        """[N K] the most likely action at each place, or [N] the action nearest to the continuous controls."""
         if self.table.is_analog:
             steer, gas, brake = self.controls.numpy().T
             return self.table.index_of(gas, brake, steer, HALF_LOCK)
@@ -269,9 +269,9 @@ class Predictions:
 def hidden_of(
     policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64], *, hide_previous: bool = False
 ) -> Tensor:
-    """Returns a trunk's output [N, W] for frames by their numbers [N], where the policy is; call it without gradients.
+    """Returns the trunk's output [N, W] for frames with numbers [N], on the policy's device; call it without gradients.
 
-    The policy sees the recorded previous actions, or none.
+    The policy sees the recorded previous actions, or none if `hide_previous`.
     """
     hidden = []
     for batch in _in_order(policy, frames, numbers):
@@ -281,19 +281,19 @@ def hidden_of(
 
 
 def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predictions:
-    """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
+    """Runs a policy along recorded races with its own actions as the previous actions, as when it drives.
 
-    The car still goes where the recorded driver went. Previous actions from before the first frame are the recorded
-    ones. Call it without gradients.
+    The car still follows the recorded path. Previous actions before the first frame are the recorded ones. Call it
+    without gradients.
 
     Args:
         policy: to run.
         frames: frames of the races.
         races: at least one.
-        table: what its decisions are.
+        table: action table of the decisions.
 
     Returns:
-        Over all frames of the races, in the order of `frames_of`.
+        Predictions for all frames of the races, in the order of `frames_of`.
     """
     numbers = frames_of(races)
     encoded = torch.cat([policy.encode(batch.image).float() for batch in _in_order(policy, frames, numbers)])
@@ -317,13 +317,13 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
 
 
 def _keys_of(controls: Tensor) -> Tensor:
-    """Returns the keys [B, 4] that the simulator takes controls [B, 3] for; see `rulka.simulator.physics`."""
+    """Returns the keys [B, 4] that the simulator derives from controls [B, 3]; see `rulka.simulator.physics`."""
     steer, gas, brake = controls.unbind(dim=1)
     return torch.stack([gas > 0.5, brake > 0.5, steer < 0.0, steer > 0.0], dim=1).to(controls.dtype)
 
 
 def _in_order(policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:
-    """Yields batches of frames where the policy is."""
+    """Yields batches of frames in order, on the policy's device."""
     parts = range(0, len(numbers), EVALUATION_BATCH)
     batches = (frames.batch(numbers[start : start + EVALUATION_BATCH]) for start in parts)
     return upload_ahead(batches, device_of(policy))
@@ -340,18 +340,18 @@ def measure(
     measured: Measured,
     table: ActionTable,
 ) -> dict[str, Any]:
-    """Compares a policy with the labels of some races, and with policies that learned nothing.
+    """Evaluates a policy on labelled races and compares it with trivial baselines.
 
-    Losses are against the shares of the actions, or against controls where these are decided for. Everything else goes
-    by the action that was held longest, and by that which numbers are nearest to.
+    Losses use the shares of the actions, or the controls if the policy is continuous. All other metrics use the action
+    held longest, and for a continuous policy the action nearest to its controls. Call it without gradients.
 
     Args:
-        policy: call this without gradients.
-        heads: those beside it.
+        policy: to evaluate.
+        heads: its heads for later decisions.
         train: training frames.
-        imitated: numbers of those that it learned from, in order, which the policies that learned nothing know.
-        measured: races to measure on, at least one.
-        table: what its actions are, A of them.
+        imitated: numbers of the frames used for training, in order; the baselines are computed from these.
+        measured: races to evaluate on, at least one.
+        table: action table with A actions.
 
     Returns:
         Plain JSON: loss, accuracy (both with the recorded previous actions), the same with_own_actions,
@@ -389,23 +389,23 @@ def measure(
 
 
 def _means(columns: dict[str, NDArray], is_chosen: NDArray[np.bool_]) -> dict[str, float | None]:
-    """Returns the mean of every column over some frames, None where there are none."""
+    """Returns the mean of every column over chosen frames; None if there are none."""
     return {name: float(column[is_chosen].mean()) if is_chosen.any() else None for name, column in columns.items()}
 
 
 def by_offset(
     outputs: dict[int, Tensor], frames: FrameDataset, numbers: NDArray[np.int64], table: ActionTable
 ) -> list[dict[str, float | int | None]]:
-    """Says how well actions are known before they are taken, with the recorded previous actions.
+    """Returns loss and accuracy of predicting later decisions, with the recorded previous actions.
 
     Args:
-        outputs: of N frames, by how many decisions ahead.
-        frames: where they are from.
+        outputs: of N frames, by offset in decisions.
+        frames: dataset of the frames.
         numbers: [N] of these frames.
-        table: what decisions are.
+        table: action table of the decisions.
 
     Returns:
-        Plain JSON for each offset: how many frames have an action so long after them, loss and accuracy.
+        Plain JSON for each offset: number of frames with an action that far ahead, loss and accuracy.
     """
     labels, rows = Labels.of(frames, "soft", is_analog=table.is_analog), []
     for offset, each in outputs.items():
@@ -433,12 +433,12 @@ def action_before(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> N
 
 
 def label_entropy(action_share: NDArray[np.float32]) -> float:
-    """Returns the mean entropy of the labels in nats: the cross-entropy that no policy can go below."""
+    """Returns the mean entropy of the labels in nats, a lower bound of the cross-entropy."""
     share = action_share.astype(np.float64)
     return float(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=1).mean())
 
 
 def confusion_matrix(action: NDArray[np.int64], predicted: NDArray[np.int64], num_actions: int) -> NDArray[np.int64]:
-    """Returns [A, A] counts, rows what was done and columns what was predicted."""
+    """Returns the confusion matrix [A, A]: rows are recorded actions, columns predicted ones."""
     counts = np.bincount(action * num_actions + predicted, minlength=num_actions**2)
     return counts.reshape(num_actions, num_actions)

@@ -1,8 +1,8 @@
-"""The supervised training loop of Levels 0 and 1: epochs over frames, the best epoch's weights kept.
+"""Supervised training loop of Levels 0 and 1: runs epochs over frames and keeps the best epoch's weights.
 
-A training that was stopped goes on from `runs/<stage>/<fingerprint>/`. The fingerprint is a hash of parameters, inputs
-and code, so that a checkpoint of others is never gone on with. Runs with another one stay, as a changed parameter is
-often changed back.
+An interrupted training resumes from `runs/<stage>/<fingerprint>/`. The fingerprint is a hash of parameters, inputs and
+code, so that a checkpoint is resumed only if all of these are the same. Runs with other fingerprints are kept, because
+a changed parameter is often changed back.
 """
 
 from __future__ import annotations
@@ -35,55 +35,55 @@ WARMUP_SHARE = 0.05
 
 
 class FitError(UserError):
-    """Training went wrong in a way that another parameter can cure."""
+    """Training failed, and another parameter value may help."""
 
 
 class _DivergedError(Exception):
-    """Training cannot go on from here."""
+    """The loss or the gradient is NaN or infinite."""
 
 
 class Stateful(Protocol):
-    """What can be put into a checkpoint: tensors and plain values."""
+    """Object whose state, tensors and plain values, can be checkpointed."""
 
     def state_dict(self) -> Any:
-        """Returns all that it needs to go on."""
+        """Returns the state needed to resume."""
         ...
 
     def load_state_dict(self, state: Any, /) -> object:
-        """Goes on from what `state_dict` returned."""
+        """Restores a state returned by `state_dict`."""
         ...
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the frames gave; `validation_loss` is None where nothing is held out."""
+    """Losses of one epoch; `validation_loss` is None if no frames are held out."""
 
     epoch: int
     train_loss: float
     validation_loss: float | None
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Returns plain JSON, which knows no NaN: a loss that was none becomes null."""
+        """Returns plain JSON; a loss that is NaN or infinite becomes null."""
         return {name: value if value is None or math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
 @dataclass
 class History:
-    """How far training is, and at its end what became of it; all of it goes into checkpoints.
+    """Progress and outcome of a training; saved in checkpoints.
 
     Attributes:
-        precision: in which it is computed.
-        epochs: those that came to their end.
-        best_epoch: number of the one whose weights are kept; -1 where there is none yet.
-        best_rank: how good it is, larger being better.
-        best_weights: those at its end.
-        stopped: why training ended before its last epoch, None where it did not.
-        has_diverged: whether that is because losses, gradients or weights were no numbers any more.
-        num_steps: gradient steps of all epochs.
-        all_frames: of all epochs.
-        num_batches: of the epoch under way.
-        num_frames: of the epoch under way.
-        loss_sum: of its frames.
+        precision: of the computation.
+        epochs: completed epochs.
+        best_epoch: index of the epoch whose weights are kept; -1 if there is none yet.
+        best_rank: its rank; larger is better.
+        best_weights: weights at its end.
+        stopped: reason why training ended early; None if it did not.
+        has_diverged: True if the reason is a NaN or infinite loss or gradient.
+        num_steps: gradient steps in all epochs.
+        all_frames: frames in all epochs.
+        num_batches: batches so far in the current epoch.
+        num_frames: frames so far in the current epoch.
+        loss_sum: sum of the losses of these frames.
     """
 
     precision: Precision = "auto"
@@ -105,7 +105,7 @@ class History:
         return self.epochs[self.best_epoch]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON of what became of it."""
+        """Returns the outcome as plain JSON."""
         return {
             "best_epoch": self.best_epoch,
             "stopped": self.stopped,
@@ -114,26 +114,26 @@ class History:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all of it as plain values and tensors."""
+        """Returns all attributes as plain values and tensors."""
         return vars(self) | {"epochs": [asdict(epoch) for epoch in self.epochs]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` returned."""
+        """Restores a state returned by `state_dict`."""
         vars(self).update(dict(state) | {"epochs": [Epoch(**row) for row in state["epochs"]]})
 
     def count_batch(self, num_frames: int, loss: float) -> None:
-        """Counts a batch that was learned from."""
+        """Counts a training batch."""
         self.num_steps, self.num_batches = self.num_steps + 1, self.num_batches + 1
         self.num_frames, self.all_frames = self.num_frames + num_frames, self.all_frames + num_frames
         self.loss_sum += loss * num_frames
 
     def end_epoch(self, validation_loss: float | None, rank: tuple[float, ...] | None, network: nn.Module) -> None:
-        """Ends the epoch under way, and remembers it and its weights if it is the best so far.
+        """Ends the current epoch, and keeps its weights if it is the best so far.
 
         Args:
             validation_loss: on held-out frames.
-            rank: what the judge says of it; None where the loss is to decide.
-            network: that was trained.
+            rank: from the judge; None to rank by the loss.
+            network: the trained network.
         """
         train_loss = self.loss_sum / self.num_frames
         self.epochs.append(Epoch(len(self.epochs), train_loss, validation_loss))
@@ -141,8 +141,8 @@ class History:
         judged_loss = train_loss if validation_loss is None else validation_loss
         rank = (0.0, -judged_loss) if rank is None else (1.0, *rank)
         weights = network.state_dict()
-        # Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where
-        # nothing is held out, the last step of an epoch shows in no loss of it.
+        # Comparisons with NaN are false, so check the loss explicitly. Check the weights too: without held-out frames,
+        # the last step of an epoch affects none of its losses.
         is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
         if is_finite and (self.best_epoch < 0 or rank > self.best_rank):
             self.best_epoch, self.best_rank = len(self.epochs) - 1, rank
@@ -151,18 +151,17 @@ class History:
 
 @dataclass(frozen=True)
 class Lessons(Generic[BatchT]):
-    """What is learned, and by what the best epoch is known.
+    """Training data, loss, and the criteria for the best epoch.
 
     Attributes:
-        batches: training batches of an epoch, by its number from 0, in main memory; all columns have a row for a frame.
+        batches: training batches of an epoch, by its index from 0, in main memory; all columns have one row per frame.
         loss: mean loss [] of a batch; called under autocast, in training mode.
-        validate: loss on held-out frames, or None where there are none (the training loss then decides); called
-            without gradients, in evaluation mode.
-        judge: says how good the weights after an epoch are, by its number from 0, the larger the better, or None where
-            it does not look. An epoch that was judged is better than all that were not, which go by their losses.
-            Called like `validate`, in float32.
-        keeps: what of the caller's a run that goes on takes up again, by name: random numbers that `loss` draws, what
-            `judge` remembers.
+        validate: loss on held-out frames, or None if there are none (the training loss then decides); called without
+            gradients, in evaluation mode.
+        judge: returns the rank of the weights after an epoch, by its index from 0, larger is better; None if it skips
+            the epoch. A judged epoch beats all others, which are ranked by their losses. Called like `validate`, in
+            float32.
+        keeps: further state of the caller to checkpoint, by name: the generator of `loss`, the memory of `judge`.
     """
 
     batches: Callable[[int], Iterator[BatchT]]
@@ -180,24 +179,23 @@ def fit(
     bar: Progress,
     checkpoints: Checkpoints | None = None,
 ) -> History:
-    """Trains a network and leaves the weights of its best epoch in it, and it in evaluation mode.
+    """Trains a network; leaves it with the weights of its best epoch, in evaluation mode.
 
-    Training that diverges, or has not become better for `params.patience` epochs, ends before its last epoch, and the
-    best one before that is kept; `History.stopped` says why.
+    Training stops early if it diverges, or after `params.patience` epochs without improvement. The best epoch is kept,
+    and `History.stopped` gives the reason.
 
     Args:
-        network: trained in place, where it is.
-        params: how; their seed is the caller's to apply.
-        steps_per_epoch: gradient steps of one epoch, by which the learning rate falls.
-        lessons: what is learned.
+        network: trained in place, on its device.
+        params: of the training; the caller applies their seed.
+        steps_per_epoch: gradient steps per epoch, for the learning rate schedule.
+        lessons: training data, loss and criteria.
         bar: counts frames and shows losses.
-        checkpoints: those of an earlier start are gone on from, and new ones written: every `params.checkpoint_s`, at
-            Ctrl-C and the like, and at the end. On the CPU in float32 the result is the same as without a stop, bit for
-            bit.
+        checkpoints: to resume from the newest and to save new ones: every `params.checkpoint_s`, on Ctrl-C and similar
+            signals, and at the end. In float32 on a CPU the result is bit-identical to an uninterrupted run.
 
     Raises:
-        FitError: if no epoch came to its end with finite losses and weights.
-        StopRequestedError: if somebody asked to stop; a checkpoint was saved.
+        FitError: if no epoch ended with finite losses and weights.
+        StopRequestedError: if a stop was requested; a checkpoint was saved.
         CheckpointError: if a checkpoint cannot be written, or all are damaged.
     """
     optimizer = torch.optim.AdamW(
@@ -224,14 +222,14 @@ def fit(
 
 @contextmanager
 def resumable(runs: Path, origin: Mapping[str, Any]) -> Iterator[Checkpoints]:
-    """Yields the checkpoints of a run, which nobody else works on meanwhile; they go when the block ends well.
+    """Locks a run and yields its checkpoints; removes them if the block succeeds.
 
     Args:
         runs: folder of all runs of the stage.
-        origin: what `rulka.provenance.provenance` says of the output that is being made.
+        origin: provenance of the output, from `rulka.provenance.provenance`.
 
     Raises:
-        RunInUseError: if another process makes the same.
+        RunInUseError: if another process works on the same run.
     """
     folder = runs / fingerprint(origin)[:16]
     with locked(folder):
@@ -242,7 +240,7 @@ def resumable(runs: Path, origin: Mapping[str, Any]) -> Iterator[Checkpoints]:
 
 
 def say_if_stopped(stage: str, history: History) -> None:
-    """Writes one line where training ended early, as the weights that are kept do not show it."""
+    """Writes one line if training ended early, because the kept weights do not show it."""
     if history.stopped is not None:
         advice = "; a lower learning_rate may do better" if history.has_diverged else ""
         kept = f"the weights of epoch {history.best_epoch + 1} are kept{advice}"
@@ -251,7 +249,7 @@ def say_if_stopped(stage: str, history: History) -> None:
 
 @dataclass
 class _Training(Generic[BatchT]):
-    """What every epoch needs, see `fit`; and when it was last saved."""
+    """State of a training, see `fit`, and the time of the last checkpoint."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -270,7 +268,7 @@ class _Training(Generic[BatchT]):
         return {**own, **self.lessons.keeps}
 
     def restore(self) -> bool:
-        """Goes on from the newest checkpoint; returns whether there is one."""
+        """Restores the newest checkpoint; returns False if there is none."""
         state = self.checkpoints.load_newest() if self.checkpoints else None
         if state is None:
             return False
@@ -280,28 +278,28 @@ class _Training(Generic[BatchT]):
         return True
 
     def save(self) -> None:
-        """Saves now; torch's global generator in main memory is kept too."""
+        """Saves a checkpoint, including the state of torch's global CPU generator."""
         if self.checkpoints is not None:
             states = {name: state_on_host(part.state_dict()) for name, part in self._parts.items()}
             self.checkpoints.save(self.done.num_steps, states | {"torch_generator": torch.get_rng_state()})
         self.saved_s = time.monotonic()
 
     def save_if_due(self) -> None:
-        """Saves if it is time to, or somebody asks to stop, between two steps.
+        """Saves, between two steps, if a checkpoint is due or a stop is requested.
 
         Raises:
-            StopRequestedError: if somebody asked to stop; all is saved then.
+            StopRequestedError: if a stop was requested; the checkpoint was saved.
         """
         if self.stop.is_requested or time.monotonic() - self.saved_s >= self.params.checkpoint_s:
             self.save()
         self.stop.check()
 
     def epoch(self) -> None:
-        """Makes one gradient step for each batch that is left of an epoch, validates and judges."""
+        """Runs one gradient step per remaining batch of the epoch, then validates and judges."""
         done, lessons, number = self.done, self.lessons, len(self.done.epochs)
         device = device_of(self.network)
         self.network.train()
-        # Batches that an earlier start has learned from are read and passed over, in a small part of that time.
+        # After a resume, read and skip batches that were already used; this takes a small part of their training time.
         batches = itertools.islice(lessons.batches(number), done.num_batches, None)
         try:
             for batch in upload_ahead(batches, device):
@@ -318,16 +316,16 @@ class _Training(Generic[BatchT]):
                 validation_loss = lessons.validate()
             rank = None if lessons.judge is None else lessons.judge(number)
         done.end_epoch(validation_loss, rank, self.network)
-        has_looked = lessons.judge is None or rank is not None  # what was not judged is no better than what was
+        has_looked = lessons.judge is None or rank is not None  # a skipped epoch cannot beat a judged one
         patience = self.params.patience
         if patience is not None and has_looked and number - done.best_epoch >= patience:
             done.stopped = f"no better epoch in {patience}, at epoch {number + 1} of {self.params.epochs}"
 
     def _step(self, batch: BatchT) -> float:
-        """Makes a gradient step and returns the loss.
+        """Runs a gradient step and returns the loss.
 
         Raises:
-            _DivergedError: before a step that would put numbers into the weights that are none.
+            _DivergedError: if the loss or the gradient is NaN or infinite; the weights are unchanged.
         """
         with autocast(self.done.precision, device_of(self.network)):
             loss = self.lessons.loss(batch)
@@ -347,7 +345,7 @@ class _Training(Generic[BatchT]):
 
 
 def _rate_factor(num_steps: int) -> Callable[[int], float]:
-    """Returns the learning rate as a share of the highest: a short rise, then half a cosine down to zero."""
+    """Returns the learning rate factor: a short linear warm-up, then half a cosine down to zero."""
     num_warmup = max(1, round(WARMUP_SHARE * num_steps))
 
     def factor(step: int) -> float:

@@ -1,11 +1,11 @@
-"""What Level 0 can learn from: rebuilding frames (plain or variational), or comparing views of frames.
+"""Objectives of Level 0: reconstruction of frames (plain or variational), or comparison of views of frames.
 
-Every objective owns an `encoder`, which is all that is kept, and the head that is thrown away. A further one is a class
-here with a line in `OBJECTIVES`, and a section in `params.py`; docs/extending.md says more.
+Every objective owns an `encoder`, which is kept, and a head, which is discarded. To add one: a class here with a line
+in `OBJECTIVES`, and a section in `params.py`; see docs/extending.md.
 
 Sources: Kingma and Welling 2013, arXiv:1312.6114; Chen et al. 2020 (SimCLR), arXiv:2002.05709; Bardes et al. 2021
 (VICReg), arXiv:2105.04906.
-Dimensions: B batch, C frames that the encoder takes at once, H x W pixels, Z latent numbers, P numbers of a projection.
+Dimensions: B batch, C channels (frames), H x W pixels, Z latent dimensions, P dimensions of a projection.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from rulka.pretraining.params import (
 )
 
 TRAINING_BYTES = 16
-"""Of a weight in training: itself, its gradient, and two moments of AdamW."""
+"""Memory per weight in training: the weight, its gradient, and two moments of AdamW."""
 BLUR_REACH = 2.5
-"""Of the kernel, in the largest standard deviations."""
+"""Radius of the blur kernel, in units of the largest standard deviation."""
 VICREG_EPSILON = 1e-4
-"""Added to variances before their root is taken: a number that is always the same has a deviation of 0.01."""
+"""Added to variances before the square root: a constant dimension gets a standard deviation of 0.01."""
 
 
 class ObjectiveError(UserError):
-    """An objective cannot be learned from images of this size."""
+    """The images are too large for an objective."""
 
 
 class Objective(nn.Module):
-    """Base of the objectives.
+    """Base class of the objectives.
 
     Attributes:
-        encoder: what is being pretrained.
-        compares_frames: whether the loss of a frame depends on the others of its batch, so that only losses of batches
-            of one size can be compared.
+        encoder: the pretrained encoder.
+        compares_frames: whether the loss of a frame depends on the rest of its batch, so that losses are comparable
+            only between batches of one size.
     """
 
     compares_frames = False
@@ -66,7 +66,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns, for raw images [B, C, H, W], normalised images that show a person what was learned."""
+        """Returns, for raw images [B, C, H, W], normalised images that visualise the learned representation."""
         raise NotImplementedError
 
 
@@ -74,18 +74,18 @@ class Objective(nn.Module):
 
 
 class AutoencoderObjective(Objective):
-    """Mean squared error of images rebuilt from their features."""
+    """Mean squared error of images reconstructed from their features."""
 
     def __init__(self, params: AutoencoderParams, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__(params, encoder, observation)
         self.decoder = _decoder(self.encoder.num_features, observation)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the reconstruction loss []; draws nothing."""
+        """Returns the reconstruction loss []; draws no random numbers."""
         return reconstruction_loss(_normal(image), self.preview(image, generator))
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the rebuilt images."""
+        """Returns the reconstructed images."""
         return self.decoder(self.encoder(_normal(image)))
 
 
@@ -108,15 +108,15 @@ class VaeObjective(Objective):
         return reconstruction_loss(target, rebuilt) + self.params.kl_weight * divergence
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the images rebuilt from the means of their codes."""
+        """Returns the images reconstructed from the means of their codes."""
         return self.decoder(self.head(self.encoder(_normal(image))).mean)
 
 
 def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
-    """Returns a decoder with fresh weights.
+    """Returns a decoder with newly initialised weights.
 
     Raises:
-        ObjectiveError: if it is larger than the memory of this machine, as its first layer soon is with large images.
+        ObjectiveError: if it does not fit in memory; its first layer grows fast with the image size.
     """
     size = observation.height, observation.width, observation.channels
     with torch.device("meta"):
@@ -146,7 +146,7 @@ def reconstruction_loss(image: Tensor, reconstruction: Tensor) -> Tensor:
 
 
 class ViewsObjective(Objective):
-    """Comparing two views of every frame, in the numbers of a projection."""
+    """Comparison of two views of every frame in a projected space."""
 
     compares_frames = True
 
@@ -157,7 +157,7 @@ class ViewsObjective(Objective):
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the loss [] of two views of every image."""
         views = [self.projector(self.encoder(self.preview(image, generator))).float() for _ in range(2)]
-        with torch.autocast(image.device.type, enabled=False):  # which would multiply matrices of float32 in bfloat16
+        with torch.autocast(image.device.type, enabled=False):  # autocast would multiply in bfloat16
             return self.compare(*views)
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
@@ -165,18 +165,18 @@ class ViewsObjective(Objective):
         raise NotImplementedError
 
     def blind_loss(self, num_frames: int) -> float:
-        """Returns the loss of a batch in which all views look alike, as to a network that tells nothing apart."""
+        """Returns the loss of a collapsed network, which maps all views to the same projection."""
         alike = torch.ones(num_frames, self.params.projection)
         return float(self.compare(alike, alike))
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns one random view of every image."""
-        with torch.autocast(image.device.type, enabled=False):  # places in bfloat16 are half a pixel off
+        with torch.autocast(image.device.type, enabled=False):  # bfloat16 coordinates are half a pixel off
             return random_view(_normal(image), self.params, generator)
 
 
 class SimclrObjective(ViewsObjective):
-    """Finding the other view of the same frame among all views of a batch."""
+    """SimCLR: finds the other view of the same frame among all views of a batch."""
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
         """Returns the NT-Xent loss []."""
@@ -184,7 +184,7 @@ class SimclrObjective(ViewsObjective):
 
 
 class VicregObjective(ViewsObjective):
-    """Views of a frame that are alike, in numbers that all vary and have little in common."""
+    """VICReg: similar views of a frame, in dimensions that all vary and are decorrelated."""
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
         """Returns the weighted sum [] of the three terms."""
@@ -208,14 +208,14 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
 
 def vicreg_loss(first: Tensor, second: Tensor, invariance: float, variance: float, covariance: float) -> Tensor:
-    """Weighted sum [] of VICReg's three terms, as the authors' code has them.
+    """Weighted sum [] of VICReg's three terms, as in the authors' code.
 
     Args:
         first: [B, P] projections of one view of each image, B at least 2; not normalised.
         second: [B, P] projections of another view of the same images.
         invariance: weight of the squared difference of two views of an image, mean over B and P.
-        variance: weight of how much less than 1 a number's standard deviation over the batch is, mean over P and views.
-        covariance: weight of the squared covariances of different numbers, divided by P, sum of both views.
+        variance: weight of the hinge max(0, 1 - std) of each dimension over the batch, mean over P and views.
+        covariance: weight of the squared off-diagonal covariances, divided by P, sum of both views.
     """
     (spread, shared), (other_spread, other_shared) = (_variance_and_covariance(view) for view in (first, second))
     apart = (first - second).square().mean()
@@ -233,19 +233,18 @@ def _variance_and_covariance(view: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def random_view(image: Tensor, views: ViewsParams, generator: torch.Generator) -> Tensor:
-    """Crops, scales back, blurs, lights and disturbs every image differently.
+    """Crops, rescales, blurs, brightens or darkens, and adds noise, differently for every image.
 
-    torchvision's transforms draw once for a whole batch, so that views are made by torch's own sampling here. Called
-    for each image in turn, its RandomResizedCrop, GaussianBlur, ColorJitter and GaussianNoise left SimCLR 0.49 of its
-    rate on one core, and 0.45 in the thread that reads frames. Frames are never mirrored: left and right mean different
-    actions.
+    torchvision's transforms draw once per batch, so this uses torch's own sampling. Called once per image, its
+    RandomResizedCrop, GaussianBlur, ColorJitter and GaussianNoise reduced SimCLR's throughput to 0.49 on one core, and
+    to 0.45 in the thread that reads frames. Frames are never mirrored: left and right mean different actions.
 
-    The peer draws one crop and one brightness for a whole batch and clamps to [0, 1], which makes half of the pixels of
-    images in [-1, 1] black.
+    The peer draws one crop and one brightness per batch and clamps to [0, 1], which makes half of the pixels of images
+    in [-1, 1] black.
 
     Args:
-        image: [B, C, H, W] normalised images in [-1, 1]; all frames of one are changed alike, but for the noise.
-        views: how much of each at most.
+        image: [B, C, H, W] normalised images in [-1, 1]; all frames of one image change equally, except for noise.
+        views: the largest amount of each change.
         generator: of random numbers, on the images' device.
 
     Returns:
@@ -265,12 +264,12 @@ def random_view(image: Tensor, views: ViewsParams, generator: torch.Generator) -
 
 
 def _draw(image: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns [B, 1, 1, 1] uniform numbers."""
+    """Draws uniform numbers [B, 1, 1, 1]."""
     return torch.rand(len(image), 1, 1, 1, generator=generator, device=image.device)
 
 
 def _cropped(image: Tensor, most_pixels: float, generator: torch.Generator) -> Tensor:
-    """Cuts off at most so many rows and columns, and scales back."""
+    """Cuts off at most `most_pixels` rows and columns, and rescales."""
     batch, _, height, width = image.shape
     draws = {"generator": generator, "device": image.device}
     cut = most_pixels * torch.rand(batch, **draws)
@@ -282,7 +281,7 @@ def _cropped(image: Tensor, most_pixels: float, generator: torch.Generator) -> T
 
 
 def _blurred(image: Tensor, most_pixels: float, generator: torch.Generator) -> Tensor:
-    """Blurs with a Gaussian of a standard deviation of at most so many pixels, along rows and then columns."""
+    """Blurs with a Gaussian of standard deviation up to `most_pixels`, along rows and then columns."""
     reach = max(1, round(BLUR_REACH * most_pixels))
     deviation = (most_pixels * _draw(image, generator)).clamp(min=1e-3)
     distance = torch.arange(-reach, reach + 1, device=image.device)
@@ -304,7 +303,7 @@ OBJECTIVES: Mapping[type[ObjectiveParams], type[Objective]] = {
 
 
 def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:
-    """Returns an objective with fresh weights from torch's global generator.
+    """Returns an objective with new weights from torch's global generator.
 
     Raises:
         ObjectiveError: if images are too large for it.

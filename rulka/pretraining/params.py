@@ -26,7 +26,7 @@ from rulka.section import (
     key,
 )
 
-# Fields of which the two stages have defaults of their own.
+# Fields with different defaults in the two stages.
 Epochs = Annotated[Count, Field(description="passes over the training frames")]
 FitLearningRate = Annotated[LearningRate, Field(description="highest; rises at once and falls along half a cosine")]
 WeightDecay = Annotated[NotNegative, Field(description="of AdamW, decoupled from the gradient")]
@@ -49,13 +49,13 @@ class FitParams(Section):
 
 
 class AutoencoderParams(Section):
-    """Frames are rebuilt from their features."""
+    """Reconstruction of frames from their features."""
 
     kind: Literal["autoencoder"] = key("autoencoder", "mean squared error of the rebuilt frames")
 
 
 class VaeParams(Section):
-    """Frames are rebuilt from a noisy code, Kingma and Welling 2013, arXiv:1312.6114."""
+    """Reconstruction of frames from a noisy latent code, Kingma and Welling 2013, arXiv:1312.6114."""
 
     kind: Literal["vae"] = key("vae", "variational autoencoder")
     num_latent: Size = key(64, "numbers of the code")
@@ -63,7 +63,7 @@ class VaeParams(Section):
 
 
 class ViewsParams(Section):
-    """Two views of a frame are compared, each drawn by itself; see `rulka.pretraining.objectives`."""
+    """Comparison of two independently drawn views of a frame; see `rulka.pretraining.objectives`."""
 
     projection: Size = key(128, "numbers in which views are compared")
     crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")
@@ -73,14 +73,14 @@ class ViewsParams(Section):
 
 
 class SimclrParams(ViewsParams):
-    """Views of a frame are found among those of its batch, Chen et al. 2020, arXiv:2002.05709."""
+    """Contrastive learning: finds the other view of a frame in its batch, Chen et al. 2020, arXiv:2002.05709."""
 
     kind: Literal["simclr"] = key("simclr", "contrastive learning; rebuilds nothing")
     temperature: Positive = key(0.5, "similarities are divided by this")
 
 
 class VicregParams(ViewsParams):
-    """Views of a frame are alike, and frames differ in all numbers, Bardes et al. 2021, arXiv:2105.04906."""
+    """Similar views of a frame, with variance in every dimension over frames, Bardes et al. 2021, arXiv:2105.04906."""
 
     kind: Literal["vicreg"] = key("vicreg", "variance, invariance and covariance; compares no frame with another")
     invariance: NotNegative = key(25.0, "weight of how far views of a frame are apart")
@@ -89,7 +89,7 @@ class VicregParams(ViewsParams):
 
 
 ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | VicregParams, Field(discriminator="kind")]
-"""What Level 0 learns from, told apart by its `kind`."""
+"""Objective of Level 0, discriminated by `kind`."""
 
 
 class PretrainParams(FitParams):
@@ -106,7 +106,7 @@ LabelKind = Literal["soft", "hard"]
 
 
 class DaggerParams(Section):
-    """The policy drives while it is taught, and learns what the built-in driver advises where it got to.
+    """DAgger: the policy drives during training and learns the built-in driver's actions in the states it visits.
 
     Ross et al. 2011, arXiv:1011.0686.
     """

@@ -1,9 +1,9 @@
-"""What an encoder's features tell of a frame: linear probes, beside those of the same encoder with random weights.
+"""Linear probes of an encoder's features, with the same encoder at random weights as baseline.
 
-A probe is a ridge regression from features to one quantity (Alain and Bengio 2016, arXiv:1610.01644), fitted on
-training frames of the main track and measured on held-out races there, as progress on another map is another place.
-Random features are a strong baseline for small grey frames: what is told no better than by these, pretraining has not
-brought.
+A probe is a ridge regression from features to one quantity (Alain and Bengio 2016, arXiv:1610.01644). It is fitted on
+training frames of the main track and evaluated on held-out races of that track, because the same progress on another
+map is another place. Random features are a strong baseline for small grey frames: pretraining has added only what it
+predicts better than they do.
 Dimensions: N frames, E features, Q quantities.
 """
 
@@ -20,30 +20,30 @@ from rulka.device import device_of
 from rulka.observation import FLOATS
 
 MOST_FRAMES = 20_000
-"""More than these, spread over all, would tell the probes nothing new."""
+"""Maximum number of frames for a probe, spread evenly; more would not improve it."""
 CHOOSING_SHARE = 0.2
-"""The last of the training frames choose how strongly a probe is held back, see `PENALTIES`."""
+"""Share of the training frames, the last ones, that selects a probe's penalty, see `PENALTIES`."""
 PENALTIES = tuple(10.0**power for power in range(-4, 5))
-"""Of the ridge regression, in units of the mean variance of a feature times the number of frames."""
+"""Candidate ridge penalties, in units of the mean variance of a feature times the number of frames."""
 _BATCH = 512
 
 
 Probes = dict[str, dict[str, float]]
-"""What is told of each quantity, plain JSON by its name; see `probe_encoder`."""
+"""Results for each quantity, plain JSON by its name; see `probe_encoder`."""
 
 
 def quantities_of(floats: NDArray[np.float32], along_m: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
-    """Returns what probes are to tell, [N] each.
+    """Returns the target quantities of probes, [N] each.
 
-    `lateral_m` is how far the car is left of the line, from which the distances to both edges follow where the road
-    is equally wide, and `heading_deg` how far it is turned left of the road.
+    `lateral_m` is the car's distance to the left of the line, which gives the distances to both edges if the road has
+    constant width. `heading_deg` is its angle to the left of the road.
 
     Args:
         floats: [N, 184] raw.
         along_m: [N] progress along the line.
     """
     velocity = floats[:, FLOATS["velocity"]].astype(np.float64)
-    # In the car's frame, x to the left: its zone's centre, and how the line goes on from there.
+    # In the car's frame, x to the left: the centre of its zone, and the direction of the line from there.
     waypoints = floats[:, FLOATS["waypoints"]].astype(np.float64).reshape(len(floats), -1, 3)
     here, ahead = waypoints[:, 0], waypoints[:, 1] - waypoints[:, 0]
     left_of_road = np.stack([ahead[:, 2], -ahead[:, 0]], axis=1) / np.hypot(ahead[:, 0], ahead[:, 2])[:, None]
@@ -56,19 +56,19 @@ def quantities_of(floats: NDArray[np.float32], along_m: NDArray[np.float32]) -> 
 
 
 def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, held_out: FrameDataset) -> Probes:
-    """Fits probes on training frames and measures them on held-out ones; call it without gradients.
+    """Fits probes on training frames and evaluates them on held-out ones; call it without gradients.
 
     Args:
         encoder: pretrained, on its device.
         fresh: the same with random weights.
         train: frames to fit on.
-        held_out: frames to measure on, at least one of the main track.
+        held_out: frames to evaluate on, at least one of the main track.
 
     Returns:
         For each of `quantities_of` the root mean square errors, in the unit of its name: pretrained_error,
-        random_error with random weights, and constant_error of the mean of the training frames, which looks at
-        nothing. For `action` the shares of frames of which the recorded action is told right: accuracy,
-        random_accuracy, and constant_accuracy of the most frequent action of the training frames.
+        random_error with random weights, and constant_error of always predicting the mean of the training frames. For
+        `action` the shares of frames with a correctly predicted action: accuracy, random_accuracy, and
+        constant_accuracy of the most frequent action of the training frames.
     """
     shown = [spread(frames_of(frames.on_main_track()), MOST_FRAMES) for frames in (train, held_out)]
     known, wanted = (
@@ -96,12 +96,12 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
 
 
 def spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Returns at most so many of some numbers of frames, in order, spread evenly over all."""
+    """Returns at most `most` of the frame numbers, in order and evenly spaced."""
     return numbers[np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64)]
 
 
 def _features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns [N, E] what an encoder makes of frames."""
+    """Returns an encoder's features [N, E] of frames."""
     device = device_of(encoder)
     batches = (torch.from_numpy(frames.seen(rows[start : start + _BATCH])) for start in range(0, len(rows), _BATCH))
     parts: list[Tensor] = [encoder(normalise_image(image.to(device), torch.float32)).cpu() for image in batches]
@@ -111,9 +111,9 @@ def _features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int6
 def _tell(
     features: NDArray[np.float64], targets: NDArray[np.float64], seen: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Fits ridge regressions from features [N, E] to targets [N, Q], and returns what they tell from others [M, E].
+    """Fits ridge regressions from features [N, E] to targets [N, Q]; returns predictions [M, Q] for `seen` [M, E].
 
-    The penalty of each target is the one that does best on the last of the features.
+    The penalty of each target is the one with the lowest error on the last `CHOOSING_SHARE` of the features.
     """
     num_fitted = max(1, round((1.0 - CHOOSING_SHARE) * len(features)))
     rest = slice(num_fitted if num_fitted < len(features) else 0, None)
@@ -125,7 +125,7 @@ def _tell(
 def _regressions(
     features: NDArray[np.float64], targets: NDArray[np.float64], seen: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Returns [P, M, Q] what the regressions with all `PENALTIES` tell, from one decomposition."""
+    """Returns the predictions [P, M, Q] with all P `PENALTIES`, from one eigendecomposition."""
     mean, offset = features.mean(axis=0), targets.mean(axis=0)
     centred = features - mean
     values, vectors = np.linalg.eigh(centred.T @ centred)
@@ -137,5 +137,5 @@ def _regressions(
 
 
 def _root_mean_square(error: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [..., Q] of errors [..., N, Q], or [] of errors [N]."""
+    """Returns the root mean square [..., Q] of errors [..., N, Q], or [] of errors [N]."""
     return np.sqrt(np.square(error).mean(axis=-2 if error.ndim > 1 else 0))

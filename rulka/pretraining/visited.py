@@ -1,8 +1,8 @@
-"""Frames that the cloned policy met while it was taught, labelled with advice, and learned from beside recorded ones.
+"""DAgger dataset: frames that the policy visited during training, labelled by the adviser, added to recorded ones.
 
     round-<k>/     a frame dataset of that round, see `rulka.datasets.frames`
 
-Dimensions: N recorded frames, M met ones.
+Dimensions: N recorded frames, M visited ones.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rulka.stage import output_folder
 
 
 class Visited:
-    """All rounds so far, and how the policy raced.
+    """All DAgger rounds so far, and the race results of the policy.
 
     Attributes:
-        folder: where they are; made with the first.
-        rounds: a plain object for each: after which epoch, how the policy drove, and how many frames it met.
-        raced: likewise for each time that the policy raced without learning from it.
+        folder: of the rounds; created with the first one.
+        rounds: a plain object per round: its epoch, the race results, and the number of visited frames.
+        raced: the same for each evaluation race, from which nothing is learned.
         num_frames: M.
     """
 
     def __init__(
         self, folder: Path, observation: ObservationContract, table: ActionTable, frames: int, kind: LabelKind
     ) -> None:
-        """Begins without any.
+        """Starts without any rounds.
 
         Args:
-            folder: where they go.
+            folder: of the rounds.
             observation: contract of the frames.
             table: actions of the labels.
-            frames: how many are seen at once.
-            kind: of the labels that are learned.
+            frames: frames per observation.
+            kind: of the labels.
         """
         self.folder, self.rounds, self.raced = folder, list[dict[str, Any]](), list[dict[str, Any]]()
         self._observation, self._table, self._frames = observation, table, frames
@@ -56,11 +56,11 @@ class Visited:
 
     @property
     def num_frames(self) -> int:
-        """Frames of all rounds."""
+        """Number of frames in all rounds."""
         return sum(len(part) for part in self._parts)
 
     def add(self, epoch: int, visit: Visit) -> None:
-        """Adds a round: what was met after an epoch, by its number."""
+        """Adds a round: the frames visited after an epoch."""
         name = f"round-{len(self.rounds) + 1}"
         with output_folder(self.folder / name) as folder:
             writer = FrameWriter(
@@ -78,7 +78,7 @@ class Visited:
         self.rounds.append({"epoch": epoch, "num_frames": len(self._parts[-1])} | visit.driven.to_json())
 
     def taught_beside(self, recorded: Lesson) -> Lesson:
-        """Returns the lesson of the recorded frames with the labels of those that were met, numbered on."""
+        """Returns the lesson with the labels of visited frames appended to those of recorded ones."""
         if self._taught is None:
             place, is_analog = recorded.labels.now.device, self._table.is_analog
             parts = [Labels.of(part, self._kind, is_analog=is_analog).to(place) for part in self._parts]
@@ -88,17 +88,17 @@ class Visited:
     def batches(
         self, recorded: FrameDataset, imitated: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int
     ) -> Iterator[Batch]:
-        """Yields as many frames as are imitated, drawn without repetition from these and from all that were met.
+        """Yields as many frames as `imitated` has, drawn without replacement from these and all visited frames.
 
         Args:
             recorded: N frames.
-            imitated: numbers of those that are learned from.
+            imitated: numbers of the recorded training frames.
             seed: of all epochs.
-            epoch: number of this one.
+            epoch: index of the epoch.
             batch_size: frames in a batch; the last one may be smaller.
 
         Returns:
-            Batches in which a number from N on is that of a frame that was met.
+            Batches; frame numbers from N upwards denote visited frames.
         """
         if not self.rounds:
             yield from recorded.iterate_batches(seed=seed, epoch=epoch, batch_size=batch_size, frames=imitated)
@@ -117,11 +117,11 @@ class Visited:
             yield Batch(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what checkpoints need: which rounds there are; their frames stay in the folder."""
+        """Returns the state for checkpoints: rounds and race results; frames stay in the folder."""
         return {"rounds": self.rounds, "raced": self.raced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned, with the frames in the folder."""
+        """Restores a state returned by `state_dict`, with the frames in the folder."""
         self.rounds, self.raced, self._parts = list(state["rounds"]), list(state["raced"]), []
         for number in range(len(self.rounds)):
             self._open(f"round-{number + 1}")

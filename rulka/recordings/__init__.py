@@ -1,1 +1,1 @@
-"""Reading TrackMania recordings and maps (`.Gbx`). No torch."""
+"""Reads TrackMania recordings and maps (`.Gbx`). No torch."""

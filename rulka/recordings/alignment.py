@@ -1,10 +1,10 @@
-"""How many ticks pass from the stamp of an input to the sample that shows it, measured on each recording.
+"""Measures the input lag of each recording: ticks from the timestamp of an input to the sample that shows it.
 
-Samples hold the steering that the car felt. Around every change of the stored steering, only one lag makes both agree;
-the lag that most samples agree with is taken where enough of them tell it from every other. Otherwise it is the one
-that other recordings of the same game have.
+Samples hold the steering applied to the car. Around every change of the stored steering, only one lag makes inputs and
+samples agree. The lag with the most agreeing samples is used if enough samples distinguish it from every other,
+otherwise the known lag of the game.
 
-The action keys of the 2020 game limit how far the car steers, and only the samples tell by how much.
+The action keys of the 2020 game limit the steering, and only the samples tell by how much.
 
 Dimensions: S samples, L lags.
 """
@@ -22,30 +22,30 @@ from rulka.recordings.errors import MisalignedInputsError, NoInputsError
 from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState
 
 LAGS = range(-10, 21)
-"""Lags that are tried, ticks."""
+"""Candidate lags, ticks."""
 POSSIBLE_LAGS = range(3)
 POSSIBLE = f"{POSSIBLE_LAGS[0]} to {POSSIBLE_LAGS[-1]}"
-"""Lags that a game can have; any other, once measured, means inputs of another run or a damaged file."""
+"""Lags that a game can have; any other measured lag means inputs of another run or a damaged file."""
 MIN_TELLING = 3
-"""Samples by which the best lag must beat every other one to be believed, and that must disagree to refuse a file."""
+"""Lead in samples that the best lag needs over every other; also the disagreeing samples needed to reject a file."""
 MIN_AGREEING = 0.8
-"""Share of the samples, without those that agree with every lag, that must agree with the best one."""
+"""Fraction of samples that must agree with the best lag, not counting those that agree with every lag."""
 TOLERANCE = 0.02
-"""Steering is stored in 255 steps over its range, inputs of the 2020 game too: half a step each, and more."""
+"""Steering is quantised to 255 steps, in the 2020 game inputs too: half a step for each, plus a margin."""
 KNOWN_LAGS = {"ManiaPlanet date": 0, "TrackmaniaTurbo": 0}
-"""By the beginning of the program's name; all other games have `USUAL_LAG`."""
+"""Lag by prefix of the game version; all other games have `USUAL_LAG`."""
 USUAL_LAG = 1
 ANALOG_CONTROLS = frozenset({"Steer", "Gas", "AccelerateReal", "BrakeReal"})
-"""Inputs of a pad, a joystick or a wheel."""
+"""Inputs of a gamepad, a joystick or a steering wheel."""
 _HINT = "Its inputs are not those of its path: record it again, or use another file."
 
 
 class Lag(NamedTuple):
-    """When the car shows an input.
+    """Input lag of a ghost.
 
     Attributes:
-        ticks: from the stamp of an input to the first state that shows it.
-        is_measured: it was measured on this ghost; otherwise it is the one that its game is known to have.
+        ticks: from the timestamp of an input to the first state that shows it.
+        is_measured: True if measured on this ghost, False if it is the known lag of the game.
     """
 
     ticks: int
@@ -65,9 +65,9 @@ def require_inputs(ghost: Ghost) -> tuple[InputEvent, ...]:
 
 
 def device_of(ghost: Ghost) -> Literal["keyboard", "analog"]:
-    """Returns what a ghost was driven with: `analog` if any input is of an axis, else `keyboard`.
+    """Returns the input device of a ghost: `analog` if any input is of an axis, else `keyboard`.
 
-    The 2020 game stores all steering as that of an axis; where it is never but none or full, keys were pressed.
+    The 2020 game stores all steering as an axis; if it is always zero or full, keys were pressed.
     """
     return "analog" if any(_is_of_axis(event) for event in ghost.events) else "keyboard"
 
@@ -79,7 +79,7 @@ def _is_of_axis(event: InputEvent) -> bool:
 
 
 def inputs_to_controls(ghost: Ghost, num_ticks: int) -> NDArray[np.float32]:
-    """Returns what a ghost's driver held in every tick, lined up with the states of the car.
+    """Returns the controls held in every tick, aligned with the states of the car.
 
     Args:
         ghost: a ghost with inputs.
@@ -91,7 +91,7 @@ def inputs_to_controls(ghost: Ghost, num_ticks: int) -> NDArray[np.float32]:
 
     Raises:
         NoInputsError: if there are none.
-        MisalignedInputsError: if they do not cause the steering in the ghost's samples.
+        MisalignedInputsError: if they do not explain the steering in the ghost's samples.
     """
     shift_ticks = measure_lag(ghost).ticks - 1
     controls = events_to_controls(require_inputs(ghost), num_ticks=num_ticks, shift_ticks=shift_ticks)
@@ -101,10 +101,10 @@ def inputs_to_controls(ghost: Ghost, num_ticks: int) -> NDArray[np.float32]:
 
 
 def measure_lag(ghost: Ghost) -> Lag:
-    """Lines a ghost's inputs up with the steering in its samples.
+    """Measures the lag between a ghost's inputs and the steering in its samples.
 
     Raises:
-        MisalignedInputsError: if enough samples tell that no lag fits, or that only one fits that no game has.
+        MisalignedInputsError: if enough samples show that no lag fits, or only a lag that no game has.
     """
     known = next((lag for start, lag in KNOWN_LAGS.items() if ghost.game_version.startswith(start)), USUAL_LAG)
     samples = ghost.samples
@@ -128,11 +128,11 @@ def measure_lag(ghost: Ghost) -> Lag:
 
 
 def _agreement(ghost: Ghost, samples: Samples, vehicle: VehicleState) -> NDArray[np.bool_]:
-    """Returns [S, L] whether the steering of each sample of the race is that of the inputs, by lag."""
+    """Returns [S, L] True where a sample's steering matches the inputs at a lag; S samples between start and finish."""
     is_race = _in_race(ghost, samples)
     tick_s = samples.time_ms[is_race] // TICK_MS
     num_ticks = int(tick_s.max(initial=0)) - LAGS[0] + 1
-    # Shifted by the largest lag, so that every row that is asked for lies in the table, those before 0 included.
+    # Shifted by the largest lag, so that every requested row is in the table, including rows before 0.
     device = events_to_controls(ghost.events, num_ticks=num_ticks + LAGS[-1], shift_ticks=LAGS[-1])[:, 0]
     device_sl = device[tick_s[:, None] + LAGS[-1] - np.array(LAGS)[None, :]]
     limits = LIMITS if has_limits(ghost) else LIMITS[:1]
@@ -141,7 +141,7 @@ def _agreement(ghost: Ghost, samples: Samples, vehicle: VehicleState) -> NDArray
 
 
 def _in_race(ghost: Ghost, samples: Samples) -> NDArray[np.bool_]:
-    """Returns [S] whether a sample lies between the start and the finish, where what the player does is what counts."""
+    """Returns [S] True for samples between the start and the finish, where the player is in control."""
     end_ms = samples.time_ms[-1] if ghost.race_time_ms is None else ghost.race_time_ms
     return (samples.time_ms > 0) & (samples.time_ms < end_ms)
 
@@ -149,10 +149,10 @@ def _in_race(ghost: Ghost, samples: Samples) -> NDArray[np.bool_]:
 def _limit_steering(
     controls: NDArray[np.float32], shift_ticks: int, ghost: Ghost, samples: Samples, vehicle: VehicleState
 ) -> None:
-    """Scales the steering of [T, 3] controls to what the action keys left of it."""
+    """Scales the steering of [T, 3] controls in place by the limits of the action keys."""
     is_race = _in_race(ghost, samples)
     time_ms = samples.time_ms[is_race]
-    row = time_ms // TICK_MS - 1  # a state shows the tick before it
+    row = time_ms // TICK_MS - 1  # a state reflects the previous tick
     is_known = (row >= 0) & (row < len(controls))
     stamp_ms = (row - shift_ticks) * TICK_MS
     steer = vehicle.steer[is_race]
@@ -162,33 +162,33 @@ def _limit_steering(
 
 
 ACTION_KEYS = "ActionKeys"
-"""Event whose value has a bit for each of the keys 1 to 5 that is down."""
+"""Event whose value is a bit mask of the pressed action keys 1 to 5."""
 LIMITS = np.array([1.0, 0.2, 0.4, 0.6, 0.8])
-"""Share of the device's steering that the car is given; the first where nothing tells."""
+"""Possible fractions of the device's steering that reach the car; the first is the default."""
 
 
 def has_limits(ghost: Ghost) -> bool:
-    """Whether an action key was pressed during the run."""
+    """True if an action key was pressed during the run."""
     return any(event.name == ACTION_KEYS and event.value for event in ghost.events)
 
 
 def steer_limits(
     ghost: Ghost, time_ms: NDArray[np.int64], device: NDArray, steer: NDArray
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Measures the limit from each press or release of an action key to the next.
+    """Measures the steering limit between consecutive changes of the action keys.
 
-    The game stores the steering of the device and which action keys went down, not how far the car then steers: a
-    player toggles 20, 40, 60, 80 or 100 %. So nothing has to be known of how the game counts presses.
+    The game stores the steering of the device and the pressed action keys, not the resulting limit, which the player
+    toggles among 20, 40, 60, 80 and 100 %. Measuring it needs no knowledge of how the game counts presses.
 
     Args:
-        ghost: whose action keys.
-        time_ms: [S] stamp of the inputs that each sample shows.
+        ghost: the ghost with the action keys.
+        time_ms: [S] timestamp of the inputs that each sample shows.
         device: [S] steering of the device then, in [-1, 1].
         steer: [S] steering of the car.
 
     Returns:
-        [P] stamps, the first before all others, and [P] the limit from each on. A part in which no sample tells keeps
-        the limit of the part before it.
+        [P] timestamps, the first before all others, and [P] the limit from each on. An interval without informative
+        samples keeps the limit of the previous one.
     """
     changes = sorted({event.time_ms for event in ghost.events if event.name == ACTION_KEYS})
     starts = np.array([np.iinfo(np.int64).min, *changes], dtype=np.int64)

@@ -1,12 +1,12 @@
-"""From the samples of a ghost to `CAR` rows, and rows at times between the samples.
+"""Converts the samples of a ghost to `CAR` rows, and interpolates rows between samples.
 
-Stored and taken over: position, rotation, angular velocity, wheel contact and sliding, damper, material, rpm.
-Put together, or modelled because no recording stores them:
+Copied: position, rotation, angular velocity, wheel contact and sliding, damper, material, rpm.
+Reconstructed, or modelled because no recording stores them:
 
-* velocity: stored coarsely as a vector, finely along and across the car. Upwards, the change of position decides
-  within what the vector leaves open.
-* gear: the one of the StadiumCar's five whose engine speed for the car's speed is nearest to the stored one. Where
-  the wheels spin freely or the car is airborne, the gear before it holds.
+* velocity: the stored vector has a precise length but a coarse direction. The sideways component is stored precisely;
+  the upward one is differentiated from positions, within the vector's quantisation; the rest is forward speed.
+* gear: the one of the StadiumCar's five whose rpm at the car's speed is nearest to the stored rpm. If the wheels spin
+  freely or the car is airborne, the previous gear is kept.
 * gearbox_state: 2 before the car first moves, 1 in a sample whose gear differs from the one before, else 0.
 * gearbox_counter: consecutive 50 ms decisions with a gearbox state other than 0, counted from the samples.
 * is_free_wheeling: 1 while a wheel touches the free-wheeling material.
@@ -24,24 +24,24 @@ from rulka.recordings.model import Ghost, Samples, VehicleState
 
 DECISION_MS = 50
 RPM_PER_MPS = (360.0, 219.0, 160.0, 110.0, 85.0)
-"""Engine speed of the StadiumCar for each m/s in gears 1 to 5, measured on recorded samples."""
+"""StadiumCar rpm per m/s in gears 1 to 5, measured on recorded samples."""
 MAX_RATIO_ERROR = 0.12
-"""The stored engine speed tells the gear when it is within this share of that gear's."""
+"""The stored rpm identifies a gear if it is within this fraction of that gear's rpm."""
 MIN_GEAR_SPEED_MPS = 2.0
 VECTOR_STEP_RAD = np.pi / 127
-"""Step of the direction in which a velocity is stored, heading; of the pitch it is half."""
+"""Quantisation step of a stored velocity's heading; the pitch step is half of it."""
 SPEED_STEP_MPS = 0.2
-"""Step, and some more, of the speed along the car."""
+"""Quantisation step of the speed along the car, plus a margin."""
 FREE_WHEELING_MATERIAL = 29
 MIN_DAMPER_M, MAX_DAMPER_M = 0.005, 0.15
-"""Range of the damper in the observation; stored lengths reach from about 0 to 0.2 m and are limited to it."""
+"""Damper range of the observation; stored lengths (about 0 to 0.2 m) are clipped to it."""
 MAX_EXTRAPOLATION_MS = 200
-"""How far past the last sample rows may be asked for."""
+"""Maximum extrapolation of rows past the last sample."""
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
-"""A step between samples larger than this times the speed, plus this, is a jump (a respawn), not a path."""
+"""Samples further apart than factor x speed x time + `MAX_GAP_M` are a jump (a respawn), not a path."""
 
 _MOVING = ("position", "rotation", "velocity", "angular_velocity", "damper", "rpm")
-"""Of the rest the nearer sample is taken."""
+"""Interpolated fields; the others are taken from the nearer sample."""
 _MOVING_MPS = 0.5
 
 
@@ -52,7 +52,7 @@ def car_rows(ghost: Ghost) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         [S] int64 race time in ms and [S, NUM_CAR_FIELDS] float32 rows; see the module for what is modelled.
 
     Raises:
-        NoSamplesError: if the ghost holds no samples, or no state of the car in them.
+        NoSamplesError: if the ghost holds no samples, or they lack the vehicle state.
     """
     samples = ghost.samples
     if samples is None or len(samples) == 0 or samples.vehicle is None:
@@ -103,7 +103,7 @@ def _velocity(samples: Samples, vehicle: VehicleState, rotation: NDArray) -> NDA
         fine[:, 1] = np.clip(up, coarse[:, 1] - open_mps / 2, coarse[:, 1] + open_mps / 2)
     ahead = np.sqrt(np.maximum(speed**2 - fine[:, 0] ** 2 - fine[:, 1] ** 2, 0.0))
     fine[:, 2] = np.copysign(ahead, vehicle.forward_speed_mps)
-    # Where the two contradict each other, or the finer one is not stored, the vector holds.
+    # If the two contradict each other, or the sideways speed is not stored (NaN), the stored vector is used.
     agrees = (np.abs(fine - coarse) <= open_mps[:, None] + SPEED_STEP_MPS).all(axis=1)
     return np.where(agrees[:, None], np.einsum("nij,nj->ni", rotation, fine), stored)
 
@@ -134,17 +134,17 @@ def _counter(state: NDArray[np.int64], time_ms: NDArray[np.int64]) -> NDArray[np
 
 
 def interpolate_rows(time_ms: NDArray[np.int64], rows: NDArray[np.float32], at_ms: NDArray) -> NDArray[np.float32]:
-    """Returns rows at any times, for example 20 frames a second from 10 samples.
+    """Interpolates rows at arbitrary times, for example 20 frames a second from 10 samples.
 
-    Positions follow the cubic that has the stored velocities at both samples, the rotation turns at a steady rate,
-    velocities, damper and engine speed change linearly, everything else is that of the nearer sample. Across a jump
-    (a respawn) the whole row is that of the nearer sample. Shortly after the last sample the car keeps its velocity.
+    Position is a cubic Hermite spline with the stored velocities, rotation is slerped, velocities, damper and rpm are
+    linear, all other fields come from the nearer sample. Across a jump (a respawn) the whole row comes from the nearer
+    sample. Past the last sample the car keeps its velocity.
 
     Args:
         time_ms: [S] int64 increasing sample times.
         rows: [S, NUM_CAR_FIELDS] rows at those times.
-        at_ms: [N] times asked for, at most `MAX_EXTRAPOLATION_MS` after the last sample; before the first sample
-            counts as the first.
+        at_ms: [N] requested times, at most `MAX_EXTRAPOLATION_MS` after the last sample; times before the first sample
+            count as the first.
 
     Returns:
         [N, NUM_CAR_FIELDS] float32 rows.

@@ -1,7 +1,7 @@
-"""MediaTracker clips, read for the ghosts in them.
+"""Reads the ghosts in MediaTracker clips.
 
-A clip holds tracks, a track holds blocks, and one kind of block holds a ghost. The other kinds are read past, which
-needs their layouts, since nothing in a clip states its size. A kind that is not listed ends the reading of the clip.
+A clip holds tracks, a track holds blocks, and one kind of block holds a ghost. The other kinds are skipped by their
+layouts, since nothing in a clip states its size. An unlisted kind ends the reading of the clip.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ CLIP, TRACK, GHOST_BLOCK, EFFECT = 0x03079000, 0x03078000, 0x030E5000, 0x0701000
 CAMERA_GAME, CAMERA_CUSTOM, TIME, FADE = 0x03084000, 0x030A2000, 0x03085000, 0x030AB000
 IMAGE, MUSIC, SOUND, TEXT, TRAILS = 0x030A5000, 0x030A6000, 0x030A7000, 0x030A8000, 0x030A9000
 CUSTOM_KEY_BYTES = {6: 144, 7: 156, 8: 164, 9: 156, 10: 168}
-"""Size of a key of the custom camera, by its version since 2011."""
+"""Size of a key of the custom camera, by version (since 2011)."""
 
 _Found = list[Ghost]
 
 
 def read_clip(cursor: Cursor, nodes: Nodes, ghosts: _Found) -> None:
-    """Reads a reference to a clip and appends the ghosts in it, those of an unfinished reading as well.
+    """Reads a reference to a clip and appends its ghosts, also if an error stops reading.
 
     Raises:
-        UnsupportedGenerationError: at a structure that is not known; `ghosts` then holds those before it.
-        DamagedError: if the clip contradicts itself.
+        UnsupportedGenerationError: at an unknown structure; `ghosts` then holds those before it.
+        DamagedError: if the clip is inconsistent.
     """
     nodes.reference(cursor, {CLIP: node(ghosts, _CLIP_CHUNKS, "a clip")})
 
@@ -67,7 +67,7 @@ def _cycling(cursor: Cursor, _: _Found, __: Nodes) -> None:
 
 
 def _take_ghost(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
-    """Reads a reference to a ghost; the one that the recording itself holds is no second one."""
+    """Reads a reference to a ghost and appends it, unless the recording itself already holds it."""
     ghost = nodes.reference(cursor, {GHOST: read_ghost})
     if isinstance(ghost, Ghost) and all(ghost is not other for other in ghosts):
         ghosts.append(ghost)

@@ -10,7 +10,7 @@ from rulka.recordings.stream import Cursor
 
 MAX_FILE_BYTES = 1 << 26
 MAX_BODY_BYTES = 1 << 26
-"""A larger body is refused before anything is allocated; the largest known ones have some ten million bytes."""
+"""Larger bodies are rejected before allocation; the largest known ones have about ten million bytes."""
 MAX_HEADER_CHUNKS = 256
 MAX_FOLDERS = 4096
 MAX_FOLDER_DEPTH = 32
@@ -26,20 +26,20 @@ _FOLDED_CLASSES = {
     0x2403C: 0x0301B,
     0x2403A: 0x03059,
 }
-"""Class numbers of the older games, in the upper 20 bits of an id, and what they are called today."""
+"""Class numbers of older games (the upper 20 bits of an id) mapped to those of current games."""
 
 
 def fold(identifier: int) -> int:
-    """Returns a class or chunk id as today's games write it."""
+    """Maps a class or chunk id to the one that current games write."""
     return (_FOLDED_CLASSES.get(identifier >> 12, identifier >> 12) << 12) | (identifier & 0xFFF)
 
 
 @dataclass(frozen=True)
 class Container:
-    """A Gbx file taken apart.
+    """A Gbx file split into its parts.
 
     Attributes:
-        class_id: what the file is: `REPLAY`, `GHOST`, `MAP` or another class, folded.
+        class_id: folded class of the file: `REPLAY`, `GHOST`, `MAP` or another.
         header: payload of every header chunk by folded chunk id.
         external_nodes: indices of nodes that live in other files.
         body: the decompressed body; empty when only the header was read.
@@ -52,15 +52,15 @@ class Container:
 
 
 def read_container(data: bytes, *, header_only: bool = False) -> Container:
-    """Takes a Gbx file apart.
+    """Splits a Gbx file into header chunks, references and body.
 
     Args:
         data: the bytes of the file, for `header_only` at least up to the end of the header.
-        header_only: whether to leave out references and body, which saves the decompression.
+        header_only: skip references and body, which saves the decompression.
 
     Raises:
-        NotGbxError: if it is no Gbx file.
-        UnsupportedGenerationError: if it is a Gbx file of an unknown version or a text one.
+        NotGbxError: if it is not a Gbx file.
+        UnsupportedGenerationError: if it is a Gbx file of an unknown version or in text form.
         TruncatedError: if it ends too early.
         DamagedError: if its sizes contradict each other or the body does not decompress.
     """

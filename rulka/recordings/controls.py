@@ -1,7 +1,7 @@
-"""From stored inputs to the controls of every tick, and from those to labels in the action table.
+"""Converts stored inputs to controls per tick, and controls to labels in the action table.
 
-With a `shift_ticks` of 0, row t holds what is pressed once all events stamped 10 t or before have happened. When the
-car feels that differs between games: `rulka.recordings.alignment` measures it.
+With a `shift_ticks` of 0, row t holds the controls after all events stamped 10 t ms or earlier. When the car reacts to
+them differs between games: `rulka.recordings.alignment` measures it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ DONT_INVERT = "_FakeDontInverseAxis"
 MAX_TICKS = 1_100_000
 """A little more than three hours, the longest race that is read."""
 TAP_TICKS = 2.0
-"""Taps last 30 ms or more then. The wheels need 70 ms to turn, so that shorter ones steer by less than their share, and
-with longer ones the car strays further; measured, see docs/recordings.md."""
+"""Makes taps last 30 ms or more. The wheels need 70 ms to turn: shorter taps steer less than their share, with longer
+ones the car strays further (measured, see docs/recordings.md)."""
 _FIRST_PATCHED_MARKER, _LAST_PATCHED_MARKER = 2, 3
 _PATCHED_PHASES_MS = {"SteerLeft": (1, 2, 3), "SteerRight": (1, 2, 3), "Steer": (2, 3, 9)}
-"""Sub-tick phases of the stamps that count in recordings of the competition patch; the others repeat them."""
+"""Sub-tick phases of the timestamps that count in competition-patch recordings; other phases are duplicates."""
 
 
 def analog_value(raw: int) -> float:
-    """Decodes an analog input: the low 24 bits are a negated signed number; returns [-1, 1], positive right."""
+    """Decodes an analog input to [-1, 1], positive right: the low 24 bits are a negated signed number."""
     signed = ((raw & 0xFFFFFF) ^ 0x800000) - 0x800000
     return min(1.0, max(-1.0, -signed / FULL_LOCK))
 
 
 @dataclass
 class _Pedals:
-    """The state of every control after an event.
+    """State of every control after an event.
 
-    With both direction keys down the one pressed last counts, as the samples of recordings show.
+    With both direction keys down the last one pressed wins, as recorded samples show.
     """
 
     left: bool = False
@@ -56,7 +56,7 @@ class _Pedals:
     last_key: float = 0.0
 
     def row(self) -> tuple[float, float, float]:
-        """Returns steer in [-1, 1], gas and brake in [0, 1]; a pressed key outweighs an axis."""
+        """Returns steer in [-1, 1], gas and brake in [0, 1]; a pressed key overrides an axis."""
         steer = self.steer
         if self.left or self.right:
             steer = self.last_key if self.left and self.right else float(self.right) - float(self.left)
@@ -65,7 +65,7 @@ class _Pedals:
         return steer, min(1.0, max(0.0, gas)), min(1.0, max(0.0, brake))
 
     def apply(self, event: InputEvent, sign: float) -> bool:
-        """Takes an event in; returns whether it concerns the driving."""
+        """Applies an event; returns True if it is a driving control."""
         keys = {"SteerLeft": "left", "SteerRight": "right", "Accelerate": "accelerate", "Brake": "brake"}
         axes = {"Steer": "steer", "Gas": "gas", "AccelerateReal": "real_gas", "BrakeReal": "real_brake"}
         if event.name in keys:
@@ -83,18 +83,18 @@ class _Pedals:
 
 
 def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ticks: int) -> NDArray[np.float32]:
-    """Returns the controls that are held in every tick.
+    """Returns the controls held in every tick.
 
     Args:
-        events: in any order; none gives released controls throughout.
+        events: in any order; without events all controls are released.
         num_ticks: number of rows; at least 0.
-        shift_ticks: ticks between the stamp of an event and the first row that shows it; may be negative.
+        shift_ticks: ticks between the timestamp of an event and the first row that shows it; may be negative.
 
     Returns:
         [num_ticks, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
     Raises:
-        ContradictoryTimeError: if more ticks are asked for than any race has.
+        ContradictoryTimeError: if `num_ticks` exceeds `MAX_TICKS`.
     """
     if num_ticks > MAX_TICKS:
         message = f"inputs of {num_ticks} ticks are asked for, {MAX_TICKS} is the most"
@@ -113,7 +113,7 @@ def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ti
 
 
 def _quantised(events: tuple[InputEvent, ...]) -> Iterable[InputEvent]:
-    """Brings recordings of the competition patch, whose marker is 2 or 3, back to whole ticks."""
+    """Reduces competition-patch recordings (marker 2 or 3) to whole ticks and drops duplicates."""
     marker = next((event.value for event in events if event.name == RACE_RUNNING), 1)
     if not _FIRST_PATCHED_MARKER <= marker <= _LAST_PATCHED_MARKER:
         return events
@@ -128,14 +128,14 @@ def _quantised(events: tuple[InputEvent, ...]) -> Iterable[InputEvent]:
 
 
 def tapped_steer(steer: NDArray[np.float32], dead_zone: float) -> NDArray[np.float32]:
-    """Turns analog steering into direction keys that are down for as large a share of the time, in taps.
+    """Converts analog steering to direction-key taps with the same duty cycle.
 
-    A key goes down once the steering that it has not given adds up to `TAP_TICKS` of it, and up once it has given as
-    much too much. Full steering and none are keys as they are.
+    A key goes down once the accumulated steering deficit reaches `TAP_TICKS`, and up at the same excess. Full and zero
+    steering become keys directly.
 
     Args:
         steer: [T] in [-1, 1].
-        dead_zone: steering of at most this size counts as none; in [0, 1).
+        dead_zone: steering up to this magnitude counts as zero; in [0, 1).
 
     Returns:
         [T] -1, 0 or 1.
@@ -159,11 +159,11 @@ def tapped_steer(steer: NDArray[np.float32], dead_zone: float) -> NDArray[np.flo
 
 
 class Labels(NamedTuple):
-    """What was done in D decisions, in actions of the table.
+    """Action labels of D decisions.
 
     Attributes:
         share: [D, num_actions] float32 share of each action in the decision's ticks, summing to 1.
-        action: [D] int64 the action with the largest share, the earliest held of equals.
+        action: [D] int64 the action with the largest share; ties go to the one held first.
         by_tick: [D, ticks_per_action] int64 the action of every tick.
     """
 
@@ -175,18 +175,18 @@ class Labels(NamedTuple):
 def label_decisions(
     controls: NDArray[np.float32], table: ActionTable, tick: NDArray[np.int64], dead_zone: float
 ) -> Labels:
-    """Labels decisions: which actions of the table were held in the ticks that follow, and for how long.
+    """Labels decisions with the actions held in their ticks and the share of each.
 
-    Analog steering is tapped first, see `tapped_steer`.
+    Analog steering is converted to taps first, see `tapped_steer`.
 
     Args:
         controls: [T, 3] steer, gas and brake of every tick.
         table: the actions; each decision lasts `table.ticks_per_action` ticks.
         tick: [D] int64 first tick of each decision, in [0, T).
-        dead_zone: steering of at most this size counts as none; in [0, 1).
+        dead_zone: steering up to this magnitude counts as zero; in [0, 1).
 
     Returns:
-        The labels. Ticks past the last row count as the last row.
+        The labels. Ticks past the last row repeat it.
     """
     action = table.index_of(controls[:, 1], controls[:, 2], tapped_steer(controls[:, 0], dead_zone), 0.0)
     rows = np.minimum(tick[:, None] + np.arange(table.ticks_per_action), len(action) - 1)

@@ -1,4 +1,4 @@
-"""Samples of the car's path as the 2020 game stores them: records of many entities in one compressed block."""
+"""Decodes trajectory samples of the 2020 game: records of many entities in one compressed block."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ VEHICLE_CLASS = 0x0A018000
 MIN_VERSION, COMPRESSED_VERSION, COLUMN_VERSION, MAX_VERSION = 1, 5, 11, 11
 MAX_ENTITIES = 1 << 16
 MOTION_OFFSET = 47
-"""Where the motion of a car begins in its record."""
+"""Byte offset of the motion in a car's record."""
 MOTION_BYTES = 22
 """Position, rotation and velocity; the record holds no angular velocity."""
 DETAIL_BYTES = 103
-"""Least size of a record whose further fields are known."""
+"""Minimum size of a record with a known vehicle state."""
 WHEEL_DAMPER, WHEEL_MATERIAL = [23, 25, 27, 29], [24, 26, 28, 30]
 MAX_RPM = 30_000
-"""Engine speed of the highest value of its byte: the same range as in older games, by which gears keep their ratios."""
+"""Rpm at byte value 255: the range of older games, so that gears keep their ratios."""
 PEDALS = [14, 15, 18]
-"""Steering, gas and brake."""
+"""Byte offsets of steering, gas and brake."""
 
 
 _Records = list[tuple[int, bytes]]
-"""Of one entity: the time of each record, and its bytes."""
+"""Records of one entity: time and bytes of each."""
 ENTITY_RECORD = 0x0911F000
-"""Class, and only chunk, of the record."""
+"""Id of the record's class and of its only chunk."""
 
 
 def read_entity_samples(cursor: Cursor) -> Samples | None:
-    """Reads the record of a ghost and decodes the path of its car.
+    """Reads the entity record of a ghost and decodes the trajectory of its car.
 
     Returns:
-        The samples of the vehicle with most records; None when there is no vehicle in the record.
+        The samples of the vehicle with the most records; None if the record holds no vehicle.
 
     Raises:
-        UnsupportedGenerationError: if the record is of an unknown version or its car of an unknown layout.
-        DamagedError: if the record contradicts itself.
+        UnsupportedGenerationError: if the record has an unknown version or its car an unknown layout.
+        DamagedError: if the record is inconsistent.
     """
     version = cursor.u32()
     if not MIN_VERSION <= version <= MAX_VERSION:
@@ -91,7 +91,7 @@ def _read_rows(cursor: Cursor) -> _Records:
 
 
 def _read_columns(cursor: Cursor) -> _Records:
-    """Reads records stored byte column by byte column, each column as differences along time."""
+    """Reads records stored column by column (one byte each), delta-encoded along time."""
     count = cursor.count(4)
     if count == 0:
         return []

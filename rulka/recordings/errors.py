@@ -1,4 +1,4 @@
-"""What can be wrong with a recording, one class for each thing a person can do about it."""
+"""Errors of recording files, one class per remedy."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from rulka.errors import UserError
 
 
 class RecordingError(UserError):
-    """Base of everything that can be wrong with a `.Gbx` file."""
+    """Base class of all errors in a `.Gbx` file."""
 
 
 class UnreadableFileError(RecordingError):
-    """The file cannot be opened, or it is larger than any recording is."""
+    """The file cannot be opened, or it is larger than any recording."""
 
 
 class NotGbxError(RecordingError):
-    """The file is no Gbx file at all."""
+    """The file is not a Gbx file."""
 
 
 class TruncatedError(RecordingError):
-    """The file ends before its contents do."""
+    """The file ends too early."""
 
 
 class DamagedError(RecordingError):
-    """The contents contradict themselves: a size, an index or a compressed block that cannot be."""
+    """The contents are inconsistent: an impossible size, index or compressed block."""
 
 
 class UnsupportedGenerationError(RecordingError):
-    """The file is of a game generation, or holds a structure, whose layout is not known here.
+    """The file is of a game generation, or holds a structure, with an unknown layout.
 
     Attributes:
-        map_uid: the map of the recording where at least that could be read, else empty.
+        map_uid: UID of the recording's map if it could be read, else empty.
     """
 
     map_uid: str = ""
 
 
 class WrongKindError(RecordingError):
-    """A Gbx file of another kind than asked for, for example a map where a recording was expected."""
+    """The Gbx file is of another kind than expected, for example a map instead of a recording."""
 
 
 class NoInputsError(RecordingError):
-    """The recording holds no inputs, so that nothing can be learned from it."""
+    """The recording holds no inputs, so nothing can be learned from it."""
 
 
 class NoSamplesError(RecordingError):
@@ -48,12 +48,12 @@ class NoSamplesError(RecordingError):
 
 
 class ContradictoryTimeError(RecordingError):
-    """The time of the race is not that of its last checkpoint, or not one at which the samples end."""
+    """The race time is out of range, or contradicts the checkpoints or the samples."""
 
 
 class MisalignedInputsError(RecordingError):
-    """The inputs do not cause the steering that the samples hold, whatever the lag between them."""
+    """The inputs do not explain the steering in the samples at any possible lag."""
 
 
 class UnlimiterMapError(UnsupportedGenerationError):
-    """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""
+    """A map made with TMUnlimiter: its real blocks are private, and the unmodified game cannot load it."""

@@ -1,4 +1,4 @@
-"""The chunks of a ghost, of all games from 2003 to 2020."""
+"""Chunk readers of ghosts, for all games from 2003 to 2020."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _replaying_samples(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
 
 
 def _appearance(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
-    """Reads chunk 000 of the games since 2013: the car, the driver, and since 2020 the record of the run."""
+    """Reads chunk 000 of games since 2013: the car, the driver and, since 2020, the entity record of the run."""
     version = cursor.u32()
     if version > MAX_MODEL_VERSION:
         ghost.notes.append(f"the driver's appearance has version {version}; it is read as version {MAX_MODEL_VERSION}")
@@ -59,7 +59,7 @@ def _appearance(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
 
 
 def read_entity_record(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
-    """Reads a reference to a record of entities and gives the path of its car to a ghost that has none."""
+    """Reads a reference to an entity record; a ghost without samples gets those of the record's car."""
     samples = nodes.reference(cursor, {ENTITY_RECORD: _entity_reader(ghost)})
     if ghost.samples is None and isinstance(samples, Samples):
         ghost.samples = samples
@@ -93,7 +93,7 @@ def _skip_badge(cursor: Cursor) -> None:
 
 
 def _driver(num_unknown: int) -> ChunkReader[Ghost]:
-    """Returns the reader of the old chunks that hold the car, its skin and the driver's name."""
+    """Returns a reader of the old chunks with the car, its skin and the driver's name."""
 
     def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
         ghost.vehicle = cursor.ident().uid
@@ -105,7 +105,7 @@ def _driver(num_unknown: int) -> ChunkReader[Ghost]:
 
 
 def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    """Reads pairs of a time and of what nobody needs."""
+    """Reads checkpoint times, each followed by an unused value."""
     pairs = [(cursor.optional(), cursor.u32()) for _ in range(cursor.count(8))]
     cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(time for time, _ in pairs)
@@ -117,7 +117,7 @@ def _skins(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
 
 
 def _validation(*, has_seed: bool) -> ChunkReader[Ghost]:
-    """Returns the reader of the chunk that holds the inputs and what is needed to check them."""
+    """Returns a reader of the validation chunk, which holds the inputs."""
 
     def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
         if cursor.u32() == 0:
@@ -193,7 +193,7 @@ def read_ghost(cursor: Cursor, nodes: Nodes) -> Ghost:
     """Reads one ghost.
 
     Raises:
-        UnsupportedGenerationError: if it holds a chunk that is not known and cannot be passed over.
+        UnsupportedGenerationError: if it holds an unknown unskippable chunk.
     """
     ghost = Ghost()
     read_node(cursor, ghost, nodes, GHOST_CHUNKS, "a ghost")

@@ -1,4 +1,4 @@
-"""The uncompressed header of recordings and maps, enough to sort a large collection without decompressing it."""
+"""Parses the uncompressed header of recordings and maps, enough to sort a large collection without decompression."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _description(cursor: Cursor) -> tuple[tuple[int | None, ...], tuple[str, str
 
 
 def xml_number(xml: Mapping[str, str], attribute: str) -> int | None:
-    """Returns an attribute of the XML header as a number, None where it is missing, no number or negative."""
+    """Returns an attribute of the XML header as an integer; None if it is missing, not an integer or negative."""
     try:
         value = int(xml.get(attribute, ""))
     except ValueError:
@@ -98,7 +98,7 @@ def xml_number(xml: Mapping[str, str], attribute: str) -> int | None:
 
 
 def _read_xml(chunk: bytes | None) -> dict[str, str]:
-    """Returns the attributes of the XML header; the game does not always write valid XML, so none is demanded."""
+    """Returns the attributes of the XML header. Uses regular expressions: the game's XML is not always valid."""
     if chunk is None:
         return {}
     text = Cursor(chunk).string()

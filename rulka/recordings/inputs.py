@@ -1,4 +1,4 @@
-"""Stored inputs of the games from 2004 to 2017: a list of stamped events."""
+"""Stored inputs of the games from 2004 to 2017: a list of timestamped events."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from rulka.recordings.model import InputEvent, new_event
 from rulka.recordings.stream import Cursor
 
 STAMP_ZERO_MS = 100_000
-"""Stored stamp of the start of the race."""
+"""Stored timestamp of the race start."""
 TOOL_OFFSET_MS = 65_535
-"""Constant by which the stamps of tool-made recordings are late."""
+"""Constant offset of the timestamps in tool-made recordings."""
 RACE_RUNNING, FINISH_LINE = "_FakeIsRaceRunning", "_FakeFinishLine"
-"""Markers among the inputs: the start of the race, and the finish where it was reached."""
+"""Marker events: the race start and, if reached, the finish."""
 MAX_CONTROL_NAMES = 256
 EVENT = struct.Struct("<iBI")
-"""Stamp, number of the control among the names, value."""
+"""Timestamp, index of the control name, value."""
 _NAME_AT = 4
 
 
 def read_events(cursor: Cursor) -> tuple[InputEvent, ...]:
-    """Reads the control names and the events that follow them, whose stamps count from the start of the race.
+    """Reads control names and events; returned timestamps are relative to the race start.
 
     Raises:
-        DamagedError: if an event names a control that is not listed.
+        DamagedError: if an event refers to an unlisted control.
     """
     num_names = cursor.count(4)
     if num_names > MAX_CONTROL_NAMES:
@@ -44,7 +44,7 @@ def read_events(cursor: Cursor) -> tuple[InputEvent, ...]:
 
 
 def _tool_offset(names: list[str], stored: bytes) -> int:
-    """Returns by how much all stamps are late, as the marker of the start of the race tells."""
+    """Returns the constant timestamp offset, detected from the race-start marker."""
     if RACE_RUNNING not in names:
         return 0
     first = stored[_NAME_AT :: EVENT.size].find(names.index(RACE_RUNNING))

@@ -1,8 +1,8 @@
-"""LZO1X decompression by `lzallright`: the compression of every Gbx body.
+"""LZO1X decompression with `lzallright`: the compression of Gbx bodies.
 
-The stream has no header; the caller knows the uncompressed size. `lzallright` takes that as a hint alone and grows its
-buffer as far as the stream goes: a megabyte of zeros took half a gigabyte. So a kernel of ours first counts what the
-stream stands for, and writes none of it.
+The stream has no header; the caller knows the uncompressed size. `lzallright` treats that size only as a hint and grows
+its buffer with the stream: a megabyte of zeros took half a gigabyte. So our own kernel first computes the output size
+without writing any output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rulka.recordings.errors import DamagedError
 
 MAX_EXPANSION = 256
-"""No LZO1X stream grows by more than this factor: an extension byte stands for 255 bytes."""
+"""No LZO1X stream expands by more than this factor: an extension byte stands for 255 bytes."""
 _CUT = -1
 
 
@@ -24,13 +24,13 @@ def decompress(data: bytes, size: int) -> bytes:
 
     Args:
         data: the whole compressed stream.
-        size: number of bytes it stands for; the caller has checked that this much may be allocated.
+        size: uncompressed size; the caller has checked that this much may be allocated.
 
     Returns:
         Exactly `size` bytes.
 
     Raises:
-        DamagedError: if the stream is not valid or stands for another number of bytes.
+        DamagedError: if the stream is invalid or has another uncompressed size.
     """
     found = _count(np.frombuffer(data, dtype=np.uint8), size)
     problem = "ends in the middle of an instruction, or goes on after its end mark"
@@ -59,7 +59,7 @@ def _extended(source: NDArray[np.uint8], at: int, base: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _count(source: NDArray[np.uint8], limit: int) -> int:
-    """Returns how many bytes a stream stands for, any number above `limit` once it is above, `_CUT` without an end."""
+    """Returns the uncompressed size: any number above `limit` if it exceeds that, `_CUT` without a proper end."""
     end = source.shape[0]
     at, total, literals = 0, 0, 0
     if end > 0 and source[0] > 17:

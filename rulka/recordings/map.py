@@ -17,7 +17,7 @@ PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2
 BLOCKS, OLD_BLOCKS = MAP | 0x01F, MAP | 0x013
 MAX_BLOCKS_VERSION = 6
 RAISED_VERSION = 6
-"""Version of the games since 2013, whose coordinates begin elsewhere."""
+"""Version of games since 2013, whose coordinates have another origin."""
 UNLIMITER = "TMUnlimiter"
 BLOCK_SIZES_M = {
     "Speed": (32.0, 16.0),
@@ -28,12 +28,12 @@ BLOCK_SIZES_M = {
     "10": (64.0, 16.0),
 }
 DEFAULT_BLOCK_SIZE_M = (32.0, 8.0)
-"""Sides and height of one block, metres; those of Stadium, and of every environment not listed above."""
+"""Side and height of a block in metres, for Stadium and every environment not listed above."""
 RAISED_GROUND = ("Stadium", "26")
 """Environments in which games since 2013 count heights from 8 blocks below the ground."""
 RAISED_BLOCKS = 8
 PLACEHOLDER_ITEMS = 16
-"""A placeholder counts for this many items, since no count limits them and real maps have few."""
+"""A placeholder counts as this many items, since no count limits placeholders and real maps have few."""
 _UNUSED_FLAGS = (0xFFFFFFFF, 0xFFFF)
 _HAS_SKIN, _HAS_DECAL, _HAS_CARD, _HAS_CHARACTER, _HAS_WAYPOINT = (1 << bit for bit in (15, 17, 18, 19, 20))
 _IS_FREE = 1 << 29
@@ -43,7 +43,7 @@ _FREE_MARK = struct.pack("<II", MAP | 0x05F, SKIPPABLE)
 
 @dataclass
 class _Map:
-    """A map being read."""
+    """Parse state of a map."""
 
     ident: Ident = field(default_factory=lambda: Ident("", "", ""))
     name: str = ""
@@ -52,12 +52,12 @@ class _Map:
 
 
 def read_map_container(container: Container) -> MapInfo:
-    """Reads a map file that has been taken apart.
+    """Reads a map from its container.
 
     Raises:
         UnlimiterMapError: if the map was made with TMUnlimiter.
-        UnsupportedGenerationError: if the blocks, or what stands before them, are stored in an unknown way.
-        DamagedError: if it contradicts itself.
+        UnsupportedGenerationError: if the blocks, or a chunk before them, have an unknown layout.
+        DamagedError: if it is inconsistent.
     """
     header = parse_header(container)
     target = _Map()
@@ -78,9 +78,9 @@ def read_map_container(container: Container) -> MapInfo:
 
 
 def _place_free_blocks(body: bytes, start: int, blocks: list[Block]) -> None:
-    """Gives blocks that lie off the grid (2020) their positions, from the chunk that lists those.
+    """Sets the positions of off-grid blocks (2020) from the chunk that lists them.
 
-    What stands between the blocks and that chunk is not read; it is found by its id and the mark behind it.
+    The bytes between the blocks and that chunk are not parsed; the chunk is found by its id and skippable marker.
     """
     free = [number for number, block in enumerate(blocks) if block.flags & _IS_FREE]
     if not free:
@@ -147,7 +147,7 @@ def _read_block(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> Non
         raise error
     turns, x, y, z = cursor.take(4)
     flags = cursor.u32() if version > 0 else cursor.u16()
-    if flags in _UNUSED_FLAGS:  # a placeholder, which the count of blocks leaves out
+    if flags in _UNUSED_FLAGS:  # a placeholder, not part of the block count
         cursor.names.spend(PLACEHOLDER_ITEMS * ITEM_BYTES)
         return
     _skip_attached(cursor, nodes, version, flags)
@@ -160,7 +160,7 @@ def _read_block(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> Non
 
 
 def _skip_attached(cursor: Cursor, nodes: Nodes, version: int, flags: int) -> None:
-    """Passes over what is attached to a block; its structures must be understood to find the next block."""
+    """Skips the attachments of a block, which must be parsed to find the next block."""
     if flags & _HAS_SKIN:
         cursor.id()
         nodes.reference(cursor, {SKIN: node(None, _SKIN_CHUNKS, "the skin of a block")})

@@ -1,4 +1,4 @@
-"""What a recording, a ghost and a map are once read."""
+"""Data classes of parsed recordings, ghosts and maps."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class InputEvent(NamedTuple):
             the car's state at s + 10.
         name: control, as the game names it: `Accelerate`, `Brake`, `SteerLeft`, `SteerRight` (0 = released),
             `Steer`, `Gas` (analog), `Respawn`, `Horn`, and the markers `_FakeIsRaceRunning`, `_FakeFinishLine`.
-            Of games that store one number each tick: `SteerByte` (-127 to 127, positive right).
-        value: raw value. Analog ones hold a negated signed number in their low 24 bits, 65536 = full lock.
+            In games that store steering per tick: `SteerByte` (-127 to 127, positive right).
+        value: raw value. Analog values hold a negated signed number in their low 24 bits, 65536 = full lock.
     """
 
     time_ms: int
@@ -33,12 +33,12 @@ class InputEvent(NamedTuple):
 
 
 new_event = partial(tuple.__new__, InputEvent)
-"""Makes an event of a tuple without a call in Python, which is most of the time of reading one."""
+"""Builds an event from a tuple without a Python call, which would take most of the time of reading it."""
 
 
 @dataclass(frozen=True)
 class VehicleState:
-    """What the samples say of the car beside its motion. Wheels are front left, front right, rear right, rear left.
+    """Vehicle state of the samples, motion excluded. Wheels are front left, front right, rear right, rear left.
 
     Attributes:
         forward_speed_mps: [S] float32 speed along the car's own forward axis, m/s.
@@ -50,9 +50,9 @@ class VehicleState:
         is_sliding: [S, 4] bool, whether the wheel slides.
         material: [S, 4] uint8 id of the material under the wheel.
         damper_m: [S, 4] float32 length of the damper, metres.
-        side_speed_mps: [S] float32 speed along the car's own left axis, m/s; NaN where not stored.
-        turbo: [S] float32 share of a turbo's time that has passed, 0 without one; NaN where not stored. On the pad it
-            is t / (t + 0.25 s), with t the time since the car came onto it.
+        side_speed_mps: [S] float32 speed along the car's own left axis, m/s; NaN if not stored.
+        turbo: [S] float32 elapsed fraction of the turbo boost, 0 without one; NaN if not stored. On the pad it is
+            t / (t + 0.25 s), with t the time since the car entered it.
     """
 
     forward_speed_mps: NDArray[np.float32]
@@ -70,18 +70,18 @@ class VehicleState:
 
 @dataclass(frozen=True)
 class Samples:
-    """The path of the car, sampled at a steady period.
+    """The trajectory of the car, sampled at a regular period.
 
     Attributes:
-        version: version of the layout: 7 to 16 in the games up to 2017, that of the record in the 2020 game.
+        version: layout version: 7 to 16 in games up to 2017, the entity record's version in the 2020 game.
         size_bytes: stored size of one sample.
         period_ms: time between samples.
         time_ms: [S] int64 race time of each sample.
         position: [S, 3] float32 world metres, y up.
-        quaternion: [S, 4] float32 w, x, y, z; turns car axes (left, up, forward) into world ones.
+        quaternion: [S, 4] float32 w, x, y, z; rotates car axes (left, up, forward) into world axes.
         velocity: [S, 3] float32 world, m/s.
         angular_velocity: [S, 3] float32 world, rad/s; zeros where not stored.
-        vehicle: state of the car; None where the layout's details are not known.
+        vehicle: state of the car; None if the layout of that part is unknown.
     """
 
     version: int
@@ -100,7 +100,7 @@ class Samples:
 
     @property
     def table(self) -> DataFrame:
-        """A row for each sample: time, place and velocity, and of the car's state what is one number."""
+        """One row per sample: time, position, velocity and the scalar fields of the vehicle state."""
         from pandas import DataFrame
 
         place = dict(zip(("x_m", "y_m", "z_m"), self.position.T, strict=True))
@@ -115,21 +115,21 @@ class Ghost:
     """One driven attempt.
 
     Attributes:
-        login: account of the driver, empty where not stored.
-        nickname: shown name with its colour codes.
+        login: account of the driver, empty if not stored.
+        nickname: display name with its colour codes.
         vehicle: name of the car, for example `StadiumCar`.
         validated_map_uid: map the run was validated on; empty in most games before 2011.
         race_time_ms: None when the race was not finished or no time is stored; Turbo's is that of the header.
         respawns: None when not stored.
         stunts: stunt score, None when not stored.
         checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached.
-        events: inputs in stored order, with the constant offset of tool-made recordings removed; also those that the
-            games before United store beside the ghosts.
-        num_inputs: number of stored inputs; differs from the number of events where one input holds several.
-        game_version: program that drove the run, empty where not stored.
-        is_from_clip: whether it stands in a MediaTracker clip, beside the run that was recorded.
-        samples: None where none are stored; `notes` says so when they are there but cannot be read.
-        notes: what could not be read, or was found elsewhere, one line each.
+        events: inputs in stored order, without the constant offset of tool-made recordings. Includes inputs that
+            games before United store outside the ghost.
+        num_inputs: number of stored inputs; differs from the number of events if one input holds several.
+        game_version: version of the program that recorded the run, empty if not stored.
+        is_from_clip: True if the ghost comes from a MediaTracker clip, not from the recorded run.
+        samples: None if none are stored or they cannot be read; `notes` mentions unreadable ones.
+        notes: one line for each part that could not be read or was taken from elsewhere.
     """
 
     login: str = ""
@@ -149,33 +149,33 @@ class Ghost:
 
     @property
     def inputs(self) -> DataFrame:
-        """A row for each event: `time_ms`, `name` and `value`; see `InputEvent`."""
+        """One row per event: `time_ms`, `name` and `value`; see `InputEvent`."""
         from pandas import DataFrame
 
         return DataFrame(self.events, columns=list(InputEvent._fields))
 
     @property
     def is_finished(self) -> bool:
-        """Whether the race was driven to its end."""
+        """True if the race was finished."""
         return self.race_time_ms is not None
 
 
 @dataclass(frozen=True)
 class RecordingHeader:
-    """What the uncompressed header says.
+    """The uncompressed header of a file.
 
     Attributes:
         kind: `recording`, `ghost`, `map` or `unknown`.
-        map_uid: unique name of the map, empty where not stored.
-        environment: name of the environment, or a number where the game stores one.
+        map_uid: UID of the map, empty if not stored.
+        environment: name of the environment, or a number if the game stores one.
         map_author: login of the map's author.
-        map_name: shown name of a map file, empty for recordings.
-        race_time_ms: stored time, None where there is none.
-        nickname: shown name of the driver.
+        map_name: display name of a map file, empty for recordings.
+        race_time_ms: stored time, None if there is none.
+        nickname: display name of the driver.
         login: account of the driver.
-        respawns: None where not stored.
-        stunts: None where not stored.
-        medals_ms: bronze, silver, gold and author time of a map file; None each where not stored.
+        respawns: None if not stored.
+        stunts: None if not stored.
+        medals_ms: bronze, silver, gold and author time of a map file, each None if not stored.
         xml: attributes of the XML header, `element.attribute` to text.
     """
 
@@ -201,8 +201,8 @@ class Block(NamedTuple):
         coordinates: x, y, z in blocks.
         quarter_turns: rotation about the vertical, 0 to 3.
         flags: the game's flags.
-        position_m: world position of the middle of its floor; of a free block, of its own origin.
-        pitch_yaw_roll: rotation of a block that lies off the grid (2020), radians; None for one on the grid.
+        position_m: world position of the centre of its floor; for a free block, of its own origin.
+        pitch_yaw_roll: rotation of an off-grid (free) block of the 2020 game, radians; None on the grid.
     """
 
     name: str
@@ -218,7 +218,8 @@ class MapInfo:
     """A map.
 
     Attributes:
-        header: what the uncompressed header says; what it lacks, as that of an embedded map does, is from the body.
+        header: the uncompressed header; its UID, name, author and environment come from the body if stored there, its
+            medals only if the header has none, as in embedded maps.
         blocks: the placed blocks.
     """
 
@@ -232,13 +233,13 @@ class Recording:
 
     Attributes:
         kind: `recording` (`.Replay.Gbx`) or `ghost` (`.Ghost.Gbx`).
-        header: what the uncompressed header says.
-        map_uid: unique name of the map, from the header, the embedded map or the ghost; empty where nowhere stored.
-        environment: likewise.
+        header: the uncompressed header.
+        map_uid: UID of the map, from the header, the embedded map or the ghost; empty if not stored.
+        environment: name of the environment, from the header or the embedded map; empty if not stored.
         map_author: likewise.
         ghosts: the attempts, the driver's own first, those in a MediaTracker clip last.
         map_data: the embedded map file, empty for ghost files.
-        notes: what could not be read, one line each.
+        notes: one line for each part that could not be read.
     """
 
     kind: str

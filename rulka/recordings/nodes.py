@@ -1,7 +1,7 @@
-"""Nodes and chunks: how Gbx bodies nest.
+"""Nodes and chunks: the nested structure of Gbx bodies.
 
-A node is a run of chunks, each an id and a payload, closed by a mark. A chunk whose id is followed by `SKIP` also
-states its size and may be passed over; any other chunk must be understood to get beyond it.
+A node is a sequence of chunks (id and payload) closed by an end marker. A chunk whose id is followed by `SKIP` also
+states its size and can be skipped; any other chunk must be parsed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rulka.recordings.stream import END_OF_NODE, Cursor
 MAX_DEPTH = 16
 MAX_NODES = 1 << 16
 MAX_CHUNKS = 1 << 16
-"""Chunks of all nodes of a file together; the largest known ones have some ten thousand."""
+"""Limit on the chunks of a file, all nodes together; the largest known files have about ten thousand."""
 
 T = TypeVar("T")
 
 
 class Nodes:
-    """The nodes of one body, by index: read once where first referred to, shared afterwards."""
+    """The nodes of one body by index: parsed at the first reference, shared afterwards."""
 
     def __init__(self, external: frozenset[int] = frozenset()) -> None:
         self.known: dict[int, object] = {}
@@ -31,17 +31,17 @@ class Nodes:
         self.num_chunks = 0
 
     def reference(self, cursor: Cursor, readers: Mapping[int, NodeReader]) -> object | None:
-        """Reads a reference to a node, and the node itself where it is the first reference to it.
+        """Reads a reference to a node, and at the first reference the node itself.
 
         Args:
-            cursor: stands at the reference.
-            readers: how to read each class that may stand here, by folded class id.
+            cursor: positioned at the reference.
+            readers: readers of the classes allowed here, by folded class id.
 
         Returns:
-            What the class's reader made of it; None for an empty or external reference.
+            The value from the class's reader; None for an empty or external reference.
         """
         index = cursor.i32()
-        if index <= 0:  # 0 is the file's main structure itself, which nothing below it needs
+        if index <= 0:  # 0 is the file's main structure itself, which no nested node needs
             return None
         if index in self.known:
             return self.known[index]
@@ -79,14 +79,14 @@ def read_chunks(
     """Reads the chunks of one node.
 
     Args:
-        cursor: stands at the first chunk id.
-        target: what the chunk readers fill.
+        cursor: positioned at the first chunk id.
+        target: object that the chunk readers fill.
         nodes: the nodes of this body.
-        chunks: reader of each chunk by folded id. Chunks not listed are passed over where that is possible.
-        until: chunks after which to stop, whether read to their end or not.
+        chunks: chunk readers by folded id. Unlisted chunks are skipped if possible.
+        until: chunks after which to stop, whether read or skipped.
 
     Returns:
-        None at the end of the node, else the id of the first chunk that cannot be passed, or that of `until`.
+        None at the end of the node, else the id of the first unknown unskippable chunk, or of the chunk in `until`.
     """
     while nodes.num_chunks < MAX_CHUNKS:
         nodes.num_chunks += 1
@@ -115,7 +115,7 @@ def read_node(cursor: Cursor, target: T, nodes: Nodes, chunks: Mapping[int, Chun
     """Reads the chunks of one node to its end.
 
     Raises:
-        UnsupportedGenerationError: at a chunk that cannot be passed; `where` names what holds it.
+        UnsupportedGenerationError: at an unknown unskippable chunk; `where` names its container.
     """
     stop = read_chunks(cursor, target, nodes, chunks)
     if stop is not None:
@@ -123,12 +123,12 @@ def read_node(cursor: Cursor, target: T, nodes: Nodes, chunks: Mapping[int, Chun
 
 
 def node(target: T, chunks: Mapping[int, ChunkReader[T]], where: str) -> NodeReader:
-    """Returns a reader of nodes whose chunks fill a target; the node itself becomes nothing."""
+    """Returns a node reader whose chunks fill a target; the node itself is read as None."""
     return lambda cursor, nodes: read_node(cursor, target, nodes, chunks, where)
 
 
 def keep(name: str, read: Callable[[Cursor], object]) -> ChunkReader[object]:
-    """Returns the reader of a chunk of one value, which becomes an attribute of the target."""
+    """Returns a reader of a one-value chunk that sets the value as an attribute of the target."""
 
     def chunk(cursor: Cursor, target: object, _: Nodes) -> None:
         setattr(target, name, read(cursor))
@@ -137,7 +137,7 @@ def keep(name: str, read: Callable[[Cursor], object]) -> ChunkReader[object]:
 
 
 def passed(*reads: Callable[[Cursor], object]) -> ChunkReader[object]:
-    """Returns the reader of a chunk whose values nobody needs."""
+    """Returns a chunk reader that parses values and discards them."""
 
     def chunk(cursor: Cursor, _: object, __: Nodes) -> None:
         for read in reads:
@@ -147,17 +147,17 @@ def passed(*reads: Callable[[Cursor], object]) -> ChunkReader[object]:
 
 
 def skip(num_bytes: int) -> ChunkReader[object]:
-    """Returns the reader of a chunk of a known size that nobody needs."""
+    """Returns a chunk reader that skips a known number of bytes."""
     return passed(lambda cursor: cursor.skip(num_bytes))
 
 
 def skip_list(item_bytes: int, num_bytes: int = 0) -> ChunkReader[object]:
-    """Returns the reader of a count, items of a known size, and what follows them, none of which anybody needs."""
+    """Returns a chunk reader that skips a counted list of fixed-size items and `num_bytes` after it."""
     return passed(lambda cursor: cursor.skip(item_bytes * cursor.count(item_bytes) + num_bytes))
 
 
 def unknown_chunk(identifier: int, where: str) -> UnsupportedGenerationError:
-    """Returns the error for a chunk that cannot be passed."""
+    """Returns the error for an unknown unskippable chunk."""
     message = f"{where} holds chunk 0x{identifier:08X}, whose layout is not known here and which cannot be passed over"
     return UnsupportedGenerationError(
         message,

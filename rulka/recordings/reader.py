@@ -1,4 +1,4 @@
-"""Reading recordings and maps: the public functions of this package."""
+"""Public functions for reading recordings and maps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_header(path: Path | str) -> RecordingHeader:
     """Reads the uncompressed header of any Gbx file.
 
     Raises:
-        RecordingError: of the kind that says what is wrong with the file.
+        RecordingError: if the file is unusable; the subclass says why.
     """
     return parse_header(read_container(_read_bytes(Path(path)), header_only=True))
 
@@ -40,12 +40,12 @@ def read_header(path: Path | str) -> RecordingHeader:
 def read_recording(path: Path | str) -> Recording:
     """Reads a recording (`.Replay.Gbx`) or a ghost file (`.Ghost.Gbx`).
 
-    Ghosts of the games from 2004 to 2020 are read, also those in a MediaTracker clip after them. Where a clip holds
-    a structure that is not known, what follows it is not read, and `notes` says so.
+    Reads ghosts of the games from 2004 to 2020, including those in a MediaTracker clip. At an unknown structure in a
+    clip reading stops, and `notes` says so.
 
     Raises:
-        UnsupportedGenerationError: for the games of 2003; its `map_uid` names the map where that is stored.
-        RecordingError: of another kind that says what is wrong with the file.
+        UnsupportedGenerationError: for the games of 2003; its `map_uid` names the map if that is stored.
+        RecordingError: if the file is unusable for another reason; the subclass says why.
     """
     return parse_recording(_read_bytes(Path(path)))
 
@@ -54,7 +54,7 @@ def parse_recording(data: bytes) -> Recording:
     """Reads a recording from the bytes of its file.
 
     Raises:
-        RecordingError: of the kind that says what is wrong with them.
+        RecordingError: if they are unusable; the subclass says why.
     """
     container = read_container(data)
     if container.class_id == GHOST:
@@ -69,7 +69,7 @@ def read_map(path: Path | str) -> MapInfo:
 
     Raises:
         UnlimiterMapError: if the map was made with TMUnlimiter.
-        RecordingError: of another kind that says what is wrong with the file.
+        RecordingError: if the file is unusable for another reason; the subclass says why.
     """
     return parse_map(_read_bytes(Path(path)))
 
@@ -78,7 +78,7 @@ def parse_map(data: bytes) -> MapInfo:
     """Reads a map from the bytes of its file, for example from `Recording.map_data`.
 
     Raises:
-        RecordingError: of the kind that says what is wrong with them.
+        RecordingError: if they are unusable; the subclass says why.
     """
     container = read_container(data)
     if container.class_id != MAP:
@@ -94,7 +94,7 @@ def _read_bytes(path: Path) -> bytes:
             if size > MAX_FILE_BYTES:
                 message = f"{utf8_path(path)} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
                 raise UnreadableFileError(message)
-            # One byte more than there should be: a buffer of the limit would take longer than all the reading.
+            # Requests one byte more than expected: allocating a buffer of the limit would take longer than the read.
             return file.read(size + 1) or b""
     except OSError as error:
         message = f"{utf8_path(path)} cannot be read: {error.strerror or error}"
@@ -112,7 +112,7 @@ def _wrong_kind(container: Container, wanted: str) -> WrongKindError:
 
 @dataclass
 class _Replay:
-    """A recording being read."""
+    """Parse state of a recording."""
 
     map_data: bytes = b""
     ghosts: list[Ghost] = field(default_factory=list)
@@ -145,7 +145,7 @@ def _inputs(cursor: Cursor, target: _Replay, _: Nodes) -> None:
 
 
 class _UnreadNode(Exception):  # noqa: N818
-    """A structure that nobody needs stands in the way; everything before it has been read."""
+    """An unneeded structure cannot be skipped; everything before it has been read."""
 
 
 def _node(what: str) -> ChunkReader[_Replay]:
@@ -159,7 +159,7 @@ def _node(what: str) -> ChunkReader[_Replay]:
 
 
 def _clip(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
-    """Reads the clip for its ghosts; one that cannot be read ends the reading, and what was found before stays."""
+    """Reads the ghosts of a clip. An unreadable clip ends reading; the ghosts found until then are kept."""
     ghosts = list(target.ghosts)
     try:
         read_clip(cursor, nodes, ghosts)
@@ -171,7 +171,7 @@ def _clip(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
 
 
 def _world_record(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
-    """Reads the record of everything on the map; it stands in for a lone ghost's own where that has none."""
+    """Reads the record of all entities on the map; a single ghost without samples takes them from it."""
     cursor.skip(4)
     ghost = target.ghosts[0] if len(target.ghosts) == 1 else Ghost()
     try:
@@ -220,7 +220,7 @@ def _read_replay(container: Container) -> _Replay:
 
 
 def _embedded_header(map_data: bytes) -> RecordingHeader:
-    """Returns the header of the embedded map; an empty one when there is none or it is damaged."""
+    """Returns the header of the embedded map; an empty one if there is none or it is damaged."""
     try:
         return parse_header(read_container(map_data, header_only=True))
     except RecordingError:
@@ -266,12 +266,12 @@ FROM_HEADER = "its time is that of the header and of the finish among its inputs
 
 
 def complete_ghosts(ghosts: Sequence[Ghost], events: tuple[InputEvent, ...], header: RecordingHeader) -> None:
-    """Gives inputs that are stored beside the ghosts to theirs, and a finished first ghost its time.
+    """Assigns inputs stored outside the ghosts to their ghost, and sets the time of a finished first ghost.
 
     Args:
-        ghosts: of one recording, those of clips last; changed in place, with a note of what was added.
-        events: the inputs beside them; may be empty.
-        header: of the recording.
+        ghosts: ghosts of one recording, those of clips last; changed in place, additions are noted.
+        events: inputs stored outside the ghosts; may be empty.
+        header: header of the recording.
     """
     owner = _owner(ghosts, header)
     if owner is not None and events:
@@ -282,14 +282,14 @@ def complete_ghosts(ghosts: Sequence[Ghost], events: tuple[InputEvent, ...], hea
 
 
 def _owner(ghosts: Sequence[Ghost], header: RecordingHeader) -> Ghost | None:
-    """Returns the ghost that the inputs beside belong to: the one that drove the recording's time, else the first."""
+    """Returns the owner of the separate inputs: the ghost with the recording's time, else the first without inputs."""
     empty = [ghost for ghost in ghosts if not ghost.events and not ghost.is_from_clip]
     driven = (ghost for ghost in empty if ghost.race_time_ms is not None and ghost.race_time_ms == header.race_time_ms)
     return next(driven, empty[0] if empty else None)
 
 
 def _take_time(ghost: Ghost, header: RecordingHeader) -> None:
-    """Turbo stores no time in the ghost; where the text header and the marker among the inputs agree, it is theirs."""
+    """Sets the time if the XML header and the finish marker agree on it: Turbo stores none in the ghost."""
     finish_ms = next((event.time_ms for event in ghost.events if event.name == FINISH_LINE and event.value), None)
     if finish_ms is None or finish_ms <= 0 or xml_number(header.xml, "times.best") != finish_ms:
         return

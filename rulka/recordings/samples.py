@@ -1,7 +1,7 @@
-"""Samples of the car's path as the games up to 2017 store them.
+"""Decodes trajectory samples of the games up to 2017.
 
-Sample layouts share their beginning: position, packed rotation, packed velocity and angular velocity, then the state
-of the car, which version 8 orders anew and later ones extend at the end.
+All layouts begin with position, packed rotation, packed velocity and angular velocity. The vehicle state follows;
+version 8 reorders it and later versions append to it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 MAX_UNCOMPRESSED_BYTES = 1 << 27
 MAX_ZLIB_EXPANSION = 1100
-"""zlib never grows data by more than this factor (1032, and a few bytes)."""
+"""zlib never expands data by more than this factor (1032, plus a few bytes)."""
 CAR_CLASS = 0x0A02B000
 NO_CLASS = 0xFFFFFFFF
 SIZES = {7: 56, 8: 60, 9: 61}
 MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
-"""Least size of a sample by version; these versions may append further parts."""
+"""Minimum size of a sample by version; these versions may append further fields."""
 FIRST_REORDERED_VERSION, FIRST_EXTENDED_VERSION = 8, 10
-"""The first orders the car's state anew; from the second on, versions not listed are read for their motion alone."""
+"""The first version with reordered vehicle state; the first from which unlisted versions are read for motion only."""
 MOTION_BYTES = 26
 NO_LENGTH = -32768
 """Exponent of a vector of length zero."""
 MAX_LEFT_BYTES = 4
-"""ManiaPlanet and Turbo store one more number, which nobody needs, after the samples."""
+"""ManiaPlanet and Turbo store one more number after the samples; it is ignored."""
 
 
 def inflate(cursor: Cursor) -> bytes:
-    """Reads a stated size, a compressed size and a zlib stream.
+    """Reads and decompresses a zlib stream preceded by its uncompressed and compressed sizes.
 
     Raises:
-        DamagedError: if the stream is not valid or not of the stated size.
+        DamagedError: if the stream is invalid or not of the stated size.
     """
     size, compressed_size = cursor.u32(), cursor.u32()
     data = cursor.take(compressed_size)
@@ -65,7 +65,7 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
         None when the ghost holds no samples.
 
     Raises:
-        UnsupportedGenerationError: if the samples are of no car or of an unknown version.
+        UnsupportedGenerationError: if the samples are not of a car or have an unknown version.
         DamagedError: if sizes contradict each other.
     """
     inner = Cursor(inflate(cursor), names=cursor.names)
@@ -93,7 +93,7 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
 
 
 def read_plain_samples(cursor: Cursor) -> Samples | None:
-    """Reads the samples of ghosts before 2005: states, offsets, times, and only then their version."""
+    """Reads the samples of ghosts before 2005: states, offsets, times, then the version."""
     states = cursor.take(cursor.u32())
     start = _read_integers(cursor)
     times = _read_integers(cursor)
@@ -114,7 +114,7 @@ def _read_integers(cursor: Cursor) -> NDArray[np.int64]:
 
 
 def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], int]:
-    """Returns where each sample begins and how large the smallest is."""
+    """Returns the [S] byte offsets of the samples and the size of the smallest."""
     count = cursor.u32()
     if count == 0:
         return np.zeros(0, dtype=np.int64), 0
@@ -144,11 +144,11 @@ def _check_offsets(start: NDArray[np.int64], sizes: NDArray[np.int64], num_bytes
 def _decode(
     version: int, period_ms: int, time_ms: NDArray[np.int64], states: bytes, start: NDArray[np.int64], size: int
 ) -> Samples:
-    """Decodes states that lie back to back, from where each begins; `size` is that of the smallest."""
+    """Decodes contiguous states at byte offsets `start`; `size` is that of the smallest."""
     needed = SIZES.get(version) or MIN_SIZES.get(version)
     is_known = needed is not None
     if not is_known and version >= FIRST_EXTENDED_VERSION:
-        needed = SIZES[9]  # later versions only append; what else they changed is not known
+        needed = SIZES[9]  # later versions append; their other changes are unknown
     if len(start) and (needed is None or size < needed):
         message = f"the samples are of version {version} with {size} bytes each, whose layout is not known here"
         raise UnsupportedGenerationError(message)
@@ -169,7 +169,7 @@ def _decode(
 
 
 def _state_rows(states: bytes, start: NDArray[np.int64], size: int, width: int) -> NDArray[np.uint8]:
-    """Returns the first `width` bytes of every state, one a row."""
+    """Returns [S, width] the first bytes of every state."""
     stored, count, first = np.frombuffer(states, dtype=np.uint8), len(start), int(start[0])
     if int(start[-1]) - first == (count - 1) * size and first + count * size <= len(stored):
         return np.ascontiguousarray(stored[first : first + count * size].reshape(count, size)[:, :width])
@@ -179,10 +179,10 @@ def _state_rows(states: bytes, start: NDArray[np.int64], size: int, width: int) 
 def decode_motion(
     rows: NDArray[np.uint8],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Decodes the 26 bytes that describe the motion of a body in every layout.
+    """Decodes the 26 motion bytes that all layouts share.
 
     Args:
-        rows: [S, at least 26] uint8, one sample a row.
+        rows: [S, at least 26] uint8, one sample per row.
 
     Returns:
         Position [S, 3] in metres, quaternion [S, 4] as w, x, y, z, velocity [S, 3] in m/s and angular velocity
@@ -209,7 +209,7 @@ def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDAr
 
 
 def _unpack_vectors(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Unpacks [S, 4] bytes: the logarithm of a magnitude in thousandths, a heading and a pitch."""
+    """Unpacks [S, 4] bytes (log magnitude in thousandths, heading, pitch) to [S, 3] vectors."""
     packed = np.ascontiguousarray(packed)
     exponent, angles = packed.view("<i2")[:, 0], packed.view("i1")[:, 2:] / 127 * math.pi
     magnitude = np.where(exponent == NO_LENGTH, 0.0, np.exp(exponent / 1000))
@@ -222,20 +222,20 @@ def as_float32(values: NDArray) -> NDArray[np.float32]:
 
 
 def unit_bytes(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Returns bytes as numbers in [0, 1]."""
+    """Scales bytes to [0, 1]."""
     return as_float32(rows) / np.float32(255)
 
 
 class _Places(NamedTuple):
-    """Offsets in a sample."""
+    """Byte offsets in a sample."""
 
     steer: int
     damper: int
     material: int
     stride: int
-    """From wheel to wheel."""
+    """Bytes between wheels."""
     flags: int
-    """Two bytes with a slide and a contact bit for each wheel."""
+    """Two bytes with a slide and a contact bit per wheel."""
     first_bit: int
     turbo: int | None
 

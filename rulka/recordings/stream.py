@@ -1,7 +1,7 @@
-"""A bounds-checked reader of the values that Gbx structures are made of.
+"""Bounds-checked reader of Gbx primitives.
 
-All integers are little-endian. An `id` (the game's "lookback string") refers to names met earlier in the same
-stream, so cursors over parts of one body share one `Names`.
+All integers are little-endian. An `id` (the game's "lookback string") can refer to earlier names in the same stream,
+so cursors over parts of one body share one `Names`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError
 MAX_STRING_BYTES = 1 << 22
 MAX_NAMES = 1 << 18
 MAX_SPENT_BYTES = 1 << 28
-"""What the parts of one file may take together: bytes decompressed, and `ITEM_BYTES` for every listed item."""
+"""Memory budget of a file, all parts together: decompressed bytes plus `ITEM_BYTES` per list item."""
 ITEM_BYTES = 128
-"""What an item of a list takes in memory, about; so no file has more than two million items of any kind."""
+"""Approximate memory of a list item; limits a file to two million items of any kind."""
 ID_VERSIONS = (2, 3)
 """Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
 
 END_OF_NODE = 0xFACADE01
 SKIPPABLE = 0x534B4950
-"""Behind the id of a chunk that states its size."""
+"""Marker after the id of a chunk that states its size."""
 _U16, _U32, _I32, _TWO_U32 = (struct.Struct(form).unpack_from for form in ("<H", "<I", "<i", "<II"))
 _NEW_NAME_FLAGS = 0xC0000000
 _EMPTY = 0xFFFFFFFF
 
 
 class Ident(NamedTuple):
-    """The name of a map, a vehicle or a block model: its own id, the collection it belongs to, and its author."""
+    """Identity of a map, a vehicle or a block model: its own id, its collection and its author."""
 
     uid: str
     collection: str
@@ -39,17 +39,17 @@ class Ident(NamedTuple):
 
 @dataclass
 class Names:
-    """What all cursors over one stream share: the names met so far, and how much was taken for its parts."""
+    """State shared by all cursors over one stream: the names read so far and the memory spent on its parts."""
 
     version: int | None = None
     names: list[str] = field(default_factory=list)
     num_spent: int = 0
 
     def spend(self, num_bytes: int) -> None:
-        """Counts memory that is about to be taken, so that many small parts are limited as one large part is.
+        """Counts memory before it is allocated, so that many small parts share the limit of one large part.
 
         Raises:
-            DamagedError: if the stream takes more than any recording does.
+            DamagedError: if the stream exceeds `MAX_SPENT_BYTES`.
         """
         self.num_spent += num_bytes
         if self.num_spent > MAX_SPENT_BYTES:
@@ -58,7 +58,7 @@ class Names:
 
 
 class Cursor:
-    """Reads forward through a part of some bytes and never beyond it."""
+    """Forward reader over a byte range that never reads past its end."""
 
     def __init__(
         self, data: bytes, start: int = 0, end: int | None = None, *, names: Names | None = None, is_file: bool = False
@@ -69,8 +69,8 @@ class Cursor:
             data: the bytes.
             start: first byte to read.
             end: one past the last byte; the end of the data when None.
-            names: the id table to share; a fresh one when None.
-            is_file: whether these are the bytes of a file, so that their end means that the file was cut off.
+            names: the id table to share; None creates one.
+            is_file: True if the data is a whole file, so that running out of bytes means a truncated file.
         """
         self.data = data
         self.position = start
@@ -122,12 +122,12 @@ class Cursor:
         return _I32(self.data, self._advance(4))[0]
 
     def optional(self) -> int | None:
-        """Reads a number; None for the mark that there is none (or any other negative number)."""
+        """Reads an integer; None for the missing-value marker (or any other negative number)."""
         value = self.u32()
         return None if value >= 1 << 31 else value
 
     def chunk_head(self) -> tuple[int, bool]:
-        """Reads the id of a chunk, and the mark behind it of one that can be passed over, where there is that mark."""
+        """Reads a chunk id and, if present, its skippable marker; returns (id, is_skippable)."""
         start = self.position
         if self.end - start < 8:
             return self.u32(), False
@@ -145,28 +145,28 @@ class Cursor:
         return self.data[start:end]
 
     def skip(self, size: int) -> None:
-        """Passes over `size` bytes."""
+        """Skips `size` bytes."""
         self._advance(size)
 
     def part(self, size: int) -> Cursor:
-        """Takes the next `size` bytes as a cursor of their own, sharing the id table."""
+        """Consumes the next `size` bytes and returns a cursor over them that shares the id table."""
         start = self._advance(size)
         part = Cursor(self.data, start, start + size, names=self.names)
         part.is_part = True
         return part
 
     def expect_end(self) -> None:
-        """Checks that a part whose size is stated has been read whole.
+        """Checks that a part of stated size has been read completely.
 
         Raises:
-            DamagedError: if something of the part is left, so that a count in it cannot be right.
+            DamagedError: if bytes of the part are left, so that a count in it must be wrong.
         """
         if self.is_part and self.remaining:
             message = f"{self.remaining} bytes are left over before offset {self.end}"
             raise DamagedError(message)
 
     def count(self, item_bytes: int) -> int:
-        """Reads a 32-bit count of items of at least `item_bytes` each, and checks that they can be there."""
+        """Reads a 32-bit count of items of at least `item_bytes` each, and checks that they fit the remaining bytes."""
         count = self.u32()
         if count * item_bytes > self.remaining:
             if self.is_file:
@@ -177,7 +177,7 @@ class Cursor:
         return count
 
     def string(self) -> str:
-        """Reads a length and as many bytes of UTF-8; bytes that are not UTF-8 become replacement characters."""
+        """Reads a length-prefixed UTF-8 string; invalid bytes become replacement characters."""
         size = self.u32()
         if size > MAX_STRING_BYTES and size <= self.remaining:
             message = f"a text of {size} bytes is stated at offset {self.position}, {MAX_STRING_BYTES} is the most"
@@ -185,7 +185,7 @@ class Cursor:
         return self.take(size).decode("utf-8", errors="replace")
 
     def id(self) -> str:
-        """Reads an id: a new name, a name met before, a collection number as digits, or an empty name."""
+        """Reads an id: a new name, an earlier name, a collection number as digits, or an empty name."""
         if self.names.version is None:
             self.names.version = self.u32()
             if self.names.version not in ID_VERSIONS:
@@ -195,7 +195,7 @@ class Cursor:
         if self.end - start < 4:
             raise self._ended(4)
         self.position = start + 4
-        value = _U32(self.data, start)[0]  # as in `u32`, whose call would be a third of the time
+        value = _U32(self.data, start)[0]  # inlined `u32`: calling it would take a third of the time
         if value == _EMPTY:
             return ""
         if value & _NEW_NAME_FLAGS == 0:

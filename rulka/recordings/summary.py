@@ -1,4 +1,4 @@
-"""What is in a file, as plain values for a command or a table; never raises for a bad file."""
+"""Summary of a file as plain values, for a command or a table; never raises for a bad file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MEDALS = ("bronze", "silver", "gold", "author")
 
 
 def inspect_file(path: Path | str) -> dict[str, Any]:
-    """Reads a file and says what is in it.
+    """Summarises the contents of a file.
 
     Args:
         path: any file.
 
     Returns:
-        The facts of the first ghost, and `ghosts` with those of each. `kind` is recording, map, ghost or unknown. A map
-        has besides `map_name`, `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and `blocks`. `error` is None,
-        or the class of the error and its message, and `hint` what to do about it; what the header says is given all the
-        same. Text is empty and everything else None where the file does not say.
+        The fields of the first ghost, and `ghosts` with those of each. `kind` is recording, map, ghost or unknown. Maps
+        add `map_name`, `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and `blocks`. `error` is None, or the
+        class and message of the error, and `hint` its remedy; the header's fields are returned in any case. Missing
+        text is empty, any other missing value None.
     """
     file = utf8_path(Path(path).name)
     summary = _facts(Ghost(), file, "unknown") | {"ghosts": []}
@@ -47,7 +47,7 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
 
 
 def _facts(ghost: Ghost, file: str, kind: str, map_uid: str = "", environment: str = "") -> dict[str, Any]:
-    """Returns what is known of a ghost, and what contradicts itself in it: the stage `races` refuses the same."""
+    """Returns the fields of a ghost, with any contradiction in it, for which stage `races` rejects it too."""
     samples, lag, problem = ghost.samples, None, None
     try:
         check_times(ghost)

@@ -1,4 +1,4 @@
-"""Stored inputs of the 2020 game: a bit stream with one group for each 10 ms tick, least significant bit first."""
+"""Stored inputs of the 2020 game: a bit stream with one group per 10 ms tick, least significant bit first."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
 _FIRST_ACTION_KEY_BIT, _ACTION_KEYS = 14, 31
 _MAX_EVENTS = 4
-"""Events that one stored change makes at most: two respawns, the horn and the action keys."""
+"""Maximum events from one stored change: two respawns, the horn and the action keys."""
 _MODE_BITS, _ON_FOOT, _IN_VEHICLE = 3, 1, 2
-"""Low bits of the first full state, which say for the whole run what the driver moves."""
+"""Low bits of the first full state: whether the driver is on foot or in a vehicle, for the whole run."""
 _BITS_OF_A_BYTE = 8
 _STATE, _SHORT, _VEHICLE = 0, 1, 3
 """Kinds of stored changes; 2 is the mouse, 4 a driver on foot."""
 
 
 def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
-    """Reads the chunk that holds the inputs of the 2020 game.
+    """Reads the input chunk of the 2020 game.
 
     Returns:
-        The events, one for each control that changed, and the number of stored changes of any kind.
+        The events, one per changed control, and the number of stored changes of any kind.
 
     Raises:
-        UnsupportedGenerationError: if the version is not known.
-        DamagedError: if the stream ends in the middle of a tick, or goes on after the last.
+        UnsupportedGenerationError: if the version is unknown.
+        DamagedError: if the stream ends in the middle of a tick, or continues after the last.
     """
     version = cursor.i32()
     events: list[InputEvent] = []
@@ -73,7 +73,7 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
         message = f"the inputs end before the last of {num_ticks} ticks"
         raise DamagedError(message)
     num_left = _BITS_OF_A_BYTE * len(data) - num_bits
-    # A stream read by a wrong layout still decodes to something: that it ends where its bytes do is the only check.
+    # A wrong layout still decodes to something: the only check is that the stream ends where its bytes end.
     if num_left >= _BITS_OF_A_BYTE or _take(bits, num_bits, num_left) != 0:
         message = f"{num_left} bits are left over after the inputs of {num_ticks} ticks, or are not zero"
         raise DamagedError(message)
@@ -81,9 +81,9 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
 
 
 def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
-    """Turns stored changes into one event for each press of respawn and each other control that is now another.
+    """Converts stored changes to one event per respawn press and per changed control.
 
-    Controls begin at zero.
+    Controls start at zero.
     """
     events: list[InputEvent] = []
     now = dict.fromkeys(("Horn", "SteerByte", "Accelerate", "Brake", ACTION_KEYS), 0)
@@ -103,7 +103,7 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
 
 @njit(cache=True, nogil=True)
 def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
-    """Returns `count` bits from bit `at` on, -1 when they reach beyond the end."""
+    """Returns `count` bits starting at bit `at`; -1 past the end."""
     if at + count > 8 * bits.shape[0]:
         return -1
     value = 0
@@ -115,9 +115,9 @@ def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]) -> int:
-    """Reads "same as before" or a value of `width` bits into `row[2]`; returns the next bit, -1 beyond the end.
+    """Reads "unchanged" or a `width`-bit value into `row[2]`; returns the next bit position, -1 past the end.
 
-    `row[2]` stays -1 where nothing changed.
+    `row[2]` is -1 if nothing changed.
     """
     row[2] = -1
     if width == 0 or at >= 8 * bits.shape[0]:
@@ -130,10 +130,10 @@ def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
-    """Reads every tick into rows of (tick, kind, value); returns the numbers of rows and of bits read, -1 if bits lack.
+    """Reads all ticks into rows (tick, kind, value); returns the numbers of rows and of bits read, -1 if bits lack.
 
-    The last ticks may be missing as a whole, as the game leaves them out when nothing changes. Whether the driver is
-    in a vehicle or on foot is said by the two lowest bits of the first full state, and by no later one.
+    The game omits trailing ticks without changes. The two lowest bits of the first full state, and of no later one,
+    tell whether the driver is in a vehicle or on foot.
     """
     at, num_rows, mode = 0, 0, 0
     row = np.zeros(3, dtype=np.int64)
@@ -150,7 +150,7 @@ def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDAr
             if at < 0:
                 return num_rows, at
             if row[2] >= 0:
-                value = row[2] >> 1 if group == 0 else row[2]  # the lowest bit says which of the two states it is
+                value = row[2] >> 1 if group == 0 else row[2]  # the lowest bit is the kind of state
                 if kind == 0 and mode == 0:
                     mode = value & _MODE_BITS
                 rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, kind, value

@@ -1,4 +1,4 @@
-"""Whether the time of a race is one that its checkpoints and samples can have."""
+"""Checks a race time against its checkpoints and samples."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from rulka.recordings.model import Ghost
 
 MAX_RACE_MS = 3 * 3_600_000
 MAX_AFTER_LAST_SAMPLE_MS = 200
-"""The finish may lie this long after the last sample: no game samples less often."""
+"""Maximum time from the last sample to the finish: no game samples less often."""
 _HINT = "The file is damaged or was made by hand: fetch it again, or use another one."
 
 
 def check_times(ghost: Ghost) -> None:
-    """Checks the time of a finished race; a race without one is never refused.
+    """Checks the time of a finished race; an unfinished race always passes.
 
     Raises:
-        ContradictoryTimeError: if the time is not that of the last checkpoint, a checkpoint lies outside of the race,
-            the samples end before the finish, or it is longer than `MAX_RACE_MS`.
+        ContradictoryTimeError: if the time differs from the last checkpoint, a checkpoint lies outside the race, the
+            samples end before the finish, or the time is not in (0, `MAX_RACE_MS`].
     """
     problem = None if ghost.race_time_ms is None else _problem(ghost, ghost.race_time_ms)
     if problem is not None:

@@ -1,9 +1,9 @@
-"""Writing Gbx files: the counterpart of `stream` and `container`, and a race as a `.Replay.Gbx` of Forever.
+"""Writes Gbx files (the counterpart of `stream` and `container`), and races as `.Replay.Gbx` files of Forever.
 
-A replay holds the chunks that Forever writes, in its order; its body is compressed, as validators demand. What the
-format keeps of a race: positions as they are; rotations to 0.00005 rad of angle and 0.0001 rad of axis; velocities to
-0.05 % of their size and 0.013 rad of heading, 0.007 rad of pitch; forward speed to 0.09 m/s, sideways speed to 0.02,
-engine speed to 0.23 rpm; dampers to 8 mm; keys exactly, analog steering to 1/65536.
+A replay holds the chunks that Forever writes, in the same order; its body is compressed, as validators demand.
+Precision of the format: positions exact; rotations 0.00005 rad of angle and 0.0001 rad of axis; velocities 0.05 % of
+magnitude, 0.013 rad of heading, 0.007 rad of pitch; forward speed 0.09 m/s, sideways speed 0.02; engine speed 0.23 rpm;
+dampers 8 mm; keys exact, analog steering 1/65536.
 
 Dimensions: T ticks of 10 ms, S states of the car.
 """
@@ -35,7 +35,7 @@ ID_VERSION = 3
 CONTAINER_VERSION = 6
 SAMPLES = 0x0303F005
 PROGRAM = "Rulka"
-"""Where the game writes its version: nobody shall take a replay of ours for one of the game's."""
+"""Written to the game-version field, so that our replays are not mistaken for the game's."""
 LOGIN = "rulka"
 PERIOD_MS = 100
 _EMPTY_ID, _NEW_ID, _NO_NODE = 0xFFFFFFFF, 0x40000000, 0xFFFFFFFF
@@ -53,33 +53,33 @@ _SAMPLE = np.dtype(
         "itemsize": 61,
     }
 )  # fmt: skip
-"""Where everything lies in a sample of version 9; what is left out is zero."""
+"""Layout of a version 9 sample; omitted bytes are zero."""
 
 
 class UnwritableRaceError(UserError):
-    """A race that the game's format cannot hold."""
+    """A race that the game's format cannot represent."""
 
 
 def u32(*values: int) -> bytes:
-    """Returns integers of 32 bits each, negative ones as their complement."""
+    """Packs 32-bit integers, negative ones in two's complement."""
     return struct.pack(f"<{len(values)}I", *(value & 0xFFFFFFFF for value in values))
 
 
 def string(text: str) -> bytes:
-    """Returns a length and as many bytes of UTF-8."""
+    """Packs a length-prefixed UTF-8 string."""
     data = text.encode("utf-8")
     return u32(len(data)) + data
 
 
 class Ids:
-    """Writes ids of one stream: each name once, references to it after that."""
+    """Encodes the ids of one stream: each name once, then references to it."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
         self.is_new = True
 
     def __call__(self, *names: str) -> bytes:
-        """Returns the given ids; digits are a collection number, an empty name is no name."""
+        """Encodes ids; digits are a collection number, an empty string is the empty id."""
         return b"".join(map(self._one, names))
 
     def _one(self, name: str) -> bytes:
@@ -96,22 +96,22 @@ class Ids:
 
 
 def chunk(identifier: int, payload: bytes = b"") -> bytes:
-    """Returns a chunk that a reader must understand."""
+    """Packs a chunk that readers must parse."""
     return u32(identifier) + payload
 
 
 def skippable(identifier: int, payload: bytes) -> bytes:
-    """Returns a chunk that a reader may pass over."""
+    """Packs a chunk that readers can skip."""
     return u32(identifier, SKIPPABLE, len(payload)) + payload
 
 
 def events_payload(ids: Ids, names: Sequence[str], events: Iterable[tuple[int, int, int]]) -> bytes:
-    """Returns a list of inputs.
+    """Packs a list of inputs.
 
     Args:
-        ids: of the stream.
-        names: of the controls.
-        events: time in ms, number of the control among the names, value.
+        ids: id encoder of the stream.
+        names: control names.
+        events: time in ms, index of the control name, value.
     """
     listed = [EVENT.pack(STAMP_ZERO_MS + time_ms, name, value & 0xFFFFFFFF) for time_ms, name, value in events]
     return u32(0, len(names)) + ids(*names) + u32(len(listed), 0) + b"".join(listed)
@@ -126,14 +126,14 @@ def gbx(
     compression: str = "C",
     references: bytes = bytes(4),
 ) -> bytes:
-    """Returns a whole file.
+    """Packs a whole file.
 
     Args:
-        class_id: what the file is.
+        class_id: class of the file.
         header: payload of each header chunk by id.
         body: the uncompressed body.
-        num_nodes: number of node indices in use, the file's own included.
-        compression: "C", or "U" to store the body as it is.
+        num_nodes: number of node indices in use, including the file's own.
+        compression: "C", or "U" to store the body uncompressed.
         references: table of external references.
     """
     user = u32(len(header)) + b"".join(u32(key, len(value)) for key, value in header.items())
@@ -160,14 +160,14 @@ def replay_bytes(
         map_ident: UID, environment and author of the map.
         map_data: bytes of the map's file; empty to embed none.
         player: nickname.
-        checkpoint_times_ms: of every checkpoint, the finish last: that is the race time.
+        checkpoint_times_ms: time at every checkpoint; the last is the finish, i.e. the race time.
         controls: [T, 3] steer in [-1, 1] (positive right), gas and brake, 0 or 1; row t acts from 10 t ms on. Rows
-            after the finish are left out.
-        state_time_ms: [S] rising.
+            after the finish are dropped.
+        state_time_ms: [S] ascending times of the states.
         state: [S, NUM_CAR_FIELDS] `CAR` rows.
 
     Raises:
-        UnwritableRaceError: if a pedal is pressed in part.
+        UnwritableRaceError: if a pedal is partially pressed.
         NoSamplesError: if there are no states.
     """
     ids, time_ms = Ids(), checkpoint_times_ms[-1]
@@ -195,7 +195,7 @@ def replay_bytes(
 
 
 def _events(controls: NDArray[np.float32]) -> tuple[list[str], list[tuple[int, int, int]]]:
-    """Returns the names of the controls, and time, number among the names and value (from 1 on) of every change."""
+    """Returns the control names, and every change as (time in ms, index of the name counted from 1, value)."""
     steer, gas, brake = controls.T
     if not np.isin(controls[:, 1:], (0.0, 1.0)).all():
         message = "gas or brake are pressed in part, which the game knows of neither"
@@ -240,7 +240,7 @@ def _samples(
     side_mps, _, forward_mps = np.einsum("sij,si->js", rotation, car[:, CAR["velocity"]])
     speeds = (forward_mps + 1000) / 11000, (side_mps + 1000) / 2000, car[:, CAR["rpm"]][:, 0] / 30000
     rows["speeds"] = np.stack([_steps(speed, 65535) for speed in speeds], axis=1)
-    tick = np.clip(time_ms // TICK_MS - 1, 0, len(controls) - 1)  # the state shows the tick before it
+    tick = np.clip(time_ms // TICK_MS - 1, 0, len(controls) - 1)  # a state reflects the previous tick
     felt = np.where((time_ms > 0)[:, None], controls[tick], 0)
     rows["controls"] = _steps(np.stack([(felt[:, 0] + 1) / 2, felt[:, 1], felt[:, 2]], axis=1), 255)
     rows["wheel_angle"] = 128
@@ -257,7 +257,7 @@ def _angles(unit: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def _packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Returns [S, 4] bytes for [S, 3] vectors: the logarithm of the magnitude, heading and pitch."""
+    """Packs [S, 3] vectors to [S, 4] bytes: log magnitude, heading and pitch."""
     magnitude = np.linalg.norm(vectors.astype(np.float64), axis=1)
     is_zero = magnitude < np.exp(-32.767)
     length = np.where(is_zero, 1.0, magnitude)
@@ -269,5 +269,5 @@ def _packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _steps(share: NDArray, most: int) -> NDArray[np.float64]:
-    """Returns shares of a range as whole steps of it; beyond the range as its end."""
+    """Quantises fractions of a range to whole steps, clipped to the range."""
     return np.clip(np.rint(np.asarray(share, dtype=np.float64) * most), 0, most)

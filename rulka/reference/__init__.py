@@ -1,1 +1,1 @@
-"""Reference laps: near time-optimal races found by search on the simulator, and the medals that derive from them."""
+"""Reference laps: near time-optimal races found by search in the simulator, and medals derived from them."""

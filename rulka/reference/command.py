@@ -1,4 +1,4 @@
-"""What `rulka track reference` does."""
+"""Implements `rulka track reference`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Say = Callable[[str], None]
 
 
 class NoReferenceError(UserError):
-    """A search that did not reach the finish."""
+    """No search reached the finish."""
 
 
 class Searches(NamedTuple):
-    """How to search.
+    """Settings of a series of searches.
 
     Attributes:
-        seed: of the first; each further one takes the next.
-        num_laps: how many, of which the fastest lap is taken.
-        budget: decisions that each simulates; None for the default of a track.
+        seed: seed of the first search; the others use consecutive seeds.
+        num_laps: number of searches; the fastest lap is kept.
+        budget: decisions that each search simulates; None for the track's default.
     """
 
     seed: int = 1
@@ -40,14 +40,14 @@ class Searches(NamedTuple):
 
 
 def find_lap(name: str, params: Params, searches: Searches, out: Path | None, say: Say) -> dict[str, Any]:
-    """Finds the reference lap of a track and writes it to `out`, `<uid>.reference.txt` when None.
+    """Finds the reference lap of a track and writes it to `out`, by default `<uid>.reference.txt`.
 
     Returns:
-        Plain JSON: whose lap it is, where it lies, its time and the medals in milliseconds, and what each search found.
+        Plain JSON: track, file and driver of the lap, its time and the medals, and the times of all searches, in ms.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
-        UserError: if there is no such track, or such searches cannot be.
+        UserError: if the track does not exist or a setting of the searches is out of range.
     """
     track, table = find_track(name, TRACKS), action_table(params.actions.ticks_per_action)
     path = out or Path(f"{track.uid}.reference.txt")
@@ -80,7 +80,7 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
 
 
 def describe(track: Track, reference: Reference) -> str:
-    """Returns a lap's time and the medals of its track in a line, who drove it, and how far searches lie apart."""
+    """Formats a lap's time, its track's medals, the spread of the searches and the driver as one line."""
     medals = medals_of(track, reference.time_ms)
     named = {"lap_ms": reference.time_ms} | (medals._asdict() if medals else {})
     times = ", ".join(f"{name.removesuffix('_ms')} {ms / 1000:.3f} s" for name, ms in named.items())

@@ -1,7 +1,7 @@
-"""A reference lap as a file: an input script whose head says on what, how fast and by whom it was driven.
+"""Reference lap files: input scripts with a header that states track, physics, time and driver.
 
-A lap means something only on the track and the physics that it was found on. Loading it drives it again; where it does
-not arrive at exactly the stated millisecond, it is refused.
+A lap is only valid on its own track and physics. Loading it drives it again and rejects it unless it finishes at
+exactly the stated millisecond.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SEARCH = "search"
 
 
 class ReferenceLapError(UserError):
-    """A reference lap that cannot be read."""
+    """A reference lap is missing or unreadable."""
 
 
 class StaleReferenceError(ReferenceLapError):
-    """A reference lap of another track, other physics or another decision rate."""
+    """A reference lap is for another track, other physics or another decision rate, or misses its stated time."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Reference:
     """A reference lap.
 
     Attributes:
-        track_uid: track it was driven on.
+        track_uid: UID of its track.
         geometry: hash of that track.
         physics: hash of the physics.
         ticks_per_action: ticks of 10 ms in a decision.
         time_ms: time at the finish.
-        seed, budget: of the search; 0 where an agent drove it.
+        seed, budget: of the search; 0 if an agent drove it.
         actions: [T] decisions.
-        searched_ms: what all searches with this budget found, each with a seed of its own; how far they lie apart says
-            how near the fastest is to the best there is.
+        searched_ms: lap times of all searches with this budget, each with its own seed; their spread indicates how
+            close the fastest is to the optimum.
         driver: "search", or the agent that was faster.
     """
 
@@ -68,16 +68,16 @@ class Reference:
 
 
 def geometry_hash(track: Track) -> str:
-    """Returns a hash of all that a car can feel of a track."""
+    """Returns a hash of all properties of a track that affect a car."""
     digest = hashlib.sha256()
     for name in ("centre_m", "width_m", "bank_rad", "material", "edge", "gate_m"):
-        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # processors differ in last bits
+        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # the last bits vary by CPU
         digest.update(thousandths.astype(np.int64).tobytes())
     return digest.hexdigest()[:16]
 
 
 def physics_hash(simulator: SimulatorParams) -> str:
-    """Returns a hash of the parameters of the physics."""
+    """Returns a hash of the physics parameters."""
     text = json.dumps(simulator.physics.model_dump(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -85,7 +85,7 @@ def physics_hash(simulator: SimulatorParams) -> str:
 def drive(
     track: Track, simulator: SimulatorParams, table: ActionTable, actions: NDArray[np.int64]
 ) -> tuple[int | None, float]:
-    """Drives decisions [T] from the start; returns the time at the finish, None if not reached, and metres driven."""
+    """Drives decisions [T] from the start; returns the finish time or None, and the metres along the track."""
     cars = Simulator(track, 1, simulator, table)
     for action in actions:
         cars.step(np.array([action]))
@@ -110,12 +110,12 @@ def store_reference(reference: Reference, table: ActionTable, path: Path) -> Non
 
 
 def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: ActionTable) -> Reference:
-    """Reads a reference lap and drives it again.
+    """Reads a reference lap and verifies it by driving it.
 
     Raises:
-        ReferenceLapError: if the file is missing or is no reference lap.
-        StaleReferenceError: if it is of another track, other physics or another decision rate, or arrives at another
-            time than it states.
+        ReferenceLapError: if the file is missing or not a reference lap.
+        StaleReferenceError: if it is for another track, other physics or another decision rate, or does not finish at
+            its stated time.
     """
     reference = read_reference(path, table)
     stated = {
@@ -138,10 +138,10 @@ def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: 
 
 
 def read_reference(path: Path, table: ActionTable) -> Reference:
-    """Reads a reference lap without driving it; the actions are those of `table`.
+    """Reads a reference lap without driving it; actions are indices into `table`.
 
     Raises:
-        ReferenceLapError: if the file is missing or is no reference lap.
+        ReferenceLapError: if the file is missing or not a reference lap.
     """
     try:
         text = path.read_text("utf-8")
@@ -149,8 +149,8 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         numbers = {name: int(facts[name]) for name in NUMBERS}
         texts = {name: facts[name] for name in TEXTS}
         num_decisions = int(facts["decisions"])
-        searched_ms = tuple(map(int, facts.get("searches", "").split()))  # an agent's lap has none
-        driver = facts.get("driver", SEARCH)  # laps of earlier versions do not say
+        searched_ms = tuple(map(int, facts.get("searches", "").split()))  # missing for an agent's lap
+        driver = facts.get("driver", SEARCH)  # missing in laps of earlier versions
         num_ticks = num_decisions * numbers["ticks_per_action"]
         if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
             message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"
@@ -178,12 +178,12 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
 
 
 def reference_path(races_dir: Path, uid: str) -> Path:
-    """Returns where the reference lap of a track lies in a race dataset."""
+    """Returns the path of a track's reference lap in a race dataset."""
     return track_path(races_dir, uid).with_suffix(".reference.txt")
 
 
 def shipped_lap(track: Track) -> Path | None:
-    """Returns where the lap of a track of the campaign lies in the package, None for other tracks."""
+    """Returns the path of a campaign track's lap in this package; None for other tracks."""
     slug = track.uid.removeprefix(UID_PREFIX)
     is_campaign = track.uid.startswith(UID_PREFIX) and slug in {entry.slug for entry in CAMPAIGN}
     return LAPS_DIR / f"{slug}.txt" if is_campaign else None

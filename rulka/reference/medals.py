@@ -1,8 +1,8 @@
-"""Medal times: those of a map of the game, or from a reference lap by the rule of TrackMania's editor.
+"""Medal times: those of a map of the game, or derived from a reference lap by the rule of TrackMania's editor.
 
-Gold, silver and bronze are 1.06, 1.2 and 1.5 times the author's time, in whole seconds, always the next one: a product
-that is a whole second already gets one more. (The formula as the Openplanet plug-in "Ultimate Medals Extended" states
-it, `floor(author * 0.00106) + 1` seconds.)
+Gold, silver and bronze are 1.06, 1.2 and 1.5 times the author's time, rounded to the next whole second; a product of
+whole seconds also gains one. (Formula from the Openplanet plug-in "Ultimate Medals Extended":
+`floor(author * 0.00106) + 1` seconds.)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Medals(NamedTuple):
 
 
 def medals_of(track: Track, lap_ms: int | None) -> Medals | None:
-    """Returns the medal times of a track, None where it has none.
+    """Returns the medal times of a track, or None.
 
     Args:
-        track: a map of the game has its own. One that is known by recordings alone has none: what a search finds in
-            physics that were fitted to them is no author's time.
-        lap_ms: time of the reference lap, positive, which counts as the author's on tracks that were made here.
+        track: a map of the game has its own medals. A map known only from recordings has none: a time found by search
+            in physics fitted to recordings is not an author's time.
+        lap_ms: time of the reference lap, positive; on generated tracks it serves as the author's time.
     """
     if track.medals_ms:
         return Medals(*track.medals_ms)
@@ -39,6 +39,6 @@ def medals_of(track: Track, lap_ms: int | None) -> Medals | None:
 
 
 def medal_won(race_time_ms: float, medals: Medals) -> str | None:
-    """Returns the best medal that a time earns: "author", "gold", "silver" or "bronze"; None for none."""
+    """Returns the best medal that a time earns: "author", "gold", "silver" or "bronze", or None."""
     won = [name for name, limit_ms in zip(("author", *PERCENT), medals, strict=True) if race_time_ms <= limit_ms]
     return won[0] if won else None

@@ -1,10 +1,10 @@
-"""Finds a reference lap: a racing line first, then single decisions.
+"""Finds a reference lap by random local search: first a racing line, then single decisions.
 
-A plan says where to drive and how fast. It is held by a pursuing driver in closed loop, so that a change in one bend
-leaves the bends after it nearly as they were. That is what finding a line needs, and what changing single decisions
-cannot do. These come last: change a few, drive on with the rest, keep what reaches the finish earlier. Later decisions
-hold after an earlier change only where that is small, so that changes come in small and large, and the lap is gone over
-again and again. Every trial starts from the saved state before its change, so that only what follows is driven again.
+A plan sets the line and the speed. A pure-pursuit driver follows it in closed loop, so a change in one bend hardly
+affects the bends after it. The search for a line needs this, and changes of single decisions do not have it. Those come
+last: change a few, replay the rest, and keep the lap if it finishes earlier. The later decisions survive only a small
+change, so changes come in small and large, and the search passes over the lap many times. Every trial starts from the
+saved state before its change, so only the rest of the lap is simulated.
 
 Dimensions: N trials, K knots along the track, Z zones, T decisions of a lap, S numbers of a saved state.
 """
@@ -32,43 +32,43 @@ from rulka.tracks.track import Track
 Floats = NDArray[np.float64]
 Actions = NDArray[np.int64]
 OnSpent = Callable[[int, int], None]
-"""Called with the decisions simulated since the last call and the lap time now, in ms."""
+"""Called with the decisions simulated since the last call and the current lap time in ms."""
 
 DECISIONS_PER_M = 25_000
-"""Budget for each metre of track where none is given."""
+"""Default budget in decisions per metre of track."""
 LINE_SHARE = 0.75
 """Share of the budget for the racing line."""
 SLOWEST_MPS = 5.0
-"""A lap slower than this on average is given up."""
+"""Laps with a lower average speed are aborted."""
 
 KNOT_M = 6.0
 """Distance between knots."""
 ZONES_PER_KNOT = int(KNOT_M / ZONE_SPACING_M)
 LATERAL, PACE, LOOK = range(3)
-"""What a plan says at a knot: metres left of the line, log of the share of the planned speed, log of the look-ahead."""
+"""Values of a plan at a knot: metres left of the line, log of the factors on the planned speed and the look-ahead."""
 SPREAD = np.array([1.5, 0.15, 0.15])
-"""Standard deviation of the changes of each."""
+"""Standard deviation of the change of each value."""
 LEAD_IN_M, CHANGE_M, BEYOND_M = 35.0, 60.0, 250.0
-"""A trial begins this far before its change, may change its plan at any place within so many metres, and is judged as
-far behind these, or at the finish."""
+"""A trial starts `LEAD_IN_M` before the chosen place, changes its plan within `CHANGE_M` after it, and is judged
+`BEYOND_M` later, or at the finish."""
 NUM_PLANS = 256
-"""Plans tried at one place of the lap."""
+"""Plans tried at once, at one place of the lap."""
 LOOK_AHEAD_M, LOOK_AHEAD_S = 4.0, 0.3
 COAST_MPS, BRAKE_MPS = 1.0, 3.0
-"""The gas is let go and the brake pressed this far above the planned speed."""
+"""Excess over the planned speed at which the driver releases the gas, and at which it brakes."""
 FIRST_PACES = (0.35, 1.1)
-"""Shares of the possible speed at which a first lap is tried, least and most."""
+"""Lowest and highest share of the possible speed in the trials for a first lap."""
 FIRST_SPREAD = np.array([1.0, 0.0, 0.2])
-"""Standard deviation of where and how far ahead half of that field drives."""
+"""Standard deviation of the plan's values in half of those trials."""
 
 NUM_TRIALS = 512
-"""Changes of single decisions tried at one place of the lap."""
+"""Changes of single decisions tried at once, at one place of the lap."""
 MAX_WINDOW = 24
-"""Decisions that one change may span: 1.2 s."""
+"""Longest change in decisions: 1.2 s."""
 CHECK_EVERY = 8
-"""Trials that have fallen behind are given up every so many decisions."""
+"""Decisions between checks that abort trials which have fallen behind."""
 MAX_BEHIND_S = 0.15
-"""A trial further behind the lap than this is given up."""
+"""A trial this far behind the lap is aborted."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class Lap:
     """A lap that reaches the finish.
 
     Attributes:
-        plan: [3, K] what its driver kept to, empty where its decisions were changed one by one.
+        plan: [3, K] the driver's plan; [3, 0] once single decisions were changed.
         actions: [T] decisions.
-        states: [T, S] saved state before each.
-        rests: [T] steering owed before each, see `Pilot`.
-        along_m: [T + 1] metres at each decision and after the last, never falling.
+        states: [T, S] saved state before each decision.
+        rests: [T] steering remainder before each decision, see `Pilot`.
+        along_m: [T + 1] metres along the track at each decision and after the last, non-decreasing.
         finish_ms: time at the finish.
-        arrival: speed at the finish, m/s, which decides between equal times.
+        arrival: speed at the finish, m/s, the tie-breaker between equal times.
     """
 
     plan: Floats
@@ -95,7 +95,7 @@ class Lap:
 
 
 class Pilot:
-    """Pursues a point of the planned line ahead; a key is all or nothing, so what it steers too much it owes."""
+    """Pure-pursuit driver of plans. Keys are binary, so the rounding error of the steering is carried over."""
 
     def __init__(self, track: Track, simulator: SimulatorParams) -> None:
         self._zones, self._left = track.exact_zones, zone_frames(track)[:, 3:6]
@@ -104,7 +104,7 @@ class Pilot:
         self.num_knots = len(self._zones) // ZONES_PER_KNOT + 2
 
     def actions(self, cars: Simulator, plans: Floats, rests: Floats) -> tuple[Actions, Floats]:
-        """Returns [N] actions for cars with plans [N, 3, K], and what [N] steering is owed afterwards."""
+        """Returns [N] actions for cars with plans [N, 3, K], and the new steering remainders [N]."""
         speed = speeds_of(cars)
         soon = zone_ahead(self._zones, cars.zone_index, REACTION_S * speed)
         excess = speed - self._speeds[soon] * np.exp(_at(plans, PACE, soon))
@@ -119,7 +119,7 @@ class Pilot:
 
 
 def _at(plans: Floats, what: int, zone: NDArray[np.int64]) -> Floats:
-    """Returns [N] the value of each plan at a zone of its own, straight between knots."""
+    """Returns [N] one value of each plan at the car's zone [N], linear between knots."""
     knot, beyond = np.divmod(zone, ZONES_PER_KNOT)
     share, rows = beyond / ZONES_PER_KNOT, np.arange(len(plans))
     return (1.0 - share) * plans[rows, what, knot] + share * plans[rows, what, knot + 1]
@@ -140,13 +140,13 @@ class Search:
         generator: np.random.Generator,
         on_spent: OnSpent,
     ) -> None:
-        """Places the cars.
+        """Creates the simulators.
 
         Args:
-            track: where.
+            track: the track.
             simulator: physics.
             table: actions to choose from.
-            generator: source of all changes.
+            generator: random generator for all changes.
             on_spent: called after each round.
         """
         self._generator, self._on_spent = generator, on_spent
@@ -162,7 +162,7 @@ class Search:
         self.spent = 0
 
     def first_lap(self) -> Lap | None:
-        """Returns the fastest lap of a field of constant plans, from slow to daring, None where none finishes."""
+        """Returns the fastest lap of a batch of constant plans, from slow to daring; None if no car finishes."""
         constants = self._generator.standard_normal((NUM_PLANS, 3)) * FIRST_SPREAD
         constants[: NUM_PLANS // 2] = 0.0
         constants[:, PACE] = np.log(np.resize(np.linspace(*FIRST_PACES, NUM_PLANS // 2), NUM_PLANS))
@@ -184,7 +184,7 @@ class Search:
         return None
 
     def improve_line(self, lap: Lap, until: int) -> Lap:
-        """Changes the plan of a lap until so many decisions are simulated; returns one at least as fast."""
+        """Improves the plan of a lap until `until` decisions are simulated; returns a lap at least as fast."""
         while self.spent < until:
             before = self.spent
             place_m = float(self._generator.uniform(0.0, lap.along_m[-2]))
@@ -198,7 +198,7 @@ class Search:
         return lap
 
     def improve_decisions(self, lap: Lap, until: int) -> Lap:
-        """Changes single decisions of a lap until so many are simulated; returns one at least as fast."""
+        """Improves single decisions of a lap until `until` decisions are simulated; returns a lap at least as fast."""
         while self.spent < until:
             before = self.spent
             place = int(self._generator.integers(len(lap.actions)))
@@ -211,7 +211,7 @@ class Search:
         return lap
 
     def _changed_plans(self, plan: Floats, place_m: float) -> Floats:
-        """Returns [N, 3, K] copies with a smooth bump somewhere from the place on."""
+        """Returns [N, 3, K] copies of a plan, each with a random smooth bump at or after `place_m`."""
         generator = self._generator
         plans = np.tile(plan, (NUM_PLANS, 1, 1))
         width_m = np.exp(generator.uniform(np.log(5.0), np.log(40.0), NUM_PLANS))
@@ -226,10 +226,10 @@ class Search:
         return plans
 
     def _changed_decisions(self, actions: Actions, place: int) -> Actions:
-        """Returns [N, T] copies of a lap, each changed somewhere from `place` on for at most MAX_WINDOW.
+        """Returns [N, T] copies of a lap, each changed at or after `place` over at most `MAX_WINDOW` decisions.
 
-        A change replaces a stretch by one action, moves a stretch earlier or later, turns it round in a circle, or
-        strews single actions; a quarter of the trials get a second one.
+        A change fills a stretch with one action, shifts it, rotates it, or replaces random decisions in it; a quarter
+        of the trials get a second change.
         """
         generator, trials = self._generator, np.tile(actions, (NUM_TRIALS, 1))
         for is_changed in (np.ones(NUM_TRIALS, np.bool_), generator.uniform(size=NUM_TRIALS) < 0.25):
@@ -239,7 +239,7 @@ class Search:
         return trials
 
     def _change(self, trials: Actions, first: Actions, length: Actions) -> None:
-        """Changes `length` [N] decisions of each trial from `first` [N] on, each trial in a way of its own."""
+        """Changes `length` [N] decisions of each trial from `first` [N] on, in place; each trial draws its own kind."""
         generator, num_actions = self._generator, self._one.table.num_actions
         columns = np.arange(first.min(), min(int((first + length).max()), trials.shape[1]))
         offset = columns - first[:, None]
@@ -256,10 +256,10 @@ class Search:
         trials[:, columns] = np.where(inside & strewn, changed, trials[:, columns])
 
     def _race_plans(self, lap: Lap, plans: Floats, first: int, until_m: float) -> int | None:
-        """Drives from a decision of the lap on until the first car gets to a place or the finish.
+        """Races plans against the lap from a decision on, until the first car reaches `until_m` or the finish.
 
         Returns:
-            Which plan that is; None where the lap itself is there before.
+            The index of the fastest plan; None if the lap itself is first.
         """
         cars, rests = self._field, np.full(NUM_PLANS, lap.rests[first])
         cars.restore(np.tile(lap.states[first], (NUM_PLANS, 1)))
@@ -278,14 +278,14 @@ class Search:
         return None
 
     def _race_decisions(self, lap: Lap, trials: Actions, place: int) -> int | None:
-        """Returns which trial reaches the finish first, None where none gets there in time."""
+        """Returns the index of the trial that finishes first; None if none finishes within the lap's decisions."""
         cars = self._trials
         cars.restore(np.tile(lap.states[place], (NUM_TRIALS, 1)))
         for decision in range(place, len(lap.actions)):
             self.spent += int((~cars.is_off_track).sum())
             cars.step(trials[:, decision])
             if cars.is_finished.any():
-                return int(np.lexsort((-speeds_of(cars), _finish_ms(cars)))[0])  # of equal times the faster car
+                return int(np.lexsort((-speeds_of(cars), _finish_ms(cars)))[0])  # ties go to the faster car
             if decision % CHECK_EVERY == 0:
                 behind_s = (lap.along_m[decision + 1] - cars.along_m) / np.maximum(speeds_of(cars), 5.0)
                 given_up = cars.save()
@@ -296,15 +296,15 @@ class Search:
         return None
 
     def _follow(self, plan: Floats) -> Lap | None:
-        """Drives by a plan from the start; None where it does not reach the finish."""
+        """Drives a plan from the start; None if it does not reach the finish."""
         return self._drive(plan, lambda _, rest: self._pilot.actions(self._one, plan[None], rest))
 
     def _repeat(self, actions: Actions) -> Lap | None:
-        """Drives decisions [T] from the start; None where they do not reach the finish. Those beyond it are cut."""
+        """Drives decisions [T] from the start, cut at the finish; None if they do not reach it."""
         return self._drive(np.zeros((3, 0)), lambda decision, rest: (actions[decision : decision + 1], rest))
 
     def _drive(self, plan: Floats, choose: Callable[[int, Floats], tuple[Actions, Floats]]) -> Lap | None:
-        """Drives what is chosen, by the number of the decision and the steering owed, until nothing is."""
+        """Drives from the start with `choose(decision, remainder)`, until it returns no action or the race ends."""
         cars, rest = self._one, np.zeros(1)
         cars.restore(self._start)
         actions, states, rests, along = [], [], [], [0.0]
@@ -328,12 +328,12 @@ class Search:
 
 
 def _finish_ms(cars: Simulator) -> Actions:
-    """Returns [N] the time at the finish, of cars that are not there the longest possible."""
+    """Returns [N] the finish times; the largest int64 for cars that have not finished."""
     return np.where(cars.is_finished, cars.gate_time_ms[:, -1], np.iinfo(np.int64).max)
 
 
 def default_budget(track: Track) -> int:
-    """Returns how many decisions to simulate for a very good lap."""
+    """Returns the default budget in decisions, enough for a very good lap."""
     return int(DECISIONS_PER_M * track.length_m)
 
 
@@ -345,18 +345,18 @@ def find_reference(
     budget: int,
     on_spent: OnSpent = lambda _decisions, _time_ms: None,
 ) -> Reference | None:
-    """Searches a lap near the fastest possible; the same for equal arguments.
+    """Searches for a near time-optimal lap; deterministic.
 
     Args:
         track: the track.
         simulator: physics.
         table: actions.
-        seed: of all trials.
-        budget: decisions to simulate, about; a first lap is driven whatever it costs.
+        seed: seed of all trials.
+        budget: approximate number of decisions to simulate; the first lap is completed at any cost.
         on_spent: called after each round.
 
     Returns:
-        The lap; None where no lap reaches the finish.
+        The lap; None if no lap reaches the finish.
     """
     search = Search(track, simulator, table, np.random.default_rng(seed), on_spent)
     lap = search.first_lap()
@@ -380,10 +380,10 @@ def find_reference(
 def search_with_progress(
     track: Track, simulator: SimulatorParams, table: ActionTable, seed: int, budget: int
 ) -> Reference | None:
-    """Searches a reference lap and shows how far it is; None where no lap reaches the finish.
+    """Searches for a reference lap with a progress bar; returns None if no lap reaches the finish.
 
-    The first lap is driven whatever it costs, and rounds are not broken off, so that more than the budget may be spent:
-    the total shown then grows.
+    The first lap is completed at any cost and rounds are not interrupted, so the search may exceed the budget; the
+    displayed total then grows.
     """
     with Progress(f"reference: {track.name}", budget, "decisions") as progress:
 

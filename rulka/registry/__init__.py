@@ -1,1 +1,1 @@
-"""Agents by name: which there are, which is promoted, and how two of them compare."""
+"""Agent registry: agents by name, promotion, paired comparison and nightly evaluation."""

@@ -1,4 +1,4 @@
-"""The history of the nightly evaluations: a table that is only ever appended to."""
+"""The history of the nightly evaluations: an append-only table."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ class NightRow:
     """One agent on one track, or on all of them together, in one night.
 
     Attributes:
-        night: the date, as ISO 8601 writes it.
-        raced_at: when it was done, in UTC.
-        seed: of the first start on each track.
+        night: the date in ISO 8601.
+        raced_at: time of the races, in UTC.
+        seed: seed of the first start on each track.
         role: "promoted" or "latest"; one agent may be both.
-        agent: its name.
-        uid: of the track; of all tracks a hash of theirs, so that only nights on the same tracks are compared.
-        track: its name, or "all tracks".
-        trained_on: whether the agent was trained there; of all tracks whether it was on each.
-        races: how many.
-        finished: how many of them.
-        best_time_s: None where none finished, and for all tracks together.
+        agent: name of the agent.
+        uid: UID of the track; for all tracks a hash of their UIDs, so that only nights on the same tracks are compared.
+        track: name of the track, or "all tracks".
+        trained_on: True if the agent was trained on the track; for all tracks, on each of them.
+        races: number of races.
+        finished: number of finished races.
+        best_time_s: None if none finished, and for all tracks together.
         median_time_s: likewise.
         pace_mps: see `rulka.registry.nights`.
         pace_low_mps: lower end of its interval.
         pace_high_mps: upper end.
-        before_mps: mean pace of the nights before, in the same role, see `rulka.registry.nights.judge`; None in the
-            first.
-        is_worse: whether it is worse than these, see `rulka.registry.nights`; asked of all tracks together alone.
+        before_mps: mean pace of earlier nights in the same role, see `rulka.registry.nights.judge`; None in the first.
+        is_worse: True if worse than these, see `rulka.registry.nights`; only set for all tracks together.
     """
 
     night: str
@@ -72,10 +71,10 @@ COLUMNS = tuple(NightRow.__dataclass_fields__)
 
 
 def read_history() -> list[NightRow]:
-    """Returns all rows of the history, the oldest first; none where there is no history yet.
+    """Returns all rows of the history, the oldest first; none if there is no history yet.
 
     Raises:
-        HistoryError: if it is damaged, or DVC tracks one that is not there.
+        HistoryError: if it is damaged, or missing though DVC tracks it.
     """
     file = NIGHTS / HISTORY_FILE
     if not file.exists():
@@ -100,7 +99,7 @@ _BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away 
 
 
 def append_history(rows: Sequence[NightRow]) -> None:
-    """Adds rows to the history.
+    """Appends rows to the history.
 
     Raises:
         DiskError: if it cannot be written.

@@ -1,11 +1,11 @@
-"""Which agents there are, by name, and which of them is promoted.
+"""Agents by name, and the promoted one.
 
-    data/agent/                     the latest, which the next training replaces; compared/<algorithm>/ beside it
-    data/agents/<name>/             agents that were promoted, as they were then
+    data/agent/                     the latest, which the next training replaces; others in compared/<algorithm>/
+    data/agents/<name>/             promoted agents, as of their promotion
     data/agents/promotions.jsonl    one line for each promotion, the last one counts
 
-An agent's name is its algorithm and the beginning of its weights' hash, so that one name is one agent for ever.
-`data/agents` is no stage's output: neither a training nor `dvc gc` touches it.
+An agent's name is its algorithm and the beginning of its weights' hash, so a name permanently identifies one agent.
+`data/agents` is not the output of a stage: neither a training nor `dvc gc` touches it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rulka.stored import checked
 
 PROMOTIONS_FILE = "promotions.jsonl"
 LATEST, PROMOTED = "latest", "promoted"
-"""What the agent in `data/agent`, and the promoted one, are also called."""
+"""Aliases of the agent in `data/agent` and of the promoted one."""
 HASH_DIGITS = 8
 
 
 class UnknownAgentError(UserError):
-    """There is no agent of a name; the message says which there are."""
+    """No agent has the given name; the message lists the known ones."""
 
 
 class NoPromotedAgentError(UserError):
-    """No agent was promoted yet."""
+    """No agent has been promoted yet."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class AgentEntry:
     """One line of the registry.
 
     Attributes:
-        name: its name; that of its folder where its metadata cannot be read.
-        folder: where it is.
-        is_promoted: whether it is the one that others have to beat.
-        is_latest: whether it is the one in `data/agent`.
-        algorithm: what trained it.
+        name: its name; that of its folder if its metadata cannot be read.
+        folder: its folder.
+        is_promoted: True for the promoted agent, which others have to beat.
+        is_latest: True for the agent in `data/agent`.
+        algorithm: the algorithm that trained it.
         tracks: UIDs of the tracks that it was trained on.
-        finish_rate: of the greedy check by which its weights were chosen.
-        mean_time_s: of the races that finished there; None where none did.
-        record_s: its fastest greedy race while it was trained.
-        params_sha256: of the parameters that it was trained with.
-        data_sha256: of what it was trained from, by name.
-        repeats: "yes" if its training would come out the same again, otherwise why not.
-        problem: why it cannot be used; empty where it can.
+        finish_rate: finish rate of the greedy check that selected its weights.
+        mean_time_s: mean time of the finished races of that check; None if there are none.
+        record_s: its fastest greedy race during training.
+        params_sha256: hash of its training parameters.
+        data_sha256: hashes of its training inputs, by name.
+        repeats: "yes" if its training is reproducible, otherwise why not.
+        problem: why it cannot be used; empty if it can.
     """
 
     name: str
@@ -80,13 +80,13 @@ class AgentEntry:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What was promoted, over what, and by which races.
+    """A promotion and the comparison that decided it.
 
     Attributes:
-        name: the agent.
-        promoted_at: when, in UTC.
-        over: the agent that was promoted until then; None where there was none.
-        compared: what `rulka agents compare --json` says of the two; None where nothing was compared.
+        name: the promoted agent.
+        promoted_at: time of the promotion, in UTC.
+        over: the previously promoted agent; None if there was none.
+        compared: the two in the form of `rulka agents compare --json`; None if nothing was compared.
     """
 
     name: str
@@ -106,7 +106,7 @@ def name_of(folder: Path) -> str:
 
 
 def known_agents() -> list[AgentEntry]:
-    """Returns every agent there is, the promoted one first, each once; damaged ones with what is wrong with them."""
+    """Returns all distinct agents, the promoted one first; damaged ones carry their problem."""
     promoted = promoted_name()
     latest = [folder for folder in (AGENT, *sorted((AGENT / COMPARED).glob("*/"))) if (folder / META_FILE).exists()]
     folders = {_name(folder): folder for folder in latest}
@@ -153,8 +153,8 @@ def find_agent(name: str) -> Path:
         name: its name, "latest" or `data/agent`, "promoted", or a folder.
 
     Raises:
-        UnknownAgentError: if there is none.
-        NoPromotedAgentError: if the promoted one is asked for and there is none.
+        UnknownAgentError: if there is no such agent.
+        NoPromotedAgentError: if the promoted one is requested and there is none.
         ArtifactError: if its files are missing or damaged, or it was made for other observations.
     """
     if name in (LATEST, AGENT.as_posix()):
@@ -180,7 +180,7 @@ def find_agent(name: str) -> Path:
 
 
 def promoted_name() -> str | None:
-    """Returns the name of the promoted agent, None where there is none."""
+    """Returns the name of the promoted agent, None if there is none."""
     done = promotions()
     return done[-1].name if done else None
 
@@ -189,7 +189,7 @@ def promotions() -> list[Promotion]:
     """Returns all promotions, the newest last.
 
     Raises:
-        UserError: if the list of them is damaged, or DVC tracks one that is not there.
+        UserError: if their file is damaged, or missing though DVC tracks it.
     """
     file = KEPT_AGENTS / PROMOTIONS_FILE
     if not file.exists():
@@ -203,10 +203,10 @@ def promotions() -> list[Promotion]:
 
 
 def keep_promoted(folder: Path, promotion: Promotion) -> Path:
-    """Copies an agent to where it stays, and notes its promotion.
+    """Copies an agent to `data/agents` and records its promotion.
 
     Returns:
-        The folder that it is in now.
+        Its folder there.
 
     Raises:
         ArtifactError: if the agent is damaged.
@@ -231,7 +231,7 @@ HEAD = ("agent", "tracks", "finished", "mean time", "record", "SHA-256 of data",
 
 
 def format_agents(entries: list[AgentEntry]) -> str:
-    """Returns a table for people."""
+    """Formats the agents as a text table."""
     if not entries:
         return "there is no agent yet; `dvc repro` trains one"
     table = DataFrame([_row(entry) for entry in entries], columns=HEAD).to_string(index=False)
@@ -255,5 +255,5 @@ def _row(entry: AgentEntry) -> tuple[str, ...]:
 
 
 def format_seconds(value: float | None) -> str:
-    """Returns a time for a table of text."""
+    """Formats a time for a text table."""
     return "-" if value is None else f"{value:.2f} s"

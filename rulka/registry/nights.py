@@ -1,14 +1,14 @@
-"""The nightly evaluation: the promoted agent and the latest race from starts of their own, beside the nights before.
+"""Nightly evaluation: the promoted and the latest agent race from the night's own starts, compared with earlier nights.
 
-    data/nights/history.csv     appended to each night, see `COLUMNS`; nothing is ever changed in it
+    data/nights/history.csv     appended to each night, see `COLUMNS`; existing rows never change
     data/nights/records/        <uid>.mp4, the fastest race of all nights on a track, once it has beaten another
 
-What is followed from night to night is the pace: the track's length over the race's time, 0 for a race that did not
-finish, as a mean over races and tracks alike. Beside it stands its 95 % interval, for other starts on the same tracks.
+The metric is the pace: the track's length over the race's time, 0 for an unfinished race, as a mean over races and
+tracks with equal weights. Its 95 % interval is for other starts on the same tracks.
 
-A night is *below* the nights before where the 95 % interval of the difference, which holds the uncertainty of both,
-leaves out 0. One night in thirty is that by chance, so a night is *worse* only where the one before was below, too, or
-where it is so far below that one in a thousand is by chance: rules as control charts have them.
+A night is *below* earlier nights if it is slower and the 95 % interval of the difference, which includes the
+uncertainty of both, excludes 0. One night in thirty is below by chance, so a night is *worse* only if the previous one
+was below too, or if it is so far below that chance explains one night in a thousand, as in control charts.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from rulka.video.race_video import VideoRace, write_video
 
 FIRST_NIGHT = date(2020, 1, 1)
 SEEDS_A_NIGHT = 10_000
-"""As many as `evaluate.num_races` may be: race k starts from seed + k, and two nights shall share no start."""
+"""Maximum of `evaluate.num_races`: race k starts from seed + k, and no two nights may share a start."""
 NIGHTS_BEFORE = 7
-"""Of how many nights the mean is taken that a night is compared with: that of one is as uncertain as the night is."""
+"""Number of earlier nights whose mean a night is compared with: a single one would be as uncertain as the night."""
 FEWEST_RACES = 10
-"""Of each agent on each track: how far races differ is measured within tracks, and of fewer too roughly."""
+"""Minimum races of each agent on each track: the spread is measured within tracks, with fewer races too roughly."""
 FAR_BELOW = 1.58
-"""In half-widths of a 95 % interval: of a normal distribution a thousandth lies further on one side."""
+"""In half-widths of a 95 % interval: a thousandth of a normal distribution lies further on one side."""
 
 
 @dataclass(frozen=True)
 class Night:
-    """What came of a night.
+    """Result of a night.
 
     Attributes:
-        rows: what was added to the history.
-        compared: the latest agent against the promoted one, as `rulka agents compare --json` has it.
-        promoted: who was promoted, in words; empty where nobody was.
+        rows: rows added to the history.
+        compared: the latest agent against the promoted one, in the form of `rulka agents compare --json`.
+        promoted: message about the promotion; empty without one.
         records: names of the tracks with a new record.
-        below: roles that are below the nights before, whether worse or not.
+        below: roles that are below earlier nights, whether worse or not.
     """
 
     rows: tuple[NightRow, ...]
@@ -74,11 +74,11 @@ class Night:
 
     @property
     def worse(self) -> tuple[NightRow, ...]:
-        """Who raced worse than in the nights before."""
+        """Rows that are worse than earlier nights."""
         return tuple(row for row in self.rows if row.is_worse)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as plain JSON, with `worse` and `below` as roles and `text` for people."""
+        """Returns plain JSON, with `worse` and `below` as roles and the summary as `text`."""
         return {
             "rows": [asdict(row) for row in self.rows],
             "compared": self.compared,
@@ -90,7 +90,7 @@ class Night:
         }
 
     def describe(self) -> str:
-        """Returns what is worth knowing in the morning."""
+        """Returns the summary of the night as text."""
         together = [row for row in self.rows if row.track == ALL_TRACKS]
         lines = [f"night of {together[0].night}, seed {together[0].seed}"]
         lines += [_line(row, is_below=row.role in self.below) for row in together]
@@ -112,7 +112,7 @@ def _line(row: NightRow, *, is_below: bool) -> str:
 
 
 def seed_of(night: date) -> int:
-    """Returns the seed of a night's races: another for each night, and the same whenever that night is repeated."""
+    """Returns the seed of a night's races: unique to the night, and the same if the night is repeated."""
     return (night - FIRST_NIGHT).days * SEEDS_A_NIGHT
 
 
@@ -125,17 +125,17 @@ def race_night(
     device: torch.device = CPU,
     stream: TextIO | None = None,
 ) -> Night:
-    """Lets both agents race, notes what came of it, films records, and promotes the latest agent where it wins.
+    """Races both agents, appends to the history, films records, and promotes the latest agent if it wins.
 
-    Where no agent is promoted yet, the latest is, without a race.
+    If no agent is promoted yet, promotes the latest one without a race.
 
     Args:
-        night: decides the starts.
-        params: how races go.
+        night: date, which determines the starts.
+        params: settings of the races.
         tracks: names, see `rulka.registry.tracks.tracks_to_race_on`.
-        num_races: of each agent on each track; None takes `evaluate.num_races`.
-        device: where networks run.
-        stream: where progress is shown; standard output when None.
+        num_races: races of each agent on each track; None takes `evaluate.num_races`.
+        device: device of the networks.
+        stream: stream for progress; None is standard output.
 
     Raises:
         UserError: if there are too few races, or an agent, a track or the history is missing or damaged.
@@ -166,7 +166,7 @@ def _nobody(before: str) -> Comparison:
 
 
 def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[NightRow]:
-    """Returns a row for each role and track, and for all tracks, beside what the nights before say."""
+    """Returns a row for each role and track, and one for all tracks, compared with earlier nights."""
     raced_at = datetime.now(UTC).isoformat(timespec="seconds")
     rows = []
     for role, racer, side in ((PROMOTED, found.second, "second"), (LATEST, found.first, "first")):
@@ -204,12 +204,12 @@ def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[Ni
 
 
 class Verdict(NamedTuple):
-    """What the nights before say of a night.
+    """Comparison of a night with earlier nights.
 
     Attributes:
-        before_mps: their mean pace; None where there is none.
-        is_below: whether the interval of the difference to them leaves out 0.
-        is_worse: whether the night before was below, too, or this one is far below.
+        before_mps: mean pace of the earlier nights; None if there are none.
+        is_below: True if the night is slower and the interval of the difference excludes 0.
+        is_worse: True if it is below and the previous night was too, or it is far below.
     """
 
     before_mps: float | None
@@ -218,11 +218,11 @@ class Verdict(NamedTuple):
 
 
 def judge(row: NightRow, past: Sequence[NightRow]) -> Verdict:
-    """Compares a night with those before it, in the same role on the same tracks.
+    """Compares a night with earlier ones in the same role on the same tracks.
 
-    A night that is below does not count among the nights before the next one: what got worse would hide itself. Later
-    it does, so that what is slower for good becomes the measure within a week or so. Of a night that was repeated, its
-    last time counts.
+    A night that is below is left out of the baseline of the next night, where it would hide a regression. Later nights
+    include it, so that a permanent slowdown becomes the baseline within about a week. The last run of a repeated night
+    counts.
     """
     same = {each.night: each for each in past if (each.role, each.uid) == (row.role, row.uid)}
     nights = [*(same[night] for night in sorted(same) if night < row.night), row]
@@ -237,8 +237,8 @@ def _compared(night: NightRow, before: Sequence[NightRow], *, was_below: bool) -
     if not before:
         return Verdict(None, is_below=False, is_worse=False)
     mean = round(float(np.mean([each.pace_mps for each in before])), 4)
-    # The square is the mean one of these nights, as one in which nobody finishes has no width of its own. Nights are
-    # independent, so squares add up, and the mean of k has one k-th of the square of one.
+    # The squared half-width is averaged over these nights, since a night without finishes has zero width. Nights are
+    # independent, so squares add up, and the mean of k nights has 1/k of the square of one.
     squares = [(each.pace_high_mps - each.pace_mps) ** 2 for each in (*before, night)]
     half_width = float(np.sqrt(np.mean(squares) * (1.0 + 1.0 / len(before))))
     less_mps = mean - night.pace_mps
@@ -248,7 +248,7 @@ def _compared(night: NightRow, before: Sequence[NightRow], *, was_below: bool) -
 
 
 def _film_records(found: Comparison, past: Sequence[NightRow], params: Params, stream: TextIO | None) -> list[Track]:
-    """Films the best race on each track where it beats all nights before; returns these tracks."""
+    """Films the best race on each track if it beats all earlier nights; returns these tracks."""
     tracks = []
     for pairs in found.tracks:
         uid = pairs.track.uid

@@ -1,15 +1,15 @@
-"""Two agents race in pairs, both from the same start, on several tracks: who is ahead, by how much, how surely.
+"""Paired comparison: two agents race from the same starts on several tracks.
 
-Pairs share their start, so what a hard start costs both is in neither's favour. What is compared is the lead: the part
-of the track, in [-1, 1], that lies between the two when the first of them is done. It is
+Pairs share their start, so a hard start favours neither agent. The metric is the lead: the fraction of the track, in
+[-1, 1], between the two when the first of them is done. It is
 
-    both finished    what the slower one had still to go when the faster one finished
-    one finished     all of the track: a race that did not finish counts for nothing beside one that did
+    both finished    the distance left for the slower one when the faster one finished
+    one finished     the whole track: an unfinished race counts for nothing beside a finished one
     none finished    the difference of their furthest points
 
-and positive where the first agent is ahead. Its mean is over pairs and tracks, each track alike. Where that is 0 in
-truth, the interval (`rulka.statistics.bounded_interval`) leaves out 0 on either side in one comparison of forty at
-most, for any number of pairs and tracks, and for races that go wrong too rarely to be seen in them.
+and positive if the first agent is ahead. Its mean is over pairs and tracks, with equal weight per track. If the true
+mean is 0, the interval (`rulka.statistics.bounded_interval`) excludes 0 on either side in at most one comparison of
+forty, for any number of pairs and tracks, even if failed races are too rare to occur among them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from rulka.tracks.track import Track
 
 
 class PairError(UserError):
-    """Two agents cannot be compared as was asked."""
+    """Two agents cannot be compared as requested."""
 
 
 @dataclass(frozen=True)
 class Racer:
-    """One of the two.
+    """One of the two agents.
 
     Attributes:
-        name: of the agent.
-        policy: what it does.
+        name: name of the agent.
+        policy: its policy.
         trained_on: UIDs of the tracks that it was trained on.
     """
 
@@ -60,7 +60,7 @@ class Racer:
 
 @dataclass(frozen=True)
 class TrackPairs:
-    """The pairs of one track: race k of both began at the same start."""
+    """The pairs of one track: race k of both has the same start."""
 
     track: Track
     first: list[RaceResult]
@@ -72,19 +72,19 @@ class TrackPairs:
         return np.array([lead(ours, theirs) for ours, theirs in zip(self.first, self.second, strict=True)])
 
     def interval(self, seed: int) -> Interval:
-        """Of their mean."""
+        """Returns the interval of the mean lead."""
         return bounded_interval(self.leads, -1.0, 1.0, seed)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs of two agents; see the module for what a lead is.
+    """All pairs of two agents; the module defines the lead.
 
     Attributes:
-        first: the one whose leads count as positive.
-        second: the other one.
-        tracks: one entry each, all with as many pairs.
-        seed: of the first start on each track.
+        first: the agent whose leads count as positive.
+        second: the other agent.
+        tracks: one entry per track, all with the same number of pairs.
+        seed: seed of the first start on each track.
     """
 
     first: Racer
@@ -104,17 +104,17 @@ class Comparison:
 
     @property
     def interval(self) -> Interval:
-        """Of the mean lead."""
+        """Interval of the mean lead."""
         return bounded_interval(self.leads, -1.0, 1.0, self.seed)
 
     @property
     def num_pairs(self) -> int:
-        """On all tracks together."""
+        """Number of pairs on all tracks."""
         return self.leads.size
 
     @property
     def winner(self) -> Racer | None:
-        """Who is ahead by more than chance explains; None where it may be chance."""
+        """The agent that is significantly ahead; None if neither is."""
         interval = self.interval
         if interval.low <= 0.0 <= interval.high:
             return None
@@ -175,7 +175,7 @@ def _rounded(interval: Interval) -> list[float]:
 
 
 def lead(ours: RaceResult, theirs: RaceResult) -> float:
-    """Returns the part of the track that ours is ahead when the first of the two is done; see the module."""
+    """Returns the lead of `ours` over `theirs`, as a fraction of the track; see the module."""
     length_m = ours.track.length_m
     if ours.time_ms is None and theirs.time_ms is None:
         return float(np.clip((ours.progress_m - theirs.progress_m) / length_m, -1.0, 1.0))
@@ -186,7 +186,7 @@ def lead(ours: RaceResult, theirs: RaceResult) -> float:
     slower, faster_ms, sign = (
         (theirs, ours.time_ms, 1.0) if ours.time_ms < theirs.time_ms else (ours, theirs.time_ms, -1.0)
     )
-    # The last sample lies behind the finish, up to a decision later.
+    # The last sample is after the finish, by up to one decision.
     times_ms = np.append(slower.sample_ms[:-1], slower.time_ms or 0)
     along_m = np.append(np.maximum.accumulate(slower.along_m)[:-1], length_m)
     reached_m = float(np.interp(faster_ms, times_ms, along_m))
@@ -194,10 +194,10 @@ def lead(ours: RaceResult, theirs: RaceResult) -> float:
 
 
 def load_racer(name: str, folder: Path, params: Params, device: torch.device = CPU) -> Racer:
-    """Loads an agent for races by the parameters. What it sees is its own matter; its decisions have to last as long.
+    """Loads an agent to race under the parameters. Its image may differ; its decisions must last as long.
 
     Raises:
-        PairError: if it is damaged, or was made for other observations or actions than there are now.
+        PairError: if it is damaged, or was made for other actions, or for floats of another version.
     """
     try:
         policy = load_policy(folder, actions=action_table(params.actions.ticks_per_action), device=device)
@@ -232,19 +232,19 @@ def race_pairs(
     seed: int | None = None,
     stream: TextIO | None = None,
 ) -> Comparison:
-    """Lets two agents race from the same starts; the same agent races once.
+    """Races two agents from the same starts; an agent compared with itself races only once.
 
     Args:
-        first: whose leads are positive.
-        second: the other.
-        params: how races go.
-        tracks: where, each once.
+        first: the agent whose leads are positive.
+        second: the other agent.
+        params: settings of the races.
+        tracks: distinct tracks.
         num_races: pairs on each track; None takes `evaluate.num_races`.
-        seed: of the first start on each track, the next takes the next; None takes `evaluate.seed`.
-        stream: where progress is shown; standard output when None.
+        seed: seed of the first start on each track, later starts count up; None takes `evaluate.seed`.
+        stream: stream for progress; None is standard output.
 
     Raises:
-        UserError: if there are no such races, or a track is named twice.
+        UserError: if an argument is out of range, or a track is named twice.
     """
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     _check_once(tracks)
@@ -260,7 +260,7 @@ def race_pairs(
 
 
 def _raced(racer: Racer, races: EvaluationRaces, stream: TextIO | None) -> list[RaceResult]:
-    """Returns the races of one of the two."""
+    """Runs the races of one agent."""
     driver = Driver(racer.name, racer.name, racer.policy)
     return race_all([driver], races, [], stream=stream, label=f"compare on {races.track.name}").contestants[0].races
 
@@ -276,13 +276,13 @@ HEAD = ("track", "trained on", "finished", "median", "gain", "lead", "95 % inter
 
 
 def format_comparison(found: dict[str, Any]) -> str:
-    """Returns what `Comparison.to_json` gave as text for people: a row for each track, and who wins."""
+    """Formats the result of `Comparison.to_json` as text: a row for each track, and the winner."""
     table = DataFrame([_row(entry) for entry in found["tracks"]], columns=HEAD).to_string(index=False)
     return "\n".join([f"{found['first']} against {found['second']}", "", table, "", verdict(found)])
 
 
 def verdict(found: dict[str, Any]) -> str:
-    """Returns in one sentence what was compared and what came of it."""
+    """Returns a one-line summary of the comparison and its result."""
     names = ", ".join(entry["name"] for entry in found["tracks"])
     compared = (
         f"{counted(found['pairs'], 'pair')} of races from the same starts, from seed {found['seed']}, on {names}: "

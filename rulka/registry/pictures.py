@@ -1,4 +1,4 @@
-"""A comparison to look at: the leads of all pairs in one plot, and one pair side by side as a video."""
+"""Pictures of a comparison: a plot of the leads of all pairs, and a side-by-side video of one pair."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROW_IN, AROUND_IN = 0.5, 1.5
 SPREAD = 0.22
-"""Dots of one row are spread this far to either side, so that equal leads are seen as several."""
+"""Dots of one row are spread this far to either side, so that equal leads do not overlap."""
 
 
 def leads_png(comparison: Comparison) -> bytes:
@@ -70,7 +70,7 @@ def _draw_row(axes: Axes, place: int, leads: NDArray[np.float64], mean: float, i
 
 
 def typical_pair(comparison: Comparison) -> tuple[TrackPairs, int]:
-    """Returns the pair of the first track whose lead is in the middle of all there, as its track and its number."""
+    """Returns the pair with the median lead on the first track, as the track's pairs and its index."""
     pairs = comparison.tracks[0]
     order = np.argsort(pairs.leads, kind="stable")
     return pairs, int(order[(len(order) - 1) // 2])
@@ -80,13 +80,13 @@ def write_side_by_side(path: Path, comparison: Comparison, params: Params, strea
     """Writes a video of the typical pair, the first agent on the left; each has the other as its ghost.
 
     Args:
-        path: MP4 file, twice as wide as `evaluate.video_width`. Who is done first waits in its last picture.
+        path: MP4 file, twice as wide as `evaluate.video_width`. The first to end freezes on its last frame.
         comparison: the races.
         params: camera, and size and rate of the video.
-        stream: where progress is shown; standard output when None.
+        stream: stream for progress; None is standard output.
 
     Returns:
-        Which pair it shows, in words.
+        A description of the pair.
     """
     pairs, number = typical_pair(comparison)
     ours, theirs = pairs.first[number], pairs.second[number]
@@ -112,7 +112,7 @@ def _frames(
 
 
 def _beside(left: Iterator[NDArray[np.uint8]], right: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
-    """Yields pictures of both side by side; the one that ends first stands still in its last."""
+    """Yields frames of both side by side; the one that ends first freezes on its last frame."""
     last: list[NDArray[np.uint8]] = []
     for pair in zip_longest(left, right):
         last = [new if new is not None else old for new, old in zip(pair, last or pair, strict=True)]

@@ -1,4 +1,4 @@
-"""Who is promoted: the agent that wins against the one promoted before, in pairs of races, and nobody else."""
+"""Promotion: an agent is promoted only if it beats the promoted one in paired races."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rulka.registry.pairs import Comparison, verdict
 
 
 class NotPromotedError(UserError):
-    """An agent did not win against the promoted one."""
+    """An agent did not beat the promoted one, or is promoted already."""
 
 
 def promote(folder: Path, compare: Callable[[str], Comparison]) -> Promotion:
-    """Promotes an agent that wins against the promoted one; the first one without a race.
+    """Promotes an agent if it beats the promoted one; the first agent needs no race.
 
     Args:
-        folder: of the agent.
-        compare: lets it race against the promoted agent of a name.
+        folder: folder of the agent.
+        compare: races it against the promoted agent, given by name.
 
     Raises:
         NotPromotedError: if it is promoted already, or does not win.
@@ -44,7 +44,7 @@ def promote(folder: Path, compare: Callable[[str], Comparison]) -> Promotion:
 
 
 def describe(promotion: Promotion) -> str:
-    """Returns in plain words who was promoted, and by what."""
+    """Describes a promotion and the comparison behind it."""
     if promotion.compared is None:
         return f"{promotion.name} is promoted. It is the first, and was compared with nobody."
     return f"{promotion.name} is promoted over {promotion.over}. {verdict(promotion.compared)}"

@@ -1,4 +1,4 @@
-"""Where agents are compared."""
+"""Tracks on which agents are compared."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rulka.tracks.track import Track
 
 MAIN, WHOLE_CAMPAIGN, HELD_OUT = "main", "campaign", "held-out"
 HELD_OUT_SEEDS = {"easy": 90_001, "medium": 90_002, "hard": 90_003, "expert": 90_004}
-"""Of generated tracks, one of each difficulty, that agents are not trained on: `train.tracks` counts up from seeds that
-are far smaller. A test holds their shapes, as nights are compared over months.
+"""Seeds of held-out generated tracks, one per difficulty: `train.tracks` counts up from seeds that are far smaller.
+A test pins their shapes, since nights are compared over months.
 """
 
 
 def tracks_to_race_on(names: Sequence[str], params: Params) -> list[Track]:
-    """Returns the tracks that are named; without names the main one and those of `evaluate.tracks`.
+    """Returns the named tracks; without names the main one and those of `evaluate.tracks`.
 
     Args:
-        names: slugs, uids or files; "main" stands for the track of the race dataset, "campaign" for all of that,
-            "held-out" for those of `HELD_OUT_SEEDS`.
+        names: slugs, UIDs or files; "main" stands for the main track of the race dataset, "campaign" for all tracks of
+            the campaign, "held-out" for those of `HELD_OUT_SEEDS`.
         params: for `evaluate.tracks`.
 
     Raises:

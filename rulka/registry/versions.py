@@ -1,4 +1,4 @@
-"""Promoted agents and nights under DVC: they are kept for good and are no outputs of a stage."""
+"""Versions promoted agents and nights with DVC: they are kept permanently and are not outputs of a stage."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ DVC_FOLDER = Path(".dvc")
 
 
 class NotVersionedError(UserError):
-    """An agent was promoted or a night noted, but DVC could not take it in."""
+    """An agent was promoted or a night recorded, but DVC could not add it."""
 
 
 def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
-    """Puts folders under DVC, and says on standard error how to commit them.
+    """Adds folders to DVC, and says on standard error how to commit them.
 
     Args:
-        folders: that exist.
-        done: what has been done in any case, as a sentence without its full stop.
+        folders: existing folders.
+        done: what has succeeded already, as a sentence without its full stop.
 
     Raises:
         NotVersionedError: if DVC fails.

@@ -1,1 +1,1 @@
-"""What people look at after an evaluation: one page with tables, plots and facts; and pictures of tracks."""
+"""The evaluation report (one page of tables, plots and provenance), and pictures of tracks."""

@@ -1,4 +1,4 @@
-"""All figures of the report, with the words that say how to read them."""
+"""All figures of the report, with their captions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rulka.report.theme import colours_of, to_png
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of the page.
+    """A figure of the page.
 
     Attributes:
         title: heading above it.
         caption: how to read it.
-        alt: what it shows, for who cannot see it.
-        png: the picture.
-        is_small: whether it should not fill the page's width.
+        alt: text alternative for screen readers.
+        png: PNG file content.
+        is_small: True to keep it narrower than the page.
     """
 
     title: str
@@ -33,14 +33,14 @@ class Plot:
 
 
 def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog]) -> dict[str, Plot]:
-    """Draws everything there is something to show for.
+    """Draws every figure that has data.
 
     Args:
         evaluation: all races.
-        logs: training logs by contestant's key, the agent's first; may be empty.
+        logs: training logs by contestant key, the agent's first; may be empty.
 
     Returns:
-        Figures by file name without extension, in the order of the page.
+        Figures by file name without extension, in page order.
     """
     wanted = {
         "driven_lines": (
@@ -71,7 +71,7 @@ def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog]) -> dic
 
 
 def _splits_in_words(evaluation: Evaluation) -> str:
-    """Returns how far ahead everybody's typical race was at the finish."""
+    """Describes each contestant's gap to the best demonstration at the finish, for the median race."""
     best, middles = evaluation.best_demonstration, [(c.label, median_race(c.races)) for c in evaluation.contestants]
     if best is None or best.time_s is None:
         return ""
@@ -80,7 +80,7 @@ def _splits_in_words(evaluation: Evaluation) -> str:
 
 
 def encoder_figures(folder: Path) -> list[Plot]:
-    """Returns the picture that `pretrain` leaves beside the encoder, where it is."""
+    """Returns the preview picture that `pretrain` writes beside the encoder; empty if it is missing."""
     picture = folder / PREVIEWS_PICTURE
     caption = "Frames, and below them what was rebuilt of them from their features, or two views that were compared."
     if not picture.exists():

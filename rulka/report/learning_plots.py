@@ -1,4 +1,4 @@
-"""How learning went: the log of a training run, and its curves."""
+"""Training logs and learning curves."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ ROWS = (
     ("record_s", "check_mean_time_s", "race time (s)"),
     ("mean_return", "", "return of a race"),
 )
-"""Number of training races, number of greedy checks between them, label."""
+"""Metric of training races, metric of the greedy checks, axis label."""
 AXIS = "env_steps"
-"""What every line of a training log holds."""
+"""Key that every line of a training log holds."""
 
 
 class TrainingLogError(UserError):
-    """A training log that cannot be read; the message names file and line."""
+    """A training log cannot be read; the message names the file."""
 
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """How a training run went.
+    """Log of one training run.
 
     Attributes:
-        label: name of the algorithm for people.
-        rows: one for each line of the log, a column for everything that a line holds; NaN where it does not.
+        label: display name of the algorithm.
+        rows: one row per log line, one column per metric; NaN where a line lacks it.
     """
 
     label: str
     rows: pd.DataFrame
 
     def curve(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns the known points of a curve, steps and values [P]; empty when the log never holds it."""
+        """Returns the points of a curve, steps [P] and values [P], NaN dropped; empty if the log never holds it."""
         known = self.rows.reindex(columns=[AXIS, name]).apply(pd.to_numeric, errors="coerce").dropna()
         x, y = known.to_numpy(np.float64).T
         return x, y
@@ -59,7 +59,7 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
     """Reads a training log, `training.jsonl` beside the agent's weights.
 
     Raises:
-        TrainingLogError: if it is no table of numbers, or lacks `env_steps`.
+        TrainingLogError: if it is not valid JSON Lines, or lacks `env_steps`.
     """
     try:
         rows = pd.read_json(path, lines=True, dtype=False)  # pyright: ignore[reportArgumentType] - stubs lack False
@@ -76,8 +76,8 @@ def training_plot(logs: Mapping[str, TrainingLog], colours: Mapping[str, str]) -
     """Draws finish rate, record and return over environment steps; dots are greedy checks.
 
     Args:
-        logs: one for each algorithm by contestant's key, the agent's first.
-        colours: by key.
+        logs: one per algorithm by contestant key, the agent's first.
+        colours: by contestant key.
     """
     rows = [row for row in ROWS if any(len(log.curve(row[0])[0]) for log in logs.values())]
     if not rows:

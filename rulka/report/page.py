@@ -1,7 +1,7 @@
-"""One self-contained page about an evaluation: opens offline, asks no server for anything.
+"""Renders the evaluation report as one self-contained HTML page that needs no network.
 
-The page is `template/page.html`, of Jinja2, with `template/used.html` for what was used, and its look
-`template/page.css`; here stands what they show.
+Jinja2 templates: `template/page.html`, with `template/used.html` for provenance; styles: `template/page.css`.
+This module supplies their data.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rulka.report.theme import colours_of
 from rulka.report.words import percent, seconds, signed, templates
 
 MAX_VIDEO_BYTES = 8_000_000
-"""A larger video stays a file beside the page."""
+"""A larger video stays a separate file instead of being embedded."""
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Metadata of everything the agent was made from; a missing artifact is an empty dictionary.
+    """Metadata of the artifacts behind an agent; a missing artifact is an empty dictionary.
 
     Attributes:
-        encoder: of Level 0.
-        policy: of Level 1.
-        agent_init: of the transfer.
-        agent: of the trained agent.
-        compared: of the agents of other algorithms, in the order of their names.
+        encoder: Level 0 encoder.
+        policy: Level 1 policy.
+        agent_init: initial agent from the transfer.
+        agent: trained agent.
+        compared: agents of the compared algorithms, sorted by name.
     """
 
     encoder: Json
@@ -52,7 +52,7 @@ class Origins:
         """Reads the metadata of the artifacts that exist.
 
         Raises:
-            ArtifactError: if the metadata of one is damaged.
+            ArtifactError: if an artifact's metadata is damaged.
         """
         folders = (encoder_dir, policy_dir, agent_init_dir, agent_dir)
         metas = [read_meta(folder) if (folder / META_FILE).exists() else {} for folder in folders]
@@ -66,12 +66,12 @@ class Origins:
 
     @property
     def trained(self) -> list[Json]:
-        """Those of them that say how they were trained."""
+        """The agents whose metadata records their training."""
         return [meta for meta in self.agents if "train" in _parameters(meta) and meta["provenance"].get("training")]
 
     @property
     def parameters(self) -> Json:
-        """Every parameter section that made the agent; where stages differ, the later one's."""
+        """All parameter sections behind the agent; where stages differ, the later stage wins."""
         merged: Json = {}
         for meta in (self.encoder, self.policy, self.agent_init, self.agent):
             merged |= _parameters(meta)
@@ -84,14 +84,14 @@ class Report:
 
     Attributes:
         evaluation: all races.
-        metrics: their numbers, the content of `metrics.json`.
-        races: from which starts they were, and how they go.
-        demonstrations: the races of the dataset on this track.
-        origins: metadata of what the agent was made from.
-        parameters: every section that decided something.
-        plots: in the order of the page.
+        metrics: content of `metrics.json`.
+        races: track, seeds and settings of the races.
+        demonstrations: the dataset's races on this track.
+        origins: metadata of the artifacts behind the agent.
+        parameters: all parameter sections that affected the result.
+        plots: in page order.
         video: MP4 file; None leaves it out.
-        video_caption: what the video shows.
+        video_caption: caption of the video.
     """
 
     evaluation: Evaluation
@@ -135,7 +135,7 @@ def render_report(report: Report) -> str:
 
 
 def headline(metrics: Mapping[str, Any]) -> str:
-    """Returns the result in one sentence, whatever it is."""
+    """Returns the result in one sentence, also if no race finished."""
     agent = metrics["agent"]
     versus = agent.get("versus_demonstrations")
     how_many = f"{agent['finished'] or 'none'} of {agent['races']}"
@@ -163,7 +163,7 @@ def _parameters(meta: Json) -> Json:
 
 
 def _given_besides(meta: Json) -> str:
-    """Says what an agent was given besides its weights; empty where its metadata does not tell."""
+    """Describes what an agent was given besides its weights; empty if its algorithm is unknown."""
     name = meta.get("config", {}).get("algorithm", "")
     return ALGORITHMS[name].given_besides(_parameters(meta).get(name, {})) if name in ALGORITHMS else ""
 
@@ -173,7 +173,7 @@ def _data_uri(content: bytes, kind: str) -> str:
 
 
 def _video_source(video: Path | None) -> str | None:
-    """Returns what the page plays: the video itself where it is small enough, else its name."""
+    """Returns the video as a data URI if it is small enough, else its file name."""
     if video is None:
         return None
     content = video.read_bytes()

@@ -1,6 +1,6 @@
 """Plots of races: driven lines, and time gained along the track.
 
-Every function draws one figure in the style that `theme.to_png` applies, or returns None when there is nothing to show.
+Public plot functions return one figure, or None if there is no data; `theme.to_png` applies the style.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ if TYPE_CHECKING:
 
 DISTANCE_STEP_M = 1.0
 FAR_BEHIND = 1.5
-"""The split chart reaches this many times as far down as the slowest finished line."""
+"""Lower limit of the split chart, as a multiple of the largest deficit at the finish."""
 MARGIN_M = 14.0
 WIDE = 1.35
-"""A track at least this many times as long as high is shown in panels below one another."""
+"""From this width-to-height ratio of the track on, panels are stacked vertically."""
 
 
 def map_plot(evaluation: Evaluation) -> Figure | None:
-    """Draws the races of everybody but chance, and the reference lap; the best of each in colour."""
+    """Draws all contestants' races except the random policy's, the demonstrations and the reference lap.
+
+    The best race of each panel is coloured by speed.
+    """
     panels = panels_of(evaluation)
     if not panels:
         return None
@@ -67,7 +70,7 @@ def map_plot(evaluation: Evaluation) -> Figure | None:
 
 
 def panels_of(evaluation: Evaluation) -> list[tuple[str, list[RaceResult]]]:
-    """Returns whose races `map_plot` shows, under which titles."""
+    """Returns title and races of each panel of `map_plot`."""
     panels = [(_title(c.label, c.races), c.races) for c in evaluation.contestants if c.key != "random"]
     if evaluation.best_demonstration:
         panels.append((_title("Demonstrations", evaluation.demonstrations), evaluation.demonstrations))
@@ -104,7 +107,7 @@ def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale:
 
 
 def split_chart(evaluation: Evaluation) -> Figure | None:
-    """Draws, along the track, how much later than the best demonstration each one is; lower is faster."""
+    """Draws each race's time gap to the best demonstration along the track; up is ahead."""
     best, median = evaluation.best_demonstration, median_race(evaluation.demonstrations)
     if best is None:
         return None
@@ -132,7 +135,7 @@ def split_chart(evaluation: Evaluation) -> Figure | None:
 
 
 def _split_lines(evaluation: Evaluation) -> list[tuple[str, RaceResult, str, str]]:
-    """Returns label, race, colour and dash of every contestant's typical race and of the agent's best."""
+    """Returns label, race, colour and dash of each contestant's median race (else furthest) and the agent's best."""
     colours = colours_of(evaluation)
     lines: list[tuple[str, RaceResult, str, str]] = []
     for contestant in evaluation.contestants:
@@ -163,7 +166,7 @@ def _draw_split(
 
 
 def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
-    """Keeps one very slow line from flattening all the others."""
+    """Limits the time axis so that one very slow race does not flatten the others."""
     low, high = axes.get_ylim()
     if at_finish_s:
         high = min(high, max(1.0, FAR_BEHIND * max(at_finish_s)))

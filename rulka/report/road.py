@@ -1,4 +1,4 @@
-"""A road from above: its surfaces and edges, gates and a scale, for pictures of tracks and of races."""
+"""Draws the road from above (surfaces, edges, gates, scale bar) for track and race plots."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rulka.tracks.track import Track
 
 CHUNK_ZONES = 24
-"""So many zones are drawn as one piece; higher pieces lie on top, so that bridges lead over what is below."""
+"""Zones drawn as one piece. Higher pieces are drawn on top, so that bridges cover the road below."""
 SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
-"""Names of the groups in `rulka.observation.MATERIAL_GROUP`; a material of no group is the last."""
+"""Names of the groups in `rulka.observation.MATERIAL_GROUP`; materials without a group count as the last."""
 SURFACE_COLOURS = ("#aeb5c0", "#8cbf6f", "#c88d52", "#f0b400", "#cfc6e3")
 LABEL_AWAY_PT = 11.0
 
@@ -32,7 +32,7 @@ def groups_of(track: Track) -> NDArray[np.int64]:
 
 
 def draw_top(axes: Axes, track: Track, view: TopView, *, gate_labels: bool = False) -> None:
-    """Draws a track from above, in zorder 2 to 3, with its gates above that, which may be labelled, and a scale."""
+    """Draws a track from above (zorder 2 to 3), its gates above that, optionally labelled, and a scale bar."""
     edges = road_edges(track, view)
     left, right = edges
     quads = np.stack([left[:-1], left[1:], right[1:], right[:-1]], axis=1)
@@ -86,7 +86,7 @@ def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], *, gate_la
 
 
 def _draw_scale(axes: Axes, edges: NDArray[np.float64]) -> None:
-    """Draws a bar of a round length in the lower right corner."""
+    """Draws a scale bar of a round length in the lower right corner."""
     low, high = edges.reshape(-1, 2).min(axis=0), edges.reshape(-1, 2).max(axis=0)
     length_m = 10.0 ** np.floor(np.log10((high[0] - low[0]) / 5.0))
     length_m *= 5.0 if (high[0] - low[0]) / length_m > 25.0 else 2.0 if (high[0] - low[0]) / length_m > 10.0 else 1.0

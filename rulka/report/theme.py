@@ -1,6 +1,6 @@
-"""How plots look: on white, with colours that colour-blind people can tell apart.
+"""Plot style: white background, colour-blind-safe palette.
 
-The hues are those of Okabe and Ito 2008; every line that matters also has its own dash or marker.
+The hues are those of Okabe and Ito 2008; every important line also has its own dash or marker.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 STYLE = Path(__file__).with_name("plots.mplstyle")
 WIDTH_IN = 9.6
 SPEED_COLOURS = "viridis"
-"""Perceptually even, readable without colour; used for speed."""
+"""Colour map of speed: perceptually uniform, readable in greyscale."""
 
 
 INK, MUTED = "#1b1f24", "#667080"
 """Text; axes and secondary text."""
 EDGE = "#b4bac4"
-"""What lies behind what is told."""
+"""Background elements such as gate lines."""
 BLUE, ORANGE, PINK, GREEN = "#0072b2", "#d55e00", "#b0578d", "#00835f"
-"""The agent, whatever its algorithm; another algorithm; a third one; the cloned policy."""
+"""The agent, whatever its algorithm; a second algorithm; a third; the cloned policy."""
 
 
 def colours_of(evaluation: Evaluation) -> dict[str, str]:
-    """Returns a colour for every contestant's key; others than the agent's are told apart by alphabet.
+    """Returns a colour by contestant key; compared algorithms alternate two colours in alphabetical order.
 
-    The dashboard draws their laps in the same hues: `hues_of` in `rulka.dashboard.laps`.
+    The dashboard draws laps in the same hues: `hues_of` in `rulka.dashboard.laps`.
     """
     named = {"agent": BLUE, "cloned": GREEN, "random": MUTED}
     others = sorted({contestant.key for contestant in evaluation.contestants} - set(named))
@@ -46,11 +46,11 @@ def colours_of(evaluation: Evaluation) -> dict[str, str]:
 
 
 Draw = Callable[[], "Figure | None"]
-"""Draws a figure; None when there is nothing to show."""
+"""Draws a figure, or returns None if there is no data."""
 
 
 def to_png(draw: Draw) -> bytes | None:
-    """Draws a figure in the style of all plots and returns it as a PNG file; None when there is nothing to show."""
+    """Draws a figure in the common style and returns PNG bytes; None if there is no data."""
     with plt.style.context(STYLE):
         figure = draw()
         if figure is None:

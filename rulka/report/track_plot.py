@@ -1,4 +1,4 @@
-"""A track on paper: from above with its surfaces and edges, its profile and its bank; and the campaign on one sheet."""
+"""Draws a track (top view, height profile, bank), and the whole campaign on one sheet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
 
 
 def track_plot(track: Track) -> Figure:
-    """Draws one track: from above, and below that its height and bank along the way."""
+    """Draws one track: top view, height profile and bank along the centre line."""
     view = top_view(track)
     edges = road_edges(track, view)
     low, high = edges.reshape(-1, 2).min(axis=0), edges.reshape(-1, 2).max(axis=0)
@@ -54,7 +54,7 @@ def track_plot(track: Track) -> Figure:
 
 
 def track_sheet(tracks: Sequence[Track]) -> Figure:
-    """Draws many tracks on one sheet, each from above with its profile, every one filling its place."""
+    """Draws many tracks on one sheet, each with top view and height profile, scaled to fill its panel."""
     rows = -(-len(tracks) // SHEET_COLUMNS)
     figure = plt.figure(figsize=(WIDTH_IN, rows * PANEL_HEIGHT_IN + 0.35), layout="constrained")
     places = figure.subfigures(rows, SHEET_COLUMNS, wspace=0.03, hspace=0.03, squeeze=False)
@@ -84,7 +84,7 @@ def _along(track: Track) -> NDArray[np.float64]:
 
 
 def _draw_profile(axes: Axes, track: Track) -> None:
-    """Draws the height along the way over its surface, with a line at every gate."""
+    """Draws the height profile, filled by surface, with a line at every gate but the finish."""
     along, height = _along(track), track.centre_m[:, 1] - track.centre_m[:, 1].min()
     top = max(float(height.max()), 10.0)
     groups = groups_of(track)
@@ -98,7 +98,7 @@ def _draw_profile(axes: Axes, track: Track) -> None:
 
 
 def _legend(track: Track) -> list[Patch | Line2D]:
-    """Returns what there is to explain about one track."""
+    """Returns legend entries for the surfaces and edges that the track has."""
     shown = [
         Patch(facecolor=SURFACE_COLOURS[group], label=SURFACES[group])
         for group in sorted(set(groups_of(track).tolist()))

@@ -1,4 +1,4 @@
-"""How pages are written: Jinja2's templates, and numbers in them."""
+"""Jinja2 environment and number formats of the HTML pages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ THIN = "\N{NO-BREAK SPACE}"
 
 
 def templates(folder: Path) -> Environment:
-    """Returns the templates of a folder; they know the filter `seconds`."""
+    """Returns a Jinja2 environment for a folder of templates, with the filter `seconds`."""
     environment = Environment(
         loader=FileSystemLoader(folder),
-        autoescape=True,  # names of tracks and players come from files of strangers
+        autoescape=True,  # track and player names come from untrusted files
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -29,16 +29,16 @@ def templates(folder: Path) -> Environment:
 
 
 def seconds(time_s: float | None, digits: int = 2) -> str:
-    """Returns a time with its unit, a dash where there is none."""
+    """Formats a time with its unit; None as a dash."""
     return NONE if time_s is None else f"{time_s:.{digits}f}{THIN}s"
 
 
 def signed(time_s: float) -> str:
-    """Returns a difference of times with its sign."""
+    """Formats a time difference with its sign."""
     return f"{time_s:+z.2f}{THIN}s".replace("-", MINUS)
 
 
 def percent(interval: Sequence[float]) -> str:
-    """Returns the interval of a rate in percent."""
+    """Formats the interval of a rate in percent."""
     low, high = interval
     return f"{100 * low:.0f}{NONE}{100 * high:.0f}{THIN}%"

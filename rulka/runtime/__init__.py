@@ -1,4 +1,4 @@
-"""Processes: collectors, the learner's loop, shared memory, weights, supervision, live checkpoints.
+"""The multi-process runtime: collectors, learner loop, shared memory, weights, supervision, live checkpoints.
 
-Start reading at `connect`, where all parts are joined.
+Start reading at `connect`, which wires all parts together.
 """

@@ -1,13 +1,12 @@
-"""Central inference: a policy worker chooses the actions of all collectors, in batches of whoever asks.
+"""Central inference: one policy worker computes the actions of all collectors, in batches of pending requests.
 
-For actors on a GPU, and for games, where each collector drives one car. A collector writes what its cars see into its
-*request slot* (shared memory: a block of one decision) and sends a `Request`; the actions are written into the slot,
-and a `Response` says so. Whatever has been asked for by the time that the last batch is done becomes the next batch:
-nobody waits for anybody.
+For actors on a GPU, and for games, where each collector drives one car. A collector writes its cars' observations into
+its *request slot* (shared memory: a block of one decision) and sends a `Request`. The worker writes the actions into
+the slot and sends a `Response`. The requests that arrive during one batch form the next; no batch waits for more.
 
-Weights are taken over between batches, so they may become newer in the middle of a block; the block then counts as made
-by the oldest. A slot and both ends of its pipe belong to the learner's process, so that either side can die and be
-replaced: a request without a response is sent again, and a response to an old one is recognised by its number.
+The worker loads new weights between batches, so they may change in the middle of a block; the block's version is then
+the oldest. A slot and both ends of its pipe belong to the learner's process, so that either side can die and be
+replaced: a request without a response is sent again, and a stale response is recognised by its number.
 """
 
 from __future__ import annotations
@@ -36,54 +35,54 @@ from rulka.runtime.supervisor import HEARTBEAT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
 
 REQUESTS_PER_START = 1 << 32
-"""More than one process of a collector ever asks."""
+"""Request numbers reserved for each start of a collector; no process sends as many."""
 DRAIN_BYTES = 1 << 16
 _SEED_PURPOSE = 1 << 16
-"""In the place of a collector's number, of which there are fewer."""
+"""Stands for the collector index in a policy worker's seed; larger than any such index."""
 
 
 # The collector's side ---------------------------------------------------------------------------------------------
 
 
 class InferenceClient:
-    """Asks central inference, for every decision.
+    """Requests every decision from central inference.
 
     Attributes:
-        version: of the oldest weights that have acted in this block.
+        version: oldest version of the weights that acted in this block.
     """
 
     def __init__(
         self, slot: SharedBlocks, connection: Connection, first_request: int, on_wait: Callable[[], None]
     ) -> None:
-        """Prepares.
+        """Takes the slot and the pipe.
 
         Args:
-            slot: its request slot, a block of one decision.
+            slot: request slot of this collector, a block of one decision.
             connection: for requests and responses.
-            first_request: number of its first request; no predecessor in this place came so far.
-            on_wait: called now and then while waiting; raises when there is no hope.
+            first_request: requests are numbered above this, which no predecessor in this slot has exceeded.
+            on_wait: called about every `HEARTBEAT_S` while waiting; may raise to give up.
         """
         self._slot, self._connection, self._on_wait = slot[0], connection, on_wait
         self._number, self._moment = first_request, Moment(0)
         self.version = NO_VERSION
 
     def begin_block(self, _version: int | None) -> None:
-        """Forgets which weights acted in earlier blocks; those of the next one are the newest."""
+        """Resets `version` for a new block, which always starts with the newest weights."""
         self.version = NO_VERSION
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come, for schedules."""
+        """Sets the run's progress, for schedules."""
         self._moment = moment
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: what the other process decides depends on who else asks."""
+        """Returns nothing: the worker's decisions also depend on the other collectors' requests."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes nothing."""
+        """Does nothing: there is no state."""
 
     def act(self, image: Tensor, floats: Tensor) -> Decision:
-        """Requests actions for cars that see this, and waits: image [N, L, H, W] uint8, floats [N, F] float32."""
+        """Requests actions and waits for them: image [N, L, H, W] uint8, floats [N, F] float32."""
         slot = self._slot
         slot.image[0], slot.floats[0] = image.numpy(), floats.numpy()
         self._number += 1
@@ -94,28 +93,28 @@ class InferenceClient:
         return Decision(action, slot.log_prob[0].copy(), slot.is_greedy[0].copy())
 
     def _wait_for_response(self) -> int:
-        """Returns the version of the weights that acted; sends the request again if need be."""
+        """Returns the version of the weights that acted; repeats the request if necessary."""
         give_up_s = time.monotonic() + HEARTBEAT_S
         while True:
             if self._connection.poll(max(0.0, give_up_s - time.monotonic())):
                 response: Response = self._connection.recv()
                 if response.number == self._number:
                     return response.version
-            else:  # the request may have died with the process that had read it
+            else:  # the worker may have died after reading the request
                 self._on_wait()
                 self._connection.send(Request(self._number, self._moment))
                 give_up_s = time.monotonic() + HEARTBEAT_S
 
 
 MakeClient = Callable[[Callable[[], None]], InferenceClient]
-"""Builds one in the process of the collector, from `on_wait`; picklable."""
+"""Builds a client from `on_wait`, in the collector's process; picklable."""
 
 
 # The policy worker -------------------------------------------------------------------------------------------------
 
 
 class Inference(Work):
-    """The loop of the process."""
+    """The policy worker's loop."""
 
     def __init__(
         self,
@@ -129,18 +128,18 @@ class Inference(Work):
         """Builds the actor.
 
         Args:
-            make_actor: builds it.
-            device: where it computes.
+            make_actor: builds the actor.
+            device: of its network.
             slots: request slots of all collectors, each a block of one decision.
             weights: to act with.
-            requests: ends of the pipes, by slot.
+            requests: the worker's pipe ends, by slot.
             connection: to the learner.
         """
         super().__init__(connection, "building its network")
         self._requests, self._weights = requests, weights
         self._slots = [memory[0] for memory in slots]
         self._actor = make_actor()
-        # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
+        # Reused for every batch: the actor has decided, and so copied its inputs, before the next batch is assembled.
         shape = self._slots[0].spec
         rows = shape.num_cars * len(self._slots)
         self._image = staging((rows, *shape.image_shape), torch.uint8, device)
@@ -148,7 +147,7 @@ class Inference(Work):
         self._version = NO_VERSION
 
     def run(self) -> None:
-        """Responds until told to stop."""
+        """Serves requests until told to stop."""
         while True:
             ready = wait([self._connection, *self._requests], HEARTBEAT_S)
             if self._connection in ready and isinstance(self._connection.recv(), Stop):
@@ -159,7 +158,7 @@ class Inference(Work):
             self._beat_when_due("responding")
 
     def respond(self, requests: Mapping[int, Request]) -> None:
-        """Decides for the cars in some slots, by their numbers, and tells each asker."""
+        """Computes one batch of actions for these requests, by slot, and sends the responses."""
         if self._weights.version != self._version:
             weights = self._weights.read()
             self._actor.load_network(weights.tensors)
@@ -174,7 +173,7 @@ class Inference(Work):
 
 
 def _newest(end: Connection) -> Request:
-    """Takes all requests of a collector and returns the last; it waits for no response to an earlier one."""
+    """Drains a collector's requests and returns the last; the collector no longer waits for earlier ones."""
     request: Request = end.recv()
     while end.poll():
         request = end.recv()
@@ -182,7 +181,7 @@ def _newest(end: Connection) -> Request:
 
 
 def _join(slots: Sequence[ExperienceBlock], name: str, memory: Tensor) -> Tensor:
-    """Writes what the cars of some slots see into the first rows of [cars of all slots, ...] and returns these."""
+    """Concatenates an observation array of some slots into the first rows of `memory`; returns these rows."""
     seen = [getattr(slot, name)[0] for slot in slots]
     joined = memory[: sum(map(len, seen))]
     np.concatenate(seen, out=joined.numpy())
@@ -202,15 +201,15 @@ def _write(slots: Sequence[ExperienceBlock], decision: Decision) -> None:
 
 
 class CentralInference:
-    """The process that chooses all collectors' actions, their request slots and their pipes to it."""
+    """The learner's side: the policy worker process, the request slots and the pipes."""
 
     def __init__(self, spec: RunSpec, weights: SharedWeights, num_starts: int, silence_limit_s: float) -> None:
-        """Reserves the memory; `start` starts the process, and `stop` frees everything again.
+        """Reserves the memory; `start` starts the process, and `stop` frees everything.
 
         Args:
             spec: of the run.
             weights: to act with.
-            num_starts: how often the run was started before.
+            num_starts: number of earlier starts of the run.
             silence_limit_s: see `Supervisor`.
         """
         count = spec.train.num_collectors
@@ -222,7 +221,7 @@ class CentralInference:
 
     @property
     def num_restarts(self) -> int:
-        """How often the process was started again."""
+        """Number of restarts of the process."""
         return self._supervisor.num_restarts
 
     def start(self) -> None:
@@ -230,30 +229,30 @@ class CentralInference:
         self._supervisor.start(1)
 
     def client_of(self, collector: int, num_restarts: int) -> MakeClient:
-        """Returns what asks for a collector; no two that ever stood there number a request alike."""
+        """Returns a collector's client factory; request numbers are unique across its restarts."""
         first = num_restarts * REQUESTS_PER_START
         return partial(InferenceClient, self._slots[collector], self._pipes[collector][0], first)
 
     def forget_collector(self, collector: int) -> None:
-        """Takes away the responses that a collector which is gone has not read, before its successor starts."""
+        """Discards responses that a dead collector has not read, before its successor starts."""
         _drain(self._pipes[collector][0])
 
     def _forget(self, _worker: int) -> None:
-        """Takes away the requests that a policy worker which is gone has not read; they are sent again."""
+        """Discards requests that a dead policy worker has not read; the collectors send them again."""
         for _, end in self._pipes:
             _drain(end)
 
     def look_after(self) -> None:
-        """Hears what the process says and starts it again if it has died.
+        """Receives the process's messages and restarts it if it has died.
 
         Raises:
-            WorkerCrashError: if it has died too often.
+            WorkerCrashError: if it has crashed too often.
         """
         self._supervisor.receive(0.0)
         self._supervisor.replace_dead()
 
     def stop(self) -> None:
-        """Ends the process; may be called again."""
+        """Ends the process; idempotent."""
         try:
             self._supervisor.stop()
         finally:
@@ -264,7 +263,7 @@ class CentralInference:
 
     def _make_work(self, _worker: int, num_restarts: int) -> MakeWork:
         spec = self._spec
-        # The first collector's number: another learner's policy worker has another one.
+        # The first collector's index differs between learners, and so do their policy workers' seeds.
         numbers = [spec.train.seed, _SEED_PURPOSE + spec.first_collector, self._num_starts, num_restarts]
         seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
         make_actor = partial(spec.collecting_actor, seed, spec.device)
@@ -273,8 +272,8 @@ class CentralInference:
 
 
 def _drain(end: Connection) -> None:
-    """Empties a pipe: what a reader that was killed has left of a message would pass for the next ones."""
-    if sys.platform == "win32":  # there, messages are read whole
+    """Empties a pipe: part of a message left by a killed reader would be taken for the next messages."""
+    if sys.platform == "win32":  # its pipes read whole messages
         return
     while end.poll() and os.read(end.fileno(), DRAIN_BYTES):
         pass
@@ -285,5 +284,5 @@ def _slot_spec(spec: RunSpec) -> BlockSpec:
 
 
 def request_bytes(spec: RunSpec) -> int:
-    """Returns how much shared memory all request slots of a run take."""
+    """Returns the shared memory of all request slots of a run, in bytes."""
     return spec.train.num_collectors * _slot_spec(spec).num_bytes

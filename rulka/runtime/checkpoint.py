@@ -1,9 +1,9 @@
-"""Live checkpoints: all that a killed run needs to go on.
+"""Live checkpoints: the complete state from which a killed run resumes.
 
-One file each: a line of JSON with schema, length and SHA-256, then what `torch.save` wrote. A file is written beside
-its place and renamed, so there are only whole ones; the last two are kept, so that one damaged later does not hurt.
-A damaged one is set aside, as `.damaged`, once an older one could be read: it must not count among those kept.
-Read with `weights_only=True`: a checkpoint holds numbers and never code.
+One file each: a line of JSON with schema, length and SHA-256, then the output of `torch.save`. A file is written under
+a temporary name and renamed, so that it is either whole or absent. The last two are kept, in case one is damaged later.
+Once an older checkpoint has been read, damaged newer ones are renamed to `.damaged`, so that they do not count as kept.
+Read with `weights_only=True`: a checkpoint holds data and never code.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Checkpoints:
     """The live checkpoints of one run.
 
     Attributes:
-        folder: where they are; made when the first is saved.
+        folder: of the checkpoints; created by the first `save`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint, all or nothing, and removes those before the last `NUM_KEPT`.
+        """Writes a checkpoint atomically and removes all but the last `NUM_KEPT`.
 
         Args:
-            step: how far the run is, in whatever it counts; orders the checkpoints.
-            state: nested dictionaries, lists and tuples of tensors, numbers and texts.
+            step: progress of the run, in any unit; orders the checkpoints.
+            state: nested dictionaries, lists and tuples of tensors, numbers and strings.
 
         Raises:
-            CheckpointError: if it cannot be written; those written before are untouched.
+            CheckpointError: if it cannot be written; earlier checkpoints are untouched.
         """
         path = self.folder / f"checkpoint-{step:012d}.ckpt"
         try:
@@ -67,7 +67,7 @@ class Checkpoints:
         return path
 
     def load_newest(self) -> dict[str, Any] | None:
-        """Reads the newest checkpoint that is whole, and says so when it is not the newest; None where there is none.
+        """Reads the newest intact checkpoint, logging damaged newer ones; returns None if there are no checkpoints.
 
         Raises:
             CheckpointError: if there are checkpoints but all of them are damaged.
@@ -95,12 +95,12 @@ class Checkpoints:
             path.unlink()
 
     def files(self) -> list[Path]:
-        """Returns the files of all checkpoints that nobody has found damaged, newest first."""
+        """Returns all checkpoint files that are not marked as damaged, newest first."""
         return sorted(self.folder.glob(_PATTERN), reverse=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads one checkpoint, and no other in its place.
+    """Reads exactly this checkpoint, without falling back to an older one.
 
     Raises:
         CheckpointError: if it is missing or damaged.
@@ -122,7 +122,7 @@ def _encode(state: Mapping[str, Any]) -> bytes:
 
 
 def _decode(data: bytes) -> dict[str, Any]:
-    """Checks and unpacks; raises `ValueError` in words when something does not fit."""
+    """Verifies the header and unpacks; raises `ValueError` with the reason for a mismatch."""
     line, _, content = data.partition(b"\n")
     header = json.loads(line)
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
@@ -136,7 +136,7 @@ def _decode(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def write_file(path: Path) -> Iterator[BinaryIO]:
-    """Lets a file be written beside its place and puts it there when all of it is on the disk."""
+    """Opens a temporary file, and renames it to `path` once all of it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     try:
@@ -151,13 +151,13 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what a killed process was writing, in a folder and below; nobody may be writing there now."""
+    """Removes a killed process's temporary files in and below a folder; no process may be writing there."""
     for path in folder.rglob("*.tmp"):
         path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename survive a power cut, where folders can be synchronised."""
+    """Syncs a folder, on POSIX, so that a rename survives a power cut."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

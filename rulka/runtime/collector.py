@@ -1,6 +1,6 @@
-"""A collector: a batch of cars, who drives them, blocks of experience. Knows nothing of processes.
+"""A collector: a batch of cars, the policy that drives them, blocks of experience. Knows nothing of processes.
 
-Dimensions: T decisions, N cars, L frames seen at once, H x W pixels, F floats.
+Dimensions: T decisions, N cars, L stacked frames, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rulka.step_results import StepResult
 
 
 class CarBatch(Protocol):
-    """An environment that steps a batch of cars and writes what they see where it is told to."""
+    """An environment that steps a batch of cars and writes their observations into given arrays."""
 
     def reset_into(
         self,
@@ -32,7 +32,7 @@ class CarBatch(Protocol):
         potential_out: NDArray[np.float32],
         seed: int,
     ) -> None:
-        """Starts all races anew and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
+        """Restarts all races and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
         ...
 
     def step_into(
@@ -42,57 +42,57 @@ class CarBatch(Protocol):
         floats_out: NDArray[np.float32],
         potential_out: NDArray[np.float32],
     ) -> StepResult:
-        """Takes one decision for every car; a car whose race has ended is reset by the next one instead."""
+        """Steps every car by one decision; the step after the end of a race resets the car instead."""
         ...
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come, for rewards whose weights follow schedules."""
+        """Sets the run's progress, for rewards whose weights follow schedules."""
         ...
 
     def cars(self) -> NDArray[np.float32] | None:
-        """Where cars are, [N, 4]: world metres, and speed in m/s; None where they are nowhere, without a track."""
+        """Positions [N, 4] in world metres, and speed in m/s; None in environments without a track."""
         ...
 
     def state_dict(self) -> dict[str, Any] | None:
-        """All that its future depends on, arrays and numbers by name; None where that cannot be had, as of a game."""
+        """The complete state, arrays and numbers by name; None if unavailable, as from a game."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on, bit for bit, from what `state_dict` returned."""
+        """Resumes from a `state_dict`, bit for bit."""
         ...
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Releases its resources."""
         ...
 
 
 class ActingPolicy(Protocol):
-    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.central`."""
+    """Chooses actions: a local actor, or a client of central inference; see `rulka.runtime.central`."""
 
     @property
     def version(self) -> int:
-        """Version of the weights that act; the oldest one where they changed in the middle of a block."""
+        """Version of the acting weights; the oldest one if they changed in the middle of a block."""
         ...
 
     def act(self, image: Tensor, floats: Tensor) -> Decision:
-        """Decides for N cars, exploring, as all collecting does: image [N, L, H, W] uint8, floats [N, F] float32."""
+        """Chooses actions for N cars, always exploring: image [N, L, H, W] uint8, floats [N, F] float32."""
         ...
 
     def set_moment(self, moment: Moment) -> None:
-        """Tells how far the run has come, for schedules."""
+        """Sets the run's progress, for schedules."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that its decisions depend on beside the weights."""
+        """Everything but weights that its next decisions depend on."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on, bit for bit, from what `state_dict` returned."""
+        """Resumes from a `state_dict`, bit for bit."""
         ...
 
 
 class LocalActor:
-    """An actor, and the version of the weights that it acts with."""
+    """An actor and the version of its weights."""
 
     def __init__(self, actor: Actor) -> None:
         self.version = NO_VERSION
@@ -101,7 +101,7 @@ class LocalActor:
         self._actor = actor
 
     def act(self, image: Tensor, floats: Tensor) -> Decision:
-        """Decides, exploring."""
+        """Chooses exploring actions."""
         return self._actor.act(image, floats, explore=True)
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -111,13 +111,13 @@ class LocalActor:
 
 
 class Collector:
-    """Lets a policy drive its cars and writes what happens into blocks, each going on where the last one ended."""
+    """Steps its cars with a policy and writes the rollout into blocks, each continuing the one before."""
 
     def __init__(self, index: int, environment: CarBatch, policy: ActingPolicy, seed: int, spec: BlockSpec) -> None:
         """Starts the races.
 
         Args:
-            index: which collector this is.
+            index: of this collector.
             environment: of `spec.num_cars` cars.
             policy: drives them.
             seed: of the environment.
@@ -129,20 +129,20 @@ class Collector:
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
         self._cars = np.full((spec.num_cars, 4), np.nan, np.float32)
-        # Of the next block. The collector that comes after this one has another seed, and continues none of its blocks.
+        # Number of the next block. A restarted collector has another seed, so it continues none of these blocks.
         self._number = np.array(seed << 31)
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
     def fill(self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = lambda: None) -> BlockFilled:
-        """Fills a whole block; frames are written by the environment straight into it.
+        """Fills a whole block; the environment writes frames directly into it.
 
         Args:
             block: of this collector's shape; every array is overwritten.
-            moment: how far the run has come, for the schedules of policy and rewards.
+            moment: the run's progress, for the schedules of policy and rewards.
             on_step: called after every decision of the batch.
 
         Returns:
-            How it went; whoever calls this fills in the slot, and what time it took beside.
+            A summary; the caller sets the slot, and the times spent waiting and loading.
         """
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         block.number[...] = self._number
@@ -165,18 +165,18 @@ class Collector:
             on_step()
         if (cars := self._environment.cars()) is not None:
             self._cars[:] = cars
-        # The block's memory is given away: keep what the next one begins with.
+        # The block's memory is given away: keep the observation that begins the next one.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         spent = CollectorTimes(0.0, 0.0, acting_s, simulating_s)
         return BlockFilled(0, self._policy.version, tuple(races), self._cars.copy(), spent)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns its cars, and what they see and have earned; None where the environment cannot say."""
+        """Returns the state of collector and environment; None if the environment has none to give."""
         cars = self._environment.state_dict()
         return None if cars is None else {"environment": _tensors(cars), "arrays": _tensors(self._arrays())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         saved = state["environment"].items()
         self._environment.load_state_dict({name: x.numpy() if torch.is_tensor(x) else x for name, x in saved})
         for name, array in self._arrays().items():
@@ -215,7 +215,7 @@ class Collector:
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns copies of arrays as tensors, which checkpoints hold, and everything else as it is."""
+    """Returns arrays as tensors (copies), which checkpoints can hold, and everything else unchanged."""
     return {name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 

@@ -1,14 +1,14 @@
 """Sources of experience: collectors in this process, or in processes of their own.
 
-Both give out permission block by block, while fewer environment steps were given out than the learner allows. So the
-limiter needs no lock and no shared counter, and a collector that is waiting blocks in the system until it is told to go
-on. The learner gets blocks in the order in which they were given out. A limit on how far ahead collectors may be is
-therefore also a limit on how old experience can be, however much slower one collector is than the others.
+Both permit blocks one by one, while fewer environment steps are permitted than the learner allows. So the limiter needs
+no lock and no shared counter, and a waiting collector blocks in the operating system until its next permission. The
+learner gets blocks in the order of their permissions. A limit on how far ahead collectors may run is therefore also a
+limit on staleness, however much slower one collector is than the others.
 
-With `train.order: free` the next block goes to the collector with the fewest under way, which takes the newest weights
+With `train.order: free` the next block goes to the collector with the fewest under way, which loads the newest weights
 when it begins. With `exact` collectors take turns, and a permission names the version of the weights. A block is then a
-function of its permission and of what its collector was at its beginning, which lies in a file: a collector that died
-is built again as it was and drives the block again. docs/reproducibility.md says what follows.
+function of its permission and of its collector's state at its beginning, which is kept in a file: a collector that died
+is rebuilt in that state and drives the block again. docs/reproducibility.md describes the consequences.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Sup
 from rulka.schedule import Moment
 
 STATES_FOLDER = "collectors"
-"""In the folder of a run: what the next blocks of its collectors begin with, while it lasts."""
+"""In a run's folder, while it runs: the states in which its collectors begin their next blocks."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A filled block; it has to be given back with `release`, and must not be used after that.
+    """A filled block; return it with `release`, and do not use it after that.
 
     Attributes:
-        collector: who filled it.
+        collector: index of the collector that filled it.
         block: the experience; in process mode its arrays are shared memory.
-        facts: version of the weights, races, time shares.
+        facts: version of the weights, races, times.
     """
 
     collector: int
@@ -71,14 +71,14 @@ class Delivery:
 
 
 class Turn(NamedTuple):
-    """What the collectors of a learner are permitted, and how long it waits for them.
+    """Limits on one call of `Collectors.collect`.
 
     Attributes:
-        allowed_env_steps: a block may be begun while fewer environment steps have been given out.
-        timeout_s: how long to wait for a block; 0 takes only what is there.
-        budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
-        env_steps_elsewhere: those taken by the collectors of other learners, for the same.
-        most_blocks: to take; None for all that are there.
+        allowed_env_steps: a block may be permitted while fewer environment steps have been permitted.
+        timeout_s: how long to wait for a block; 0 takes only blocks that are ready.
+        budget_share: used share of the run's budget, for the schedules of blocks permitted now.
+        env_steps_elsewhere: environment steps of other learners' collectors, for the same schedules.
+        most_blocks: most blocks to return; None for all that are ready.
     """
 
     allowed_env_steps: int
@@ -95,56 +95,56 @@ class Collectors(ABC):
 
     @property
     def num_restarts(self) -> int:
-        """How often a process was started again."""
+        """Number of process restarts."""
         return 0
 
     @property
     def num_under_way(self) -> int:
-        """Blocks that were given out and have not been handed to the learner."""
+        """Blocks permitted and not yet delivered to the learner."""
         return 0
 
     @property
     def has_lost_states(self) -> bool:
-        """Whether a collector could not be made again where it was, in exact order."""
+        """True if, in exact order, a collector could not be restored to its old state."""
         return False
 
     @property
     def cpu_seconds_elsewhere(self) -> float:
-        """CPU time of processes on other nodes, which this process has not started."""
+        """CPU seconds of processes on other nodes, which are not children of this one."""
         return 0.0
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """Of the weights that were published last, or `NO_VERSION`."""
+        """Version of the weights published last, or `NO_VERSION`."""
 
     @abstractmethod
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Gives weights to all collectors; they take them at the beginning of a block that is permitted from now on."""
+        """Publishes weights to all collectors, which load them when they begin a block permitted from now on."""
 
     def start(self) -> None:  # noqa: B027  one in this process has nothing to start
-        """Starts the processes, if there are any; whoever calls this has to call `stop`, whatever happens."""
+        """Starts the processes, if there are any; the caller must call `stop`, even after an error."""
 
     @abstractmethod
     def collect(self, turn: Turn) -> list[Delivery]:
-        """Gives out permission for blocks and returns those that have been filled, in the order of permissions."""
+        """Permits blocks and returns the filled ones, in the order of their permissions."""
 
     def release(self, delivery: Delivery) -> None:  # noqa: B027  the next call of `collect` fills the only one again
-        """Gives a block back, to be filled again."""
+        """Returns the slot of a block, to be filled again."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends all collectors and gives back what they held; may be called again."""
+        """Ends all collectors and frees their resources; idempotent."""
 
     def take_weight_bytes(self) -> int:
-        """Returns how many bytes of weights were moved to collectors since the last call."""
+        """Returns the number of bytes of weights sent to collectors since the last call."""
         taken, self._weight_bytes = self._weight_bytes, 0
         return taken
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns all that the next blocks depend on; None if races begin anew when the run resumes.
+        """Returns the state that the next blocks depend on; None if races restart when the run resumes.
 
-        In free order those of processes do, which fill blocks while a checkpoint is written.
+        They do with collector processes in free order, because blocks are filled while a checkpoint is written.
         """
         return None
 
@@ -154,15 +154,15 @@ class Collectors(ABC):
 
 
 class SerialCollectors(Collectors):
-    """One collector in this process: it drives while the learner waits, in either order."""
+    """One collector in this process, which drives while the learner waits; for either order."""
 
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
         """Builds the collector.
 
         Args:
             spec: of the run.
-            env_steps: environment steps taken before, by a run that is being resumed.
-            num_starts: how often the run was started before.
+            env_steps: environment steps of the run before it was resumed.
+            num_starts: number of earlier starts of the run.
         """
         self._env_steps = env_steps
         self._block = new_block(spec.block)
@@ -170,7 +170,7 @@ class SerialCollectors(Collectors):
 
     @property
     def version(self) -> int:
-        """Of the weights that were published last, or `NO_VERSION`."""
+        """Version of the weights published last, or `NO_VERSION`."""
         return self._actor.version
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -201,25 +201,25 @@ class SerialCollectors(Collectors):
 
 
 def state_of(collector: Collector, policy: ActingPolicy) -> dict[str, Any] | None:
-    """Returns what a collector's next block depends on, beside the weights; None where the environment cannot say."""
+    """Returns the state that a collector's next block depends on, without weights; None if unavailable."""
     cars = collector.state_dict()
     return None if cars is None else {"collector": cars, "actor": policy.state_dict()}
 
 
 def load_state(collector: Collector, policy: ActingPolicy, state: Mapping[str, Any]) -> None:
-    """Makes collector and policy what they were, bit for bit."""
+    """Restores collector and policy, bit for bit."""
     collector.load_state_dict(state["collector"])
     policy.load_state_dict(state["actor"])
 
 
 @dataclass(eq=False)
 class Permission:
-    """For one block.
+    """Permission to fill one block.
 
     Attributes:
-        to: number of the collector that may fill it.
-        fill: what that is told.
-        delivery: the block, once it has come.
+        to: index of the collector that may fill it.
+        fill: the message to that collector.
+        delivery: the filled block; None until it arrives.
     """
 
     to: int
@@ -228,9 +228,9 @@ class Permission:
 
 
 class PermittedCollectors(Collectors):
-    """Collectors outside of this process: each fills a block by permission, and blocks come in that order.
+    """Collectors outside of this process, which fill blocks by permission; blocks are delivered in that order.
 
-    A collector has at most `train.blocks_ahead` blocks between permission and release, wherever they are.
+    A collector has at most `train.blocks_ahead` blocks between permission and release, in whatever stage.
     """
 
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int, other_half: OtherHalfProcess | None) -> None:
@@ -238,9 +238,9 @@ class PermittedCollectors(Collectors):
 
         Args:
             spec: of the run; `train.num_collectors` is at least 1.
-            env_steps: environment steps taken before, by a run that is being resumed.
-            num_starts: how often the run was started before.
-            other_half: of the learner, whose process begins and ends with these.
+            env_steps: environment steps of the run before it was resumed.
+            num_starts: number of earlier starts of the run.
+            other_half: of the learner; its process starts and stops with these.
         """
         train = spec.train
         self._spec, self._env_steps, self._num_starts = spec, env_steps, num_starts
@@ -252,16 +252,16 @@ class PermittedCollectors(Collectors):
 
     @property
     def num_restarts(self) -> int:
-        """How often a process was started again."""
+        """Number of process restarts."""
         return sum(part.num_restarts for part in self._beside)
 
     @property
     def num_under_way(self) -> int:
-        """Blocks that were given out and have not been handed to the learner."""
+        """Blocks permitted and not yet delivered to the learner."""
         return len(self._given_out)
 
     def start(self) -> None:
-        """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
+        """Starts the processes; the caller must call `stop`, even after an error."""
         for part in self._beside:
             part.start()
 
@@ -272,7 +272,7 @@ class PermittedCollectors(Collectors):
             part.stop()
 
     def collect(self, turn: Turn) -> list[Delivery]:
-        """Gives out blocks, waits for the next one if it is not there, and returns those whose turn it is."""
+        """Permits blocks, waits for the next one if it is not ready, and returns those whose turn it is."""
         self._give_out(turn)
         is_there = bool(self._given_out) and self._given_out[0].delivery is not None
         self._hear(0.0 if is_there or turn.most_blocks == 0 else turn.timeout_s)
@@ -290,7 +290,7 @@ class PermittedCollectors(Collectors):
         self._free[delivery.collector].add(delivery.facts.slot)
 
     def _give_out(self, permitted: Turn) -> None:
-        """Permits blocks, as far as there are free slots."""
+        """Permits blocks while slots are free."""
         is_exact = self._spec.train.order == "exact"
         while self._env_steps < permitted.allowed_env_steps:
             able = [index for index, free in enumerate(self._free) if free and self._is_there(index)]
@@ -303,7 +303,7 @@ class PermittedCollectors(Collectors):
             self._permit(index, self._note(index, moment, self.version if is_exact else None).fill)
 
     def _note(self, index: int, moment: Moment, version: int | None) -> Permission:
-        """Notes a permission, with a slot for it."""
+        """Records a permission and reserves a slot for it."""
         slot = min(self._free[index])
         self._free[index].remove(slot)
         self._under_way[index][slot] = permission = Permission(index, Fill(slot, moment, version))
@@ -312,24 +312,24 @@ class PermittedCollectors(Collectors):
         return permission
 
     def _is_there(self, index: int) -> bool:
-        """Whether a collector can be permitted a block."""
+        """True if the collector is ready for a permission."""
         del index
         return True
 
     @abstractmethod
     def _permit(self, index: int, fill: Fill) -> None:
-        """Tells a collector that it may fill a slot."""
+        """Sends a collector its permission to fill a slot."""
 
     @abstractmethod
     def _hear(self, timeout_s: float) -> None:
-        """Waits until something is heard, takes what was filled, and replaces whoever is gone."""
+        """Waits for messages, takes filled blocks, and replaces dead collectors."""
 
     def _take(self, index: int, block: ExperienceBlock, facts: BlockFilled) -> None:
-        """Notes a filled block in its permission."""
+        """Attaches a filled block to its permission."""
         self._under_way[index].pop(facts.slot).delivery = Delivery(index, block, facts)
 
     def _take_back(self, index: int) -> list[int]:
-        """Takes back what a collector that is gone was permitted and did not fill; returns the slots."""
+        """Revokes a dead collector's unfilled permissions; returns their slots."""
         slots, self._under_way[index] = list(self._under_way[index]), {}
         unfilled = [each for each in self._given_out if each.to == index and each.delivery is None]
         for permission in unfilled:
@@ -340,66 +340,66 @@ class PermittedCollectors(Collectors):
 
 
 class SyncedActor(LocalActor):
-    """An actor that takes over published weights before each block."""
+    """An actor that loads published weights before each block."""
 
     def __init__(self, actor: Actor, weights: SharedWeights) -> None:
         super().__init__(actor)
         self._weights = weights
 
     def begin_block(self, version: int | None) -> None:
-        """Loads a version, or the newest one; what was loaded last stays if that is it."""
+        """Loads a version (None: the newest) unless it is loaded already."""
         if self.version != (self._weights.version if version is None else version):
             self.load(*self._weights.read(version))
 
 
 class StateFiles:
-    """What the blocks of one collector begin with, from the first that the learner has not taken on.
+    """States in which one collector begins its blocks, from the first block that the learner has not taken.
 
-    The collector's process writes a block's before it says that the one before is filled, so that of a block which is
-    not filled is always whole. Files of a live run alone: what goes into a checkpoint is `content`.
+    The collector writes the state of the next block before it reports one as filled, so that every unfilled block has a
+    complete state. The files serve the live run only; a checkpoint holds their `content`.
     """
 
     def __init__(self, folder: Path, index: int, num_kept: int) -> None:
-        """Makes sure that there is a folder.
+        """Creates the folder.
 
         Args:
             folder: of the run.
             index: of the collector.
-            num_kept: of how many blocks the states are needed at once.
+            num_kept: number of states needed at the same time.
         """
         self._folder, self._index, self._num_kept = folder / STATES_FOLDER, index, num_kept
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, block: int) -> Path:
-        """Returns the file of a collector's block of a number, counted from 0."""
+        """Returns the state file of one of the collector's blocks, which are counted from 0."""
         return self._folder / f"{self._index}-{block % self._num_kept}.state"
 
     def write(self, block: int, state: Mapping[str, Any] | None) -> None:
-        """Writes what a block begins with, if that is known."""
+        """Writes the state in which a block begins; does nothing for None."""
         if state is not None:
             buffer = io.BytesIO()
             torch.save(state, buffer)
             self.put(block, buffer.getbuffer())
 
     def read(self, block: int) -> dict[str, Any] | None:
-        """Returns what was written, or None."""
+        """Returns the state of a block, or None if there is none."""
         return torch.load(self.path(block), weights_only=True) if self.path(block).exists() else None
 
     def put(self, block: int, content: bytes | memoryview) -> None:
-        """Writes a file, whole or not at all should this process be killed."""
+        """Writes a file atomically, in case this process is killed."""
         path = self.path(block)
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(content)
         temporary.replace(path)
 
     def content(self, block: int) -> Tensor | None:
-        """Returns the bytes of a file, or None where there is none."""
+        """Returns the bytes of a file, or None if there is none."""
         path = self.path(block)
         return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) if path.exists() else None
 
 
 class CollectorWork(Work):
-    """The process of one collector: waits for permission, loads weights, fills a block, says so."""
+    """The process of one collector: waits for permission, loads weights, fills a block, reports it."""
 
     def __init__(
         self,
@@ -414,13 +414,12 @@ class CollectorWork(Work):
         """Builds the collector.
 
         Args:
-            part: what to build.
+            part: spec of the collector.
             blocks: its slots.
-            weights: that the learner publishes.
-            inference: the way to central inference; None lets the process choose actions itself.
-            states: where it notes what its blocks begin with, and the number of the one that is next; None in free
-                order.
-            permitted: what it may fill before it hears any more.
+            weights: published by the learner.
+            inference: builds its client of central inference; None lets the process choose actions itself.
+            states: files for the states of its blocks, and the number of its next block; None in free order.
+            permitted: permissions that it starts with.
             connection: to the learner.
         """
         super().__init__(connection, "building its environment and network")
@@ -470,7 +469,7 @@ class CollectorWork(Work):
 
 
 class CollectorProcesses(PermittedCollectors):
-    """Collectors in processes of their own, with shared memory between them and the learner."""
+    """Collectors in separate processes on this machine, sharing memory with the learner."""
 
     def __init__(
         self,
@@ -485,9 +484,9 @@ class CollectorProcesses(PermittedCollectors):
 
         Args:
             spec: see `PermittedCollectors`.
-            tensors: any version as it is published, of the right names, shapes and types.
+            tensors: weights as published, for their names, shapes and dtypes.
             env_steps: see `PermittedCollectors`.
-            num_starts: the same.
+            num_starts: see `PermittedCollectors`.
             silence_limit_s: see `Supervisor`.
             other_half: see `PermittedCollectors`.
 
@@ -496,7 +495,7 @@ class CollectorProcesses(PermittedCollectors):
         """
         super().__init__(spec, env_steps, num_starts, other_half)
         train, layout = spec.train, layout_of(tensors)
-        # The first learner looks before any other has begun.
+        # The first learner checks for all of them, before any other starts.
         check_room(_shared_bytes(spec, layout) * (spec.num_ranks if spec.rank == 0 else 1))
         self._weights = SharedWeights(layout, _num_copies(spec))
         self._blocks = [SharedBlocks(spec.block, train.blocks_ahead) for _ in self._free]
@@ -512,13 +511,13 @@ class CollectorProcesses(PermittedCollectors):
         self._supervisor = Supervisor("collector", self._make_work, self._forget, silence_limit_s)
 
     def start(self) -> None:
-        """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
+        """Starts the processes; the caller must call `stop`, even after an error."""
         super().start()
         self._supervisor.start(len(self._blocks))
 
     @property
     def num_restarts(self) -> int:
-        """How often a process was started again."""
+        """Number of process restarts."""
         return super().num_restarts + self._supervisor.num_restarts
 
     @property
@@ -528,12 +527,12 @@ class CollectorProcesses(PermittedCollectors):
 
     @property
     def has_lost_states(self) -> bool:
-        """Whether a collector could not be made again where it was, in exact order."""
+        """True if, in exact order, a collector could not be restored to its old state."""
         return self._has_lost_states
 
     @property
     def version(self) -> int:
-        """Of the weights that were published last, or `NO_VERSION`."""
+        """Version of the weights published last, or `NO_VERSION`."""
         return self._weights.version
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -542,11 +541,11 @@ class CollectorProcesses(PermittedCollectors):
         self._weights.publish(version, tensors, self._versions())
 
     def _versions(self) -> set[int]:
-        """Returns the versions that blocks under way are filled with."""
+        """Returns the versions of the weights that blocks under way need."""
         return {each.fill.version for each in self._given_out if each.fill.version is not None}
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns what every block under way begins with, and the weights that fill it; None in free order."""
+        """Returns the blocks under way, the states they begin in, and their weights; None in free order."""
         if not self._states:
             return None
         taken = [given - sum(each.to == k for each in self._given_out) for k, given in enumerate(self._num_given)]
@@ -572,16 +571,16 @@ class CollectorProcesses(PermittedCollectors):
                 self._states[index].put(self._next_block(index), content.numpy().tobytes())
 
     def _next_block(self, index: int) -> int:
-        """Returns the number of the first block of a collector that it has not filled."""
+        """Returns the number of a collector's first unfilled block."""
         return self._num_given[index] - len(self._under_way[index])
 
     def release(self, delivery: Delivery) -> None:
-        """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
+        """Poisons the slot, so that a half-filled block is noticed, and frees it."""
         self._blocks[delivery.collector].poison(delivery.facts.slot)
         super().release(delivery)
 
     def stop(self) -> None:
-        """Ends the processes, and lets go of the shared memory."""
+        """Ends the processes and frees the shared memory."""
         try:
             self._supervisor.stop()
         finally:
@@ -600,10 +599,10 @@ class CollectorProcesses(PermittedCollectors):
             block = self._blocks[index][facts.slot]
             check_written(block)
             self._take(index, block, facts)
-        self._supervisor.replace_dead()  # after noting what they had finished
+        self._supervisor.replace_dead()  # after taking the blocks that they had finished
 
     def _forget(self, index: int) -> None:
-        """Takes back what a collector that died was to do; in exact order that stays for its successor."""
+        """Revokes a dead collector's permissions; in exact order its successor inherits them."""
         for slot in list(self._under_way[index]) if self._states else self._take_back(index):
             self._blocks[index].poison(slot)
         if self._inference is not None:
@@ -614,7 +613,7 @@ class CollectorProcesses(PermittedCollectors):
         num_starts, states = self._num_starts, None
         if self._states:
             states = files, block = self._states[index], self._next_block(index)
-            if block == 0 or files.path(block).exists():  # it begins as it did, or goes on where it was
+            if block == 0 or files.path(block).exists():  # it begins from the same seed, or resumes from its state
                 num_starts, num_restarts = self._num_starts_before, 0
             else:
                 self._has_lost_states = True
@@ -624,7 +623,7 @@ class CollectorProcesses(PermittedCollectors):
 
 
 def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBlock:
-    """Has the learner's own weights fill a block in this process, which nobody learns from.
+    """Fills one block in this process with the learner's own weights; nobody learns from it.
 
     Args:
         spec: of a run.
@@ -641,7 +640,7 @@ def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBloc
 
 
 def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
-    """Returns how much shared memory a run takes: slots and weights, and with central inference request slots."""
+    """Returns the shared memory of a run in bytes: slots, weights, and any request slots."""
     train = spec.train
     requests = request_bytes(spec) if train.inference == "central" else 0
     slots = train.num_collectors * train.blocks_ahead * spec.block.num_bytes
@@ -649,7 +648,7 @@ def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
 
 
 def _num_copies(spec: RunSpec) -> int:
-    """Returns how many versions there are at once; in exact order each block under way may be filled with another."""
+    """Returns how many copies of the weights a run needs; in exact order each block under way may need its own."""
     train = spec.train
     return NUM_COPIES + (train.num_collectors * train.blocks_ahead if train.order == "exact" else 0)
 
@@ -659,9 +658,9 @@ def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int
 
     Args:
         spec: of the run.
-        index: which collector of the learner's.
-        num_starts: how often the run was started before.
-        num_restarts: how often this collector was started again since.
+        index: of the collector, among the learner's.
+        num_starts: number of earlier starts of the run.
+        num_restarts: restarts of this collector since then.
     """
     index += spec.first_collector
     seed = int(np.random.SeedSequence([spec.train.seed, index, num_starts, num_restarts]).generate_state(1)[0])

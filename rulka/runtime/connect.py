@@ -1,4 +1,4 @@
-"""All connections of a training run, in one function.
+"""Wires all parts of a training run together, in one function.
 
     +-------------------- process of the stage --------------------+      +------ process of collector k ------+
     |                                                              |      |                                    |
@@ -14,15 +14,15 @@
     |          stops processes)   +=========== SharedWeights ====================== version, tensors          |
     +--------------------------------------------------------------+      +------------------------------------+
 
-`==` is shared memory, `--` are messages. A version on its way to `SharedWeights` passes the `Quantiser`, which
-`train.acting_precision` may have take fewer bits. What can take the place of a part is built by one function, whose
-docstring has its picture:
+`==` is shared memory, `--` are messages. Weights pass through the `Quantiser` on their way to `SharedWeights`;
+`train.acting_precision` sets their precision. One function builds each variant of a part, and its docstring has the
+picture:
 
     SerialCollectors    train.num_collectors: 0     no right-hand side
     _in_processes       train.cluster: none         the picture above
     _on_cluster         train.cluster: ray          collectors on the nodes of a Ray cluster
-    _other_half         pql.policy_process          half of the learner in a process of its own
-    _other_ranks        train.learners: N           several learners that learn as one
+    _other_half         pql.policy_process          half of the learner in its own process
+    _other_ranks        train.learners: N           several synchronous learners (data parallel)
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class DiskFullError(UserError):
-    """There is no room for what a run writes beside its checkpoints."""
+    """The disk has no room for the run's files other than checkpoints."""
 
 
 class RanksKeepPartingError(RuntimeError):
-    """Learners came apart again and again."""
+    """The learners lost each other too often."""
 
 
 @contextmanager
 def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator[LearnerLoop]:
-    """Builds all parts of a run, goes on from its last checkpoint if there is one, and takes everything down again.
+    """Builds all parts of a run, resumes from its last checkpoint if there is one, and tears everything down again.
 
     Args:
-        spec: what the run is made of.
-        stop: tells the loop when somebody wants it to end.
-        num_restarts: how often all learners had to begin again.
+        spec: of the run.
+        stop: tells the loop when to stop.
+        num_restarts: restarts of all learners so far.
 
-    Nobody else may be working in the run's folder, see `rulka.training.run_folder`.
+    No other process may use the run's folder, see `rulka.training.run_folder`.
 
     Raises:
-        RanksApartError, RankError: if there are several learners and one of them ends before it is ready.
+        RanksApartError, RankError: if one of several learners ends before it is ready.
     """
     remove_unfinished(spec.folder)
     checkpoints = Checkpoints(spec.folder)
@@ -110,18 +110,18 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
 
 
 def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, stack: ExitStack, ranks: Ranks) -> Rank:
-    """Builds one learner with all that is its own, in its process; its collectors are started.
+    """Builds one learner in its process, with its own collectors and experience, and starts the collectors.
 
     Args:
         spec: of the rank, see `RunSpec.of_rank`.
-        state: the checkpoint to go on from; None begins anew.
-        num_starts: how often the run was started before.
-        stack: takes it down again.
+        state: the checkpoint to resume from; None starts from scratch.
+        num_starts: number of earlier starts of the run.
+        stack: tears it down again.
         ranks: all of them.
     """
     saved = None if state is None else saved_of(state, spec.rank)
     cluster = None
-    if spec.train.cluster == "ray":  # before a learner imports torchrl, and with it Ray, which reads its settings then
+    if spec.train.cluster == "ray":  # before a learner imports torchrl, and with it Ray, which then reads its settings
         cluster = RayCluster(find_cluster())
         stack.callback(cluster.close)
     learner = spec.make_learner()
@@ -156,10 +156,10 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
 def _in_processes(
     spec: RunSpec, version: Mapping[str, Tensor], env_steps: int, num_starts: int, half: OtherHalfProcess | None
 ) -> Collectors:
-    """Makes collectors in processes of this machine.
+    """Builds collectors in processes on this machine.
 
-    With `train.inference: central` the one actor lives in a process of its own, the policy worker, which all collectors
-    ask (`rulka.runtime.central`):
+    With `train.inference: central` the only actor runs in the policy worker, a separate process that serves all
+    collectors (`rulka.runtime.central`):
 
         +------ process of collector k ------+             +------ process of the policy worker ------+
         |                                    |    pipe     |                                          |
@@ -180,9 +180,9 @@ def _on_cluster(
     num_starts: int,
     half: OtherHalfProcess | None,
 ) -> Collectors:
-    """Makes collectors on the nodes of a Ray cluster, each an actor of Ray's.
+    """Builds collectors on the nodes of a Ray cluster, each a Ray actor.
 
-    A permission is a call with the newest weights, whose answer brings the block (`rulka.runtime.ray_collectors`):
+    A permission is a call with the newest weights, which returns the block (`rulka.runtime.ray_collectors`):
 
         +------ process of the stage ------+             +--- actor of Ray, on some node ---+
         |                                  |     Ray     |                                  |
@@ -194,9 +194,9 @@ def _on_cluster(
 
 
 def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
-    """Parts a learner of two halves, if it is to be; the collectors start and end the process of the other one.
+    """Moves one half of a learner to its own process, if so configured; the collectors start and stop that process.
 
-    It is shown what collectors saw and learns as far as it is permitted to:
+    The other half receives the collectors' observations and learns as far as it is permitted to:
 
         +------ process of the stage ------+            +---- process of the other half ----+
         |                                  |    pipe    |                                   |
@@ -217,10 +217,10 @@ def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfP
 def _other_ranks(
     spec: RunSpec, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
 ) -> RankProcesses:
-    """Starts all learners but the first and connects them with it; they go on from the newest checkpoint.
+    """Starts all learners but the first and connects them to it; they resume from the newest checkpoint.
 
-    Each has collectors of its own and all of the right-hand side, and every rank calls the methods that the loop calls
-    on its own (`rulka.runtime.ranks`). When one is gone, all of them begin again at the last checkpoint:
+    Each has its own collectors and the whole right-hand side. Every method that the loop calls on its rank, all
+    ranks call (`rulka.runtime.ranks`). If one is lost, all of them restart from the last checkpoint:
 
         +---------- process of the stage ----------+                +-- process of learner k, from 1 on --+
         |                                          |      pipe      |                                     |
@@ -237,7 +237,7 @@ def _other_ranks(
 
 
 def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Returns a rank's part of a checkpoint, with the first rank's state for all that they have in common."""
+    """Returns a rank's part of a checkpoint; the state that all ranks share is the first rank's."""
     if rank == 0:
         return dict(state)
     own = state["others"][rank - 1]
@@ -247,16 +247,16 @@ def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
 def restore_experience(
     learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None, env_steps: int
 ) -> bool:
-    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew.
+    """Restores a learner's experience; if there is none or it is damaged, the learner collects it again.
 
     Args:
-        learner: whose.
-        files: where it is.
-        saved: what the checkpoint says of it.
+        learner: to restore.
+        files: of its experience.
+        saved: the checkpoint's entry for it; None if it was not saved.
         env_steps: of the checkpoint.
 
     Returns:
-        Whether it has it back.
+        True if it was restored.
     """
     try:
         if saved is not None:
@@ -278,13 +278,13 @@ def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals, stack: ExitSt
 
 
 def train_run(spec: RunSpec) -> Outcome:
-    """Runs a whole training run; Ctrl-C and SIGTERM leave a checkpoint, no process and no shared memory.
+    """Runs a whole training run; Ctrl-C and SIGTERM leave a checkpoint, but no process and no shared memory.
 
-    Where one of several learners dies or falls silent, all of them begin again at the last checkpoint.
+    If one of several learners dies or hangs, all of them restart from the last checkpoint.
 
     Raises:
-        DiskFullError: if there is no room for what the run writes beside its checkpoints.
-        RanksKeepPartingError: if learners come apart again and again.
+        DiskFullError: if the disk has no room for the run's files other than checkpoints.
+        RanksKeepPartingError: if learners lose each other too often.
         UserError: see `LearnerLoop.run`.
     """
     budget = RestartBudget(window_s=REBUILDING_WINDOW_S)

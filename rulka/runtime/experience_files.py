@@ -1,8 +1,8 @@
-"""Experience beside the live checkpoints: what a learner has not forgotten, in files that are written once.
+"""Experience beside the live checkpoints: everything a learner still holds, in write-once files.
 
-A learner's experience comes in numbered pieces that never change, blocks mostly. A checkpoint writes those that are not
-there yet, names all that it needs, and removes those that no kept checkpoint needs: it costs what is new, not what
-there is. Each is an uncompressed `.npz`, whose CRC-32 is checked in reading; nothing is ever unpickled.
+A learner's experience comes in numbered pieces that never change, mostly blocks. A checkpoint writes the new pieces,
+names all that it needs, and removes those that no kept checkpoint needs: it costs what is new, not the total. Each is
+an uncompressed `.npz`, whose CRC-32 is checked on reading; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ class ExperienceFiles:
     """The pieces of experience of one run.
 
     Attributes:
-        folder: where they are; made when the first is written.
+        folder: of the files; created with the first one.
     """
 
     def __init__(self, folder: Path, num_starts: int) -> None:
-        """Prepares.
+        """Starts without any pieces.
 
         Args:
             folder: of the run.
-            num_starts: how often it was started before; part of new names, since a start that goes on from an earlier
-                checkpoint numbers its pieces from there.
+            num_starts: number of earlier starts of the run; part of new names, since a run resumed from an earlier
+                checkpoint reuses the numbers of later pieces.
         """
         self.folder, self._num_starts = folder / FOLDER, num_starts
         self._names: dict[int, str] = {}
         self._kept: dict[int, set[str]] = {}
 
     def write(self, pieces: Mapping[int, Piece]) -> dict[int, str]:
-        """Writes the pieces that are not there yet.
+        """Writes the pieces that are not on disk yet.
 
         Args:
             pieces: by number; the same number always means the same content.
 
         Returns:
-            The name of every piece, for the checkpoint.
+            The file name of every piece, for the checkpoint.
 
         Raises:
             CheckpointError: if one cannot be written.
@@ -66,10 +66,10 @@ class ExperienceFiles:
         return names
 
     def forget_others(self, env_steps: int) -> None:
-        """Removes files that the kept checkpoints do not need, once the newest names what was written last.
+        """Removes files that no kept checkpoint needs; call it once the newest checkpoint is on disk.
 
         Args:
-            env_steps: of the newest, which takes the place of one that has as many.
+            env_steps: of the newest checkpoint, which replaces one with the same number.
         """
         self._kept[env_steps] = set(self._names.values())
         if len(self._kept) < NUM_KEPT:
@@ -81,20 +81,20 @@ class ExperienceFiles:
                 path.unlink()
 
     def pieces(self, names: Mapping[int, str]) -> Mapping[int, Piece]:
-        """Returns the pieces that a checkpoint names; to look up one that is missing or damaged is an error.
+        """Returns the pieces that a checkpoint names, read lazily.
 
         Raises:
-            DamagedExperienceError: of what is returned, naming the file.
+            DamagedExperienceError: on access to a missing or damaged piece, naming the file.
         """
         return LazyPieces(names, lambda number: _read(self.folder / names[number]))
 
     def go_on_from(self, env_steps: int, names: Mapping[int, str]) -> None:
-        """Counts the pieces that a checkpoint names as written, once all of them have been read."""
+        """Marks the pieces that a checkpoint names as written, once all of them have been read."""
         self._names = dict(names)
         self._kept[env_steps] = set(names.values())
 
     def clear(self) -> None:
-        """Removes all of it."""
+        """Removes all pieces."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, path: Path, piece: Piece) -> None:

@@ -1,10 +1,10 @@
-"""Which weights are the best so far, and the best race: short greedy races from the start line.
+"""The best weights and the best race so far, measured in short greedy races from the start line.
 
-Training races explore and often begin down the track, so they do not say how good the weights are. The initial
-weights take part too: an agent that learns to drive worse than the policy it began with is never the result.
+Training races explore and often begin down the track, so they do not measure the weights. The initial weights
+compete too: an agent that drives worse than the policy it began with is never the result.
 
-The fastest race of all is the record of the run, if it can be driven again. Training races
-explore, so they make none.
+The fastest race is the record of the run, if it can be reproduced. Training races
+explore, so they set no record.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from rulka.runtime.collector import CarBatch
 from rulka.step_results import StepResult, rank_of_races
 
 RECORD_FILE = "record.npz"
-"""Plain arrays: `env_steps`, `seed`, `car`, `time_ms`, `image` [T, L, H, W] uint8, `floats` [T, F] float32 and `action`
-[T] uint8, one entry for each decision; and what the agent thought of every action before it, [T, A] float32: IQN's mean
-Q-values as `q_value`, PPO's policy as `probability`. The action's is the largest number. Decisions of K actions have
-`action` [T, K] and `q_value` [T, K, A]; those that are K numbers `action` [T, K] float32."""
+"""Plain arrays: `env_steps`, `seed`, `car`, `time_ms`; for each decision `image` [T, L, H, W] uint8, `floats` [T, F]
+float32 and `action` [T] uint8; and the agent's rating of every action, [T, A] float32: IQN's mean Q-values as
+`q_value`, PPO's policy as `probability`. The rating of the action taken is the largest. Decisions of K actions have
+`action` [T, K] and `q_value` [T, K, A]; continuous ones of K numbers have `action` [T, K] float32."""
 MOST_DECISIONS = 30_000
-"""Of a greedy episode, where nothing else ends it, as `race_end` does races; Gymnasium's longest have 27,000."""
+"""Length limit of greedy episodes, which have no `race_end` as races do; Gymnasium's longest have 27,000."""
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RaceKey:
-    """One greedy race: with the same weights it can be driven again, and goes the same way.
+    """Identifies a greedy race, which the same weights reproduce.
 
     Attributes:
         seed: of the batch of cars.
-        car: which of them.
+        car: index within the batch.
         time_ms: race time at the finish.
     """
 
@@ -55,17 +55,17 @@ class RaceKey:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How some greedy races went.
+    """Results of greedy races.
 
     Attributes:
-        num_races: how many.
+        num_races: number of races.
         finish_rate: share that finished.
-        mean_time_s: of those that finished; None where none did.
-        mean_pace: seconds for each metre of the same; on one track, in the order of the mean times.
-        mean_progress_m: furthest progress of all.
-        fastest: the finished race with the best time; None where none finished.
-        mean_return: undiscounted, of all, where they are ranked by it, as episodes without a track are, which have
-            nothing of the above; None for races.
+        mean_time_s: of finished races; None if none finished.
+        mean_pace: seconds per metre of finished races, None if none finished; on one track it ranks like the mean time.
+        mean_progress_m: furthest progress, mean over all races.
+        fastest: the finished race with the best time; None if none finished.
+        mean_return: mean undiscounted return of all episodes if they are ranked by it, as without a track, where
+            nothing of the above exists; None for races.
     """
 
     num_races: int
@@ -78,7 +78,7 @@ class CheckResult:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Larger is better: first the finish rate, then the mean pace, or the progress where nobody finished."""
+        """Sort key, larger is better: the finish rate, then the mean pace, or the progress if none finished."""
         if self.mean_return is not None:
             return self.mean_return, 0.0
         return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
@@ -89,9 +89,9 @@ class Candidate:
     """Weights that may become the result.
 
     Attributes:
-        env_steps: when they were taken.
+        env_steps: at which they were taken.
         result: of their last check.
-        tensors: the weights, a copy of their own.
+        tensors: a copy of the weights.
     """
 
     env_steps: int
@@ -100,7 +100,7 @@ class Candidate:
 
 
 class RaceOutcomes(NamedTuple):
-    """How each of some greedy races, or episodes, went.
+    """Outcomes of R greedy races or episodes.
 
     Attributes:
         finished: [R] bool.
@@ -116,7 +116,7 @@ class RaceOutcomes(NamedTuple):
 
 
 class GreedyCheck:
-    """Lets weights drive one greedy race in each car, always from the same starts for the same seed."""
+    """Evaluates weights by one greedy race per car; the same seed gives the same starts."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class GreedyCheck:
 
         Args:
             environment: of `spec.num_cars` cars that all begin at the start line.
-            actor: whose weights are overwritten.
-            spec: for the sizes.
-            on_step: called after every decision; may raise to break off.
-            is_by_return: whether results are ranked by their return.
+            actor: its weights are overwritten.
+            spec: for the shapes.
+            on_step: called after every decision; may raise to abort.
+            is_by_return: True ranks results by their return.
         """
         self._environment, self._actor, self._on_step = environment, actor, on_step
         self._is_by_return = is_by_return
@@ -157,22 +157,22 @@ class GreedyCheck:
         )
 
     def race(self, tensors: Mapping[str, Tensor], seed: int, num_races: int) -> RaceOutcomes:
-        """Races at least `num_races` times, in batches of all cars, each from starts of its own."""
+        """Races at least `num_races` times, in batches of all cars, each batch from its own starts."""
         self._actor.load_network(tensors)
         rounds = [self._race(int(each)) for each in self._seeds(seed, num_races)]
         return RaceOutcomes(*(np.concatenate(values) for values in zip(*rounds, strict=True)))
 
     def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> dict[str, NDArray] | None:
-        """Drives one race of a check once more; returns all of it by its names in `RECORD_FILE`.
+        """Repeats one race of a check; returns its arrays by their names in `RECORD_FILE`.
 
-        None where the car does not finish this time.
+        None if the car does not finish this time.
         """
         self._actor.load_network(tensors)
         seen: list[tuple[NDArray, NDArray, NDArray]] = []
         values: dict[str, list[NDArray]] = {}
 
         def keep(decided: NDArray) -> None:
-            # All cars, as the decision was made: another number of rows may round differently.
+            # All cars, as for the decision: another batch size may round differently.
             thought = self._actor.action_values(torch.from_numpy(self._image), torch.from_numpy(self._floats))
             if thought is not None:
                 values.setdefault(thought.name, []).append(thought.value[key.car].copy())
@@ -203,7 +203,7 @@ class GreedyCheck:
     def _race(
         self, seed: int, only: int | None = None, on_decided: Callable[[NDArray[np.int64]], None] | None = None
     ) -> RaceOutcomes:
-        """Drives until all cars have ended their races, or the `only` one that matters."""
+        """Drives until all races have ended, or that of car `only`."""
         self._environment.reset_into(self._image, self._floats, self._potential, seed)
         is_racing = np.ones(self._num_cars, bool)
         finished, time_ms = np.zeros(self._num_cars, bool), np.zeros(self._num_cars, np.int64)
@@ -231,11 +231,11 @@ class GreedyCheck:
 
 
 class BestWeights:
-    """The best candidates so far; the winner is found by racing them against each other once more.
+    """The best candidates so far; a final round of races picks the winner.
 
-    A few races rank weights only roughly, and the best of many by luck is not the best, so the last round takes more
-    races, from other starts. The initial weights always race in it, however many lucky checks came after theirs: the
-    winner is never worse there than what the run began with.
+    A few races rank weights only roughly, and the luckiest of many is not the best, so the final round has more races,
+    from other starts. The initial weights always take part, however many lucky checks came after theirs: the winner is
+    never worse there than the weights that the run began with.
     """
 
     def __init__(self, num_kept: int) -> None:
@@ -243,9 +243,9 @@ class BestWeights:
         self._candidates: list[Candidate] = []
 
     def offer(self, env_steps: int, result: CheckResult, tensors: Mapping[str, Tensor]) -> None:
-        """Remembers a copy of the first weights, and of others if their check was among the best.
+        """Keeps a copy of the first weights, and of others if their check is among the best.
 
-        Of two equals it takes the newer ones.
+        Ties go to the newer weights.
         """
         copied = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         offered = [*self._candidates, Candidate(env_steps, result, copied)]
@@ -254,7 +254,7 @@ class BestWeights:
         self._candidates = [each for place, each in enumerate(offered) if place < self._num_kept or each is initial]
 
     def choose(self, check: GreedyCheck, seed: int, num_races: int) -> Candidate:
-        """Lets the candidates race from the same new starts and returns the best with its new result."""
+        """Races the candidates from the same new starts and returns the best with its new result."""
         raced = [replace(each, result=check.run(each.tensors, seed, num_races)) for each in self._candidates]
         return max(raced, key=lambda candidate: (candidate.result.rank, candidate.env_steps))
 
@@ -263,7 +263,7 @@ class BestWeights:
         return [vars(each) | {"result": asdict(each.result)} for each in self._candidates]
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         self._candidates = [Candidate(e["env_steps"], _check_result(e["result"]), e["tensors"]) for e in state]
 
 
@@ -273,10 +273,10 @@ def _check_result(fields: Mapping[str, Any]) -> CheckResult:
 
 
 class Records:
-    """The record of a run, and the file it lies in.
+    """The record race of a run, and its file.
 
     Attributes:
-        time_ms: of the record; None before the first greedy race that finished.
+        time_ms: race time; None while there is no record.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -286,11 +286,11 @@ class Records:
 
     @property
     def time_s(self) -> float | None:
-        """Time of the record in seconds; None where there is none."""
+        """Race time in seconds; None if there is no record."""
         return None if self.time_ms is None else self.time_ms / 1000.0
 
     def offer(self, check: GreedyCheck, tensors: Mapping[str, Tensor], env_steps: int, result: CheckResult) -> None:
-        """Looks whether a check brought a record; drives it again, and keeps it if it can be repeated.
+        """Checks whether a result beats the record; repeats that race, and keeps it if its time is reproduced.
 
         Args:
             check: that drove the races.
@@ -317,17 +317,17 @@ class Records:
         self.time_ms = fastest.time_ms
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns time and file for a checkpoint, so that all are of the same moment; nothing without a record."""
+        """Returns time and file content, so that a checkpoint is consistent; empty without a record."""
         if self.time_ms is None:
             return {}
         content = torch.frombuffer(bytearray(self._path.read_bytes()), dtype=torch.uint8)
         return {"time_ms": self.time_ms, "file": content}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; a record that was driven after that is forgotten.
+        """Resumes from a `state_dict`; discards a record driven after it.
 
         Raises:
-            CheckpointError: if the file of the record has to be written again and cannot be.
+            CheckpointError: if the record's file has to be rewritten and cannot be.
         """
         self.time_ms = state.get("time_ms")
         if self.time_ms is None:
@@ -338,7 +338,7 @@ class Records:
             self._write(content)
 
     def clear(self) -> None:
-        """Forgets the record and removes its file."""
+        """Discards the record and removes its file."""
         self._path.unlink(missing_ok=True)
         self.time_ms = None
 

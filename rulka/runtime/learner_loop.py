@@ -1,4 +1,4 @@
-"""The loop around a learner: takes experience in, learns, publishes weights, reports, saves, and knows when to end."""
+"""The learner's loop: inserts experience, learns, publishes weights, reports, checkpoints, and stops at a limit."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
 
 WAIT_S = 0.5
-"""Longest wait for experience before looking at signals and clocks again."""
+"""Longest wait for experience before signals and clocks are checked again."""
 REPORT_S = 2.0
 REPORTS_OF_BUDGET, MOST_REPORT_STEPS = 500, 16_384
-"""In exact order reports follow from environment steps, so that they say the same again: so many of a run, but one at
-least after so many steps."""
+"""In exact order environment steps trigger reports, so that they repeat: `REPORTS_OF_BUDGET` a run, but at least one
+every `MOST_REPORT_STEPS` steps."""
 COMPARE_S = 30.0
-"""How often the weights of several learners are compared, beside at each checkpoint."""
+"""Seconds between comparisons of several learners' weights, which each checkpoint makes too."""
 CHECK_SEED, CHOICE_SEED = 1, 2
-"""Added to the run's seed, shifted: starts of the greedy checks and of the last choice."""
+"""Added to the run's shifted seed: for the starts of the greedy checks and of the final choice."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -42,31 +42,31 @@ EndedBy = Literal["max_env_steps", "max_minutes", "max_cpu_minutes"]
 
 
 class RanksDifferError(UserError):
-    """Learners that learn as one have different weights."""
+    """Synchronous learners have different weights."""
 
 
 class StalledError(RuntimeError):
-    """The learner waits for experience that it does not allow anybody to gather."""
+    """The learner waits for experience that it does not allow the collectors to collect."""
 
 
 @dataclass
 class RunState:
-    """Counters of a run; all of them go into its checkpoints.
+    """Counters of a run; all of them are saved in its checkpoints.
 
     Attributes:
         env_steps: decisions taken in and learned from, resets included.
         gradient_steps: optimizer steps.
         seconds: of training, checks included; not the time until the first experience of each start, in which
             collectors import, compile and connect.
-        cpu_seconds: the same as `seconds`, of all processes of the run on processors.
-        num_starts: how often the run was started.
-        num_checks: greedy checks that were due so far.
-        checked_version: of the weights that raced in the last greedy check; -1 before the first.
-        num_reports: that were due so far, in exact order.
-        due: which learners have to take a block in before the next update, in exact order.
-        is_whole: no races or experience had to begin anew when it was started again.
+        cpu_seconds: CPU time of all processes of the run within `seconds`.
+        num_starts: number of starts of the run.
+        num_checks: greedy checks due so far.
+        checked_version: version of the weights in the last greedy check; -1 before the first.
+        num_reports: reports due so far, in exact order.
+        due: per learner, True if it must take in a block before the next update; in exact order.
+        is_whole: True while no resume and no restarted collector has lost races or experience.
         machines: each kind of processor that it ran on, see `rulka.device.arithmetic_here`.
-        marks: environment steps and checksum of the weights at each greedy check, the last of which is at the end.
+        marks: environment steps and checksum of the weights at each greedy check; the last one is at the end.
     """
 
     env_steps: int = 0
@@ -89,12 +89,12 @@ class Outcome:
 
     Attributes:
         best: the chosen weights, with the result of their last greedy races.
-        ended_by: which limit ended the run.
+        ended_by: the limit that ended the run.
         state: its counters.
-        record_s: time of the fastest greedy race, driven twice, or None.
+        record_s: time of the fastest greedy race, confirmed by a repeat, or None.
         precision: in which the network learned.
         repeats: "yes" if the same parameters, inputs and code give the same weights again, on processors of one kind;
-            otherwise why not.
+            otherwise the reasons why not.
     """
 
     best: Candidate
@@ -106,10 +106,10 @@ class Outcome:
 
 
 class LearnerLoop:
-    """One training run in the process of the learner, the first one where there are several.
+    """One training run, in the process of the (first) learner.
 
-    All parts are handed in, see `rulka.runtime.connect`. Several learners take turns at the same time: each inserts
-    what its collectors have, and when all of them have enough, all make an update together.
+    `rulka.runtime.connect` hands in all parts. Several learners run in lockstep: each inserts its collectors' blocks,
+    and when all have enough experience, all make an update together.
     """
 
     def __init__(
@@ -126,14 +126,14 @@ class LearnerLoop:
         """Takes the parts.
 
         Args:
-            spec: of all of the run.
-            rank: the learner of this process and what is its own.
-            others: all other learners; None where there are none.
-            checks: greedy races of the weights of a moment, while the run lasts, and of the best of these at its end.
-            files: beside those of each rank.
-            stop: tells when somebody wants it to end.
-            state: where it begins.
-            num_restarts: how often all learners had to begin again.
+            spec: of the whole run.
+            rank: the learner of this process, with its own parts.
+            others: all other learners; None if there are none.
+            checks: greedy checks of the current weights during the run, and of the best candidates at its end.
+            files: of the whole run; each rank has its own beside these.
+            stop: tells when to stop.
+            state: counters to begin with.
+            num_restarts: restarts of all learners so far.
         """
         self.spec, self.state = spec, state
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
@@ -158,7 +158,7 @@ class LearnerLoop:
         self._cpu_s = 0.0
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what earlier starts of the run have measured and chosen."""
+        """Restores the measurements and candidates of earlier starts."""
         self.races.load_state_dict(state["races"])
         self._learning.load_state_dict(state["learning"])
         self._checked = state["checked"]
@@ -169,14 +169,14 @@ class LearnerLoop:
         """Trains until a limit is reached.
 
         Raises:
-            StopRequestedError: after a signal; a checkpoint was saved.
+            StopRequestedError: on a signal; a checkpoint was saved.
             WorkerCrashError: if a collector keeps crashing; a checkpoint was saved.
             CollectorsLostError: if no node of a cluster is left; a checkpoint was saved.
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
             StalledError: if learner and collectors wait for each other.
-            RanksApartError: if another learner is gone; nothing was saved.
-            RankError: if another learner ended by an error of its own; nothing was saved.
+            RanksApartError: if another learner is lost; nothing was saved.
+            RankError: if another learner failed with an error of its own; nothing was saved.
             RanksDifferError: if learners have different weights; nothing was saved.
         """
         self.state.num_starts += 1
@@ -189,24 +189,24 @@ class LearnerLoop:
             try:
                 ended_by = self._train(bar)
                 if self._has_begun:
-                    self._report()  # now, for rates of training would count the time of the choice
+                    self._report()  # now: a later report would count the final choice in the training rates
             except (
                 StopRequestedError,
                 WorkerCrashError,
                 CollectorsLostError,
-            ):  # the learner is not in the middle of anything
+            ):  # none is raised in the middle of an update
                 self._save()
                 raise
             self._save()
             if self._others is not None:
-                self._others.stop()  # the last races need the processor more
+                self._others.stop()  # frees the CPU for the final races
             self._collectors.stop()
             best = self.best.choose(self._last_check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         record_s, precision = self.records.time_s, self._learner.precision
         return Outcome(best, ended_by, self.state, record_s, precision, self._why_not(ended_by) or "yes")
 
     def _why_not(self, ended_by: EndedBy | None = None) -> str:
-        """Returns why the run would not come out the same again, as far as is known yet; empty if it would."""
+        """Returns the reasons known so far why the run would not repeat bit by bit; empty if it would."""
         device, machines = self.spec.device.type, self.state.machines
         reasons = {
             f"train.order is {self.spec.train.order}": not self._is_exact,
@@ -236,7 +236,7 @@ class LearnerLoop:
         return limit if share >= 1.0 else None
 
     def _shares_used(self) -> dict[EndedBy, float]:
-        """Returns which share of each limit is used."""
+        """Returns the used share of each limit."""
         train, state = self.spec.train, self.state
         return {
             "max_env_steps": state.env_steps / train.max_env_steps,
@@ -245,16 +245,16 @@ class LearnerLoop:
         }
 
     def _budget_share(self) -> float:
-        """Returns how much of the budget is used; in exact order no clock has a say."""
+        """Returns the used share of the budget; in exact order clocks do not count."""
         used = self._shares_used()
         return min(1.0, used["max_env_steps"] if self._is_exact else max(used.values()))
 
     def _everywhere(self, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
-        """Has every rank call a method of its `Rank`, all at once, and returns what they return.
+        """Calls a method of `Rank` on every rank at the same time; returns the results by rank.
 
         Args:
-            method: which one.
-            arguments: of each rank; None where there are none.
+            method: of `Rank`.
+            arguments: of each rank; None for no arguments.
         """
         arguments = arguments or [()] * self._size
         if self._others is None:
@@ -262,10 +262,10 @@ class LearnerLoop:
         return self._others.everywhere(self._rank, method, arguments)
 
     def _take_experience(self) -> int:
-        """Inserts blocks, waiting a moment if there is nothing else to do; returns env steps.
+        """Inserts blocks, waiting briefly if there is nothing else to do; returns the number of environment steps.
 
-        In free order these are all that are there. In exact order each learner takes one, however long it takes to
-        come, and then they learn for as long as they can.
+        In free order it inserts every block that is ready. In exact order each learner takes one, however long that
+        takes, and then all learn for as long as they can.
         """
         env_steps_before = self.state.env_steps
         taken: list[Taken] = self._everywhere(Rank.take, self._turns())
@@ -287,7 +287,7 @@ class LearnerLoop:
         return self.state.env_steps - env_steps_before
 
     def _turns(self) -> list[tuple[Turn]]:
-        """Returns each rank's turn; one that has enough does not make the others wait for more."""
+        """Returns each rank's turn; a rank that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
@@ -300,7 +300,7 @@ class LearnerLoop:
         return turns
 
     def _learn(self) -> None:
-        """Makes an update; in exact order, blocks come first if there was too little for one the last time."""
+        """Makes an update unless blocks are due; in exact order they are due after an update lacked experience."""
         if any(self.state.due):
             return
         self._update()
@@ -324,7 +324,7 @@ class LearnerLoop:
                 self._compare()
 
     def _compare(self) -> None:
-        """Makes sure that all learners have the same weights."""
+        """Checks that all learners have the same weights."""
         self._compared_s = time.monotonic()
         if self._size == 1:
             return
@@ -354,7 +354,7 @@ class LearnerLoop:
             raise StalledError(message)
 
     def _tick(self, bar: Progress, num_taken: int) -> None:
-        """Moves the clock and does what is due by it."""
+        """Advances the clock and runs what is due."""
         now_s = time.monotonic()
         if num_taken and not self._has_begun:
             self._has_begun, self._cpu_s = True, self._cpu_seconds()
@@ -374,7 +374,7 @@ class LearnerLoop:
 
     def _show(self, bar: Progress, num_taken: int) -> None:
         train, state = self.spec.train, self.state
-        if state.env_steps and (state.cpu_seconds or not train.max_cpu_minutes):  # CPU time is counted by reports
+        if state.env_steps and (state.cpu_seconds or not train.max_cpu_minutes):  # only reports count CPU time
             share = min(1.0, max(self._shares_used().values()))  # of whichever limit comes first
             bar.total = min(train.max_env_steps, state.env_steps / share)
             bar.is_estimate = bar.total < train.max_env_steps
@@ -420,11 +420,11 @@ class LearnerLoop:
             self._metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
 
     def _cpu_seconds(self) -> float:
-        """Returns the time that all processes of the run had on processors, on whichever node."""
+        """Returns the CPU seconds of all processes of the run, on all nodes."""
         return cpu_seconds() + self._collectors.cpu_seconds_elsewhere
 
     def _check_when_due(self) -> None:
-        """Checks at the beginning, and then whenever another of `num_checks` equal shares of the budget is used."""
+        """Runs a greedy check at the start, and after each of `num_checks` equal shares of the budget."""
         num_due = 1 + int(self._budget_share() * self.spec.train.num_checks)
         if num_due > self.state.num_checks:
             with self._shares.spending("checking"):
@@ -432,10 +432,10 @@ class LearnerLoop:
             self.state.num_checks = num_due
 
     def _check_weights(self) -> None:
-        """Lets the weights of now race greedily and remembers them if they are among the best.
+        """Races the current weights greedily and keeps them if they are among the best.
 
-        Weights race once only: a run that was stopped in its last choice comes by here at every start, and the same
-        weights would take the places of others.
+        Each version races only once: a run stopped in its final choice comes here at every start, and the same weights
+        would displace other candidates.
         """
         if self._learner.version == self.state.checked_version:
             return
@@ -449,7 +449,7 @@ class LearnerLoop:
         self._checked = _named_check(result)
 
     def _save(self) -> None:
-        """Writes a checkpoint; what it names of other learners' experience they have written before."""
+        """Writes a checkpoint, after every rank has written the experience that it names."""
         self._saved_s = time.monotonic()
         self._compare()
         own, *others = self._everywhere(Rank.save)

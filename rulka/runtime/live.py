@@ -1,4 +1,4 @@
-"""Files of a running training for people who watch it. The cars' places are in a small one, replaced as a whole."""
+"""Files for watching a running training. Car positions go into a small one, which is replaced atomically."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from rulka.errors import UserError
 
 LIVE_FILE = "live.json"
-"""`cars`: [[x, y, z in world metres, speed in m/s], ...], those of one collector after another; cars that are nowhere,
-as in environments without a track, are left out. `written_s`: seconds since 1970."""
+"""`cars`: [[x, y, z in world metres, speed in m/s], ...], collector by collector, without cars that have no position
+(as in environments without a track). `written_s`: seconds since 1970."""
 METRICS_FILE = "metrics.jsonl"
 """See `rulka.runtime.metrics_log`."""
 TRACK_FILE = "track.npz"
-"""The track of a run, beside its metrics; none where cars race on several."""
+"""The track of a run, beside its metrics; absent if cars race on several."""
 LIVE_S = 1.0
-"""How often the file is written."""
+"""Seconds between writes of the file."""
 
 
 class LiveCars:
-    """The newest places of all cars.
+    """The latest positions of all cars.
 
     Args:
         folder: of the run.
@@ -36,16 +36,16 @@ class LiveCars:
         self._written_s = -np.inf
 
     def add(self, collector: int, cars: NDArray[np.float32]) -> None:
-        """Takes one collector's cars, [N, 4]: world position in metres, NaN where there is none, and speed in m/s."""
+        """Takes one collector's cars, [N, 4]: world position in metres, NaN if there is none, and speed in m/s."""
         self._cars[collector] = cars
 
     def write_when_due(self) -> None:
-        """Writes all places if that was last done `LIVE_S` ago."""
+        """Writes all positions if the last write is at least `LIVE_S` ago."""
         if time.monotonic() - self._written_s >= LIVE_S:
             self.write()
 
     def write(self) -> None:
-        """Writes all places, replacing what was written before in one step."""
+        """Writes all positions, replacing the file atomically."""
         self._written_s = time.monotonic()
         cars = np.concatenate([np.zeros((0, 4)), *(self._cars[collector] for collector in sorted(self._cars))])
         shown = np.round(cars[np.isfinite(cars).all(axis=1)], 2).tolist()

@@ -1,6 +1,6 @@
-"""Messages between the processes of a run: small frozen objects through pipes, one pipe a process.
+"""Messages between the processes of a run: small frozen objects through pipes, one pipe per process.
 
-Bulk data never travels here: frames, floats and weights lie in `shared`.
+Bulk data never travels here: frames, floats and weights are in `shared` memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class RaceEnd:
 
     Attributes:
         collector: index of the collector that drove it.
-        version: of the weights that drove its end.
+        version: of the weights that drove at its end.
         is_finished: the finish was reached.
-        is_full_race: it began at the start line, so that its time is comparable.
-        time_ms: race time, of the finish where it was reached.
+        is_full_race: it began at the start line, so its time is comparable.
+        time_ms: race time, at the finish if it was reached.
         progress_m: furthest progress along the centreline.
         total_reward: undiscounted sum of rewards.
     """
@@ -38,13 +38,13 @@ class RaceEnd:
 
 @dataclass(frozen=True)
 class Fill:
-    """To a collector: permission to fill one block. The only way a collector may take env steps.
+    """To a collector: permission to fill one block. A collector takes no env steps without one.
 
     Attributes:
-        slot: which block of its shared memory.
-        moment: how far the run has come, environment steps given out before this block among them; drives the
+        slot: index of the block in its shared memory.
+        moment: the run's progress, including environment steps permitted before this block; drives the
             schedules of exploration and of the engineered rewards, whose values hold for the whole block.
-        version: of the weights that fill it; None for the newest there are when it is begun.
+        version: of the weights to act with; None for the newest when the block begins.
     """
 
     slot: int
@@ -54,18 +54,18 @@ class Fill:
 
 @dataclass(frozen=True)
 class Show:
-    """To the other half of a learner: observations of a block lie in a slot, to be taken."""
+    """To the other half of a learner: a slot holds the observations of a block, to be inserted."""
 
     slot: int
 
 
 @dataclass(frozen=True)
 class Permit:
-    """To the other half of a learner: permission to learn. The only way it may make updates.
+    """To the other half of a learner: permission to learn. It makes no update without one.
 
     Attributes:
-        num_updates: how many it may have made altogether.
-        moment: how far the run has come, for schedules.
+        num_updates: total number of updates that it may have made.
+        moment: the run's progress, for schedules.
     """
 
     num_updates: int
@@ -74,18 +74,18 @@ class Permit:
 
 @dataclass(frozen=True)
 class Seen:
-    """From the other half of a learner: a slot was taken, and may be written again."""
+    """From the other half of a learner: a slot was read and may be overwritten."""
 
     slot: int
 
 
 @dataclass(frozen=True)
 class Taught:
-    """From the other half of a learner: what it has learned lies in its weights, of the version of this number.
+    """From the other half of a learner: its weights are published, with `num_updates` as their version.
 
     Attributes:
-        num_updates: altogether.
-        metrics: means since the last time.
+        num_updates: total number so far.
+        metrics: means since the last message.
     """
 
     num_updates: int
@@ -99,13 +99,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class CollectorTimes:
-    """How a collector spent the time of one block, seconds.
+    """Time that a collector spent on one block, in seconds.
 
     Attributes:
         waiting_s: for permission to begin it.
-        loading_s: taking over new weights.
-        acting_s: choosing actions, or waiting for whoever chooses them.
-        simulating_s: stepping the environment, drawing included.
+        loading_s: loading new weights.
+        acting_s: choosing actions, or waiting for central inference.
+        simulating_s: stepping the environment, rendering included.
     """
 
     waiting_s: float
@@ -116,14 +116,14 @@ class CollectorTimes:
 
 @dataclass(frozen=True)
 class BlockFilled:
-    """From a collector: a block is complete and belongs to the learner until its slot is given out again.
+    """From a collector: a block is complete and belongs to the learner until its slot is permitted again.
 
     Attributes:
-        slot: which block.
-        version: of the weights that acted in all of the block.
+        slot: index of the block.
+        version: of the weights that acted; the oldest if they changed within the block.
         races: races that ended in it.
-        cars: [N, 4] float32 where each car is now: world position in metres, NaN where there is none, speed in m/s.
-        spent: how the collector spent its time on it.
+        cars: [N, 4] float32 current positions: in world metres, NaN if there is none, and speed in m/s.
+        spent: time that the collector spent on it.
     """
 
     slot: int
@@ -135,21 +135,21 @@ class BlockFilled:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """From any process: still alive, and what it is doing."""
+    """From any process: it is alive, and its current activity."""
 
     activity: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """From any process, just before it ends: what went wrong, as a traceback or, of a `UserError`, in its words."""
+    """From any process, just before it ends: the traceback of its error, or the message of a `UserError`."""
 
     problem: str
 
 
 @dataclass(frozen=True)
 class Request:
-    """From a collector to central inference: its cars' observations lie in its request slot, and it waits for actions.
+    """From a collector to central inference: observations are in its request slot, and it waits for actions.
 
     Attributes:
         number: of the request, rising.
@@ -162,7 +162,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """From central inference: the actions for a request lie in the slot.
+    """From central inference: the actions for a request are in the slot.
 
     Attributes:
         number: of the request.

@@ -1,4 +1,4 @@
-"""Metrics of a run: results of races, and shares of time."""
+"""Metrics of a run: results of races, and time shares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 
 NUM_RECENT_RACES = 200
 Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
-"""Activities of the learner's process; in serial mode its collector drives while it waits."""
+"""Activities of the learner's process; in serial mode, waiting includes driving its collector."""
 _COLLECTOR_ACTIVITIES = [field.name.removesuffix("_s") for field in fields(CollectorTimes)]
 MEASURED = {
     *("minutes", "cpu_minutes", "blocks_under_way", "num_restarts", "blocks_ready", "learner_busy_share"),
@@ -25,18 +25,18 @@ MEASURED = {
     *("learner_cpu_share", *(f"learner_{activity}_share" for activity in get_args(Activity))),
     *(f"collectors_{activity}_share" for activity in _COLLECTOR_ACTIVITIES),
 }
-"""Metrics that say how the machine was, and are never the same again."""
+"""Metrics of the machine's performance, which never repeat."""
 SPREAD = {"grad_norm"}
 QUANTILES = {"median": 0.5, "d9": 0.9, "max": 1.0}
 _NO_TIME = np.zeros(len(_COLLECTOR_ACTIVITIES))
 
 
 class RaceStatistics:
-    """Results of training races: recent ones in the mean, and the best time ever.
+    """Results of training races: means of recent races, and the best time so far.
 
-    Races that began down the track say little of how far the agent gets: metres count from the start line, and from
-    just before the finish nearly every race finishes. So finish rate, progress and times are of full races alone, those
-    from the start line; a run with `start_anywhere: 1` has none and leaves its greedy checks to tell.
+    Races that began down the track say little about how far the agent gets: metres count from the start line, and from
+    just before the finish nearly every race finishes. So finish rate, progress and times cover only full races, those
+    that begin at the start line; a run with `start_anywhere: 1` has none and relies on its greedy checks.
 
     Attributes:
         num_races: races that ended so far.
@@ -63,7 +63,7 @@ class RaceStatistics:
                 self.best_training_time_s = min(race.time_ms / 1000.0, self.best_training_time_s or float("inf"))
 
     def values(self) -> dict[str, float | int | None]:
-        """Returns means of recent races, None before the first, and totals; the mean return is that of all races."""
+        """Returns totals, and means of recent races, None before the first; the mean return covers all races."""
         means = {name: float(np.mean(recent)) if recent else None for name, recent in self._recent.items()}
         return means | {"best_training_time_s": self.best_training_time_s, "num_races": self.num_races}
 
@@ -73,39 +73,39 @@ class RaceStatistics:
         return {"num_races": self.num_races, "best_training_time_s": self.best_training_time_s, "recent": recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         self.num_races, self.best_training_time_s = state["num_races"], state["best_training_time_s"]
         for name, values in state["recent"].items():
             self._recent[name].extend(values)
 
 
 class Spent:
-    """Seconds of a learner by activity, since they were last taken."""
+    """Seconds of a learner by activity, since the last `take`."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def spending(self, activity: Activity) -> Iterator[None]:
-        """Counts the time of a block of code as spent on an activity."""
+        """Counts the time of a `with` block as spent on an activity."""
         started_s = time.monotonic()
         yield
         self._seconds[activity] += time.monotonic() - started_s
 
     def take(self) -> dict[str, float]:
-        """Returns the seconds since the last call, by activity; none of what was not done."""
+        """Returns the seconds since the last call, by activity; only activities that took place."""
         taken, self._seconds = dict(self._seconds), defaultdict(float)
         return taken
 
 
 class TimeShares:
-    """How learner and collectors spend their time, and how much experience came and how old, since the last report."""
+    """Time shares of learner and collectors, and amount and staleness of experience, since the last report."""
 
     def __init__(self, allowed_lag: int | None) -> None:
-        """Starts.
+        """Starts the clocks.
 
         Args:
-            allowed_lag: experience is fresh whose weights lag by at most so many versions; None: any is.
+            allowed_lag: experience is fresh if its weights lag by at most this many versions; None: always.
         """
         self._allowed_lag = allowed_lag
         self._spent = Spent()
@@ -113,14 +113,14 @@ class TimeShares:
         self._start()
 
     def add_deliveries(self, num_blocks: int) -> None:
-        """Adds how many filled blocks were there when the learner came for some."""
+        """Adds the number of filled blocks that were ready when the learner took some."""
         self._num_ready.append(num_blocks)
 
     def add_block(self, collector: int, facts: BlockFilled, spec: BlockSpec, version: int) -> None:
         """Adds a block that was just inserted.
 
         Args:
-            collector: who filled it.
+            collector: index of the collector that filled it.
             facts: of the block.
             spec: its shape.
             version: of the learner's weights now.
@@ -139,18 +139,18 @@ class TimeShares:
         """Adds an update.
 
         Args:
-            num_samples: transitions or decisions that it learned from, each counted as often as it was used.
-            weight_bytes: of weights that collectors were given since the last one.
+            num_samples: transitions or decisions that it learned from, counted once per use.
+            weight_bytes: of weights sent to collectors since the last update.
         """
         self._num_samples += num_samples
         self._num_weight_bytes += weight_bytes
 
     def take(self) -> tuple[dict[str, float | None], dict[str, float]]:
-        """Returns the metrics since the last call, None where there is nothing to average, and starts anew.
+        """Returns the metrics since the last call, None if there is nothing to average, and resets them.
 
         Returns:
-            The learner's shares of the wall clock and the collectors' shares of their own time, all of them together;
-            and the same for each further learner and each collector, under tags of their own.
+            The learner's shares of wall time and the shares of the collectors' total time;
+            and the same for each further learner and each collector, under their own tags.
         """
         wall_s = max(1e-9, time.monotonic() - self._started_s)
         behind, learner_s = self._versions_behind, dict.fromkeys(get_args(Activity), 0.0) | self._spent.take()
@@ -165,7 +165,7 @@ class TimeShares:
             "blocks_mb_per_s": self._num_block_bytes / 1e6 / wall_s,
             "weights_mb_per_s": self._num_weight_bytes / 1e6 / wall_s,
         }
-        if self._allowed_lag is not None:  # blocks are alike
+        if self._allowed_lag is not None:  # all blocks have the same size
             fresh = float(np.mean(np.array(behind) <= self._allowed_lag)) if behind else None
             learned_per_s = None if fresh is None else self._num_samples / wall_s * fresh
             values |= {"freshness": fresh, "fresh_samples_per_s": learned_per_s}
@@ -197,14 +197,14 @@ class TimeShares:
 
 
 def _shares(spent_s: NDArray[np.float64]) -> dict[str, float | None]:
-    """Returns the share of each activity of collectors in their time; None without any."""
+    """Returns each activity's share of collector time; None without any."""
     total_s = float(np.sum(spent_s))
     named = zip(_COLLECTOR_ACTIVITIES, spent_s.tolist(), strict=True)
     return {name: seconds / total_s if total_s else None for name, seconds in named}
 
 
 class LearningMeans:
-    """Means of the learner's metrics since the last report, and of some the spread."""
+    """Means of the learner's metrics since the last report, and the spread of some."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
@@ -215,7 +215,7 @@ class LearningMeans:
             self._values.setdefault(name, []).append(float(value))
 
     def take(self) -> dict[str, float]:
-        """Returns the means and starts anew; of `SPREAD` also quantiles over the updates."""
+        """Returns the means and resets them; of `SPREAD` also quantiles over the updates."""
         means = {name: float(np.mean(values)) for name, values in self._values.items()}
         for name in SPREAD & self._values.keys():
             quantiles = np.quantile(self._values[name], list(QUANTILES.values())).tolist()
@@ -224,9 +224,9 @@ class LearningMeans:
         return means
 
     def state_dict(self) -> dict[str, list[float]]:
-        """Returns what the next report is made of, for a checkpoint."""
+        """Returns the values of the next report, for a checkpoint."""
         return self._values
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         self._values = state

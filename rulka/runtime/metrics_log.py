@@ -1,7 +1,7 @@
-"""The log of a run: lines of JSON for the report and the live page, and the same as TensorBoard scalars.
+"""The metrics of a run: JSON lines for the report and the live page, and the same as TensorBoard scalars.
 
-`tensorboard --logdir runs` compares runs. A killed process or a full disk can leave the lines cut off or with bytes
-that are no text. A run that goes on keeps what can be read and says what it left out.
+`tensorboard --logdir runs` compares runs. A killed process or a full disk can leave truncated lines or bytes that are
+not text. A resumed run keeps every readable line and logs how many it dropped.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _GROUP = {
     "samples_per_insert": "Buffer",
     "importance": "Buffer",
 }
-"""TensorBoard group of a learner's metric; the others are in `LEARNED`, or are gradients."""
+"""TensorBoard groups of the learner's metrics; all others belong to `LEARNED` or to the gradients."""
 LEARNED = "Training"
 
 
 class MetricsLog:
-    """Writes metrics as lines of JSON and TensorBoard scalars, both into the folder of the run."""
+    """Writes metrics as JSON lines and TensorBoard scalars, both into the folder of the run."""
 
     def __init__(self, folder: Path, *, env_steps: int, num_bytes: int) -> None:
-        """Opens the files and forgets what was written after the checkpoint that the run goes on from.
+        """Opens the files and discards what was written after the checkpoint that the run resumes from.
 
         Args:
-            folder: of the run; made if it is missing.
-            env_steps: where the run goes on; 0 starts anew.
-            num_bytes: what `num_bytes` was there.
+            folder: of the run; created if it is missing.
+            env_steps: of that checkpoint; 0 starts from scratch.
+            num_bytes: value of `num_bytes` at that checkpoint.
         """
-        # Not at the top: every collector imports the stage's module, and these are a fifth of what it would load.
+        # Imported here: every collector imports the stage's module, and this would be a fifth of what it loads.
         from torch.utils.tensorboard import SummaryWriter
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,16 +62,16 @@ class MetricsLog:
 
     @property
     def num_bytes(self) -> int:
-        """Length of the file of lines."""
+        """Size of the JSON lines file."""
         return self._file.seek(0, 2)
 
     def write(self, env_steps: int, values: Mapping[str, Values], details: Mapping[str, float]) -> None:
-        """Writes one line, and one scalar for each number.
+        """Writes one line, and one scalar per number.
 
         Args:
             env_steps: now.
-            values: by TensorBoard group and name; a learner's own in `LEARNED`.
-            details: by TensorBoard tag; there are hundreds, so they go to TensorBoard alone.
+            values: by TensorBoard group and name; the learner's own in `LEARNED`.
+            details: by TensorBoard tag; only TensorBoard gets them, because there are hundreds.
         """
         named = [(group, name, value) for group, each in values.items() for name, value in each.items()]
         line = {name: value if _is_finite(value) else None for _, name, value in named}
@@ -85,7 +85,7 @@ class MetricsLog:
                 self._tensorboard.add_scalar(tag, value, env_steps)
 
     def close(self) -> None:
-        """Closes the files, the second too where the first cannot be written to its end."""
+        """Closes both files, the second even if the first cannot be flushed."""
         try:
             self._file.close()
         finally:
@@ -99,7 +99,7 @@ def _tag(group: str, name: str) -> str:
 
 
 def _keep_lines(path: Path, num_bytes: int) -> None:
-    """Leaves those lines of a metrics file that lie in its first bytes and are whole."""
+    """Reduces a metrics file to the intact lines within its first `num_bytes`."""
     if not path.exists():
         return
     content = path.read_bytes()

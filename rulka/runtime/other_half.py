@@ -1,8 +1,8 @@
-"""A half of a learner that learns in a process of its own: what it is shown, permitted, and has learned; both sides.
+"""The half of a learner that learns in a separate process, as seen from both sides.
 
-The ratio of the two halves is held by permissions: the other half makes no update that it was not permitted to, and the
-learner waits for it by `hear`, in the system, never by the clock. Its process may die at any time: what it had last
-published is what the next one begins with, and the observations that are still there are shown again.
+Permissions fix the update ratio of the two halves: the other half makes only permitted updates, and the learner waits
+for it in `hear`, blocking in the operating system instead of watching a clock. Its process may die at any time: the
+next one starts from the weights published last, and is shown the blocks that are still there again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUM_SLOTS = 3
 
 
 class HalfWork(Work):
-    """The loop of the process: takes what it is shown, learns as far as it may, says what it learned."""
+    """The loop of the process: inserts blocks that it is shown, learns as far as permitted, publishes the result."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class HalfWork(Work):
         Args:
             make_half: builds it.
             blocks: slots for the blocks that it is shown.
-            read: what the learner's half owns.
-            written: what this half owns.
-            permit: how far it may learn.
+            read: weights of the learner's half.
+            written: weights of this half.
+            permit: the permission to start with.
             connection: to the learner.
         """
         super().__init__(connection, "building its networks")
@@ -65,7 +65,7 @@ class HalfWork(Work):
         return self._half.num_updates < self._permit.num_updates and self._half.can_learn
 
     def _has_to_stop(self, timeout_s: float) -> bool:
-        """Takes all messages that are there, waiting for the first; returns whether one says to end."""
+        """Handles all pending messages, waiting for the first; returns True if told to stop."""
         while self._connection.poll(timeout_s):
             message: ToWorker = self._connection.recv()
             timeout_s = 0.0
@@ -93,7 +93,7 @@ class HalfWork(Work):
 
 
 class OtherHalfProcess:
-    """The process of the other half, and what lies between it and the learner."""
+    """The learner's side: the process of the other half, and the memory that the two share."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class OtherHalfProcess:
         """Reserves the memory; `start` starts the process, and `stop` ends it.
 
         Args:
-            learner: whose half it is; `make_half` is asked whenever the process starts.
+            learner: owner of the half; its `make_half` is called whenever the process starts.
             block: shape of the blocks that are shown.
             silence_limit_s: see `Supervisor`.
 
@@ -116,7 +116,7 @@ class OtherHalfProcess:
         check_room(memory_bytes(own) + memory_bytes(theirs) + NUM_SLOTS * block.num_bytes)
         self._own, self._theirs = SharedWeights(own), SharedWeights(theirs)
         self._blocks = SharedBlocks(block, NUM_SLOTS)
-        for slot in range(NUM_SLOTS):  # nobody writes but what was seen
+        for slot in range(NUM_SLOTS):  # `show` writes only observations
             for name in block.layout():
                 getattr(self._blocks[slot], name)[...] = 0
         self._free = set(range(NUM_SLOTS))
@@ -127,16 +127,16 @@ class OtherHalfProcess:
 
     @property
     def num_restarts(self) -> int:
-        """How often the process was started again."""
+        """Number of restarts of the process."""
         return self._supervisor.num_restarts
 
     def start(self) -> None:
-        """Starts the process; whoever calls this has to call `stop`, whatever happens."""
+        """Starts the process; the caller must call `stop`, even after an error."""
         self._publish()
         self._supervisor.start(1)
 
     def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
-        """Copies blocks that it has not seen into the slots that are free; see `rulka.agents.spec.OtherHalf`."""
+        """Copies blocks that it has not seen into free slots; see `rulka.agents.spec.OtherHalf`."""
         self._next = max(self._next, numbers.start)
         while self._free and self._next < numbers.stop:
             slot = self._free.pop()
@@ -145,16 +145,16 @@ class OtherHalfProcess:
             self._next += 1
 
     def permit(self, num_updates: int, moment: Moment) -> None:
-        """Publishes what the learner's half owns, and lets the other one learn on."""
+        """Publishes the tensors of the learner's half, and permits the other one to learn on."""
         self._publish()
         self._permit = Permit(num_updates, moment)
         self._supervisor.send(0, self._permit)
 
     def hear(self, timeout_s: float) -> None:
-        """Waits for a message, hands on what was learned, and starts the process again where it has died.
+        """Waits for messages, passes on what was learned, and restarts the process if it has died.
 
         Raises:
-            WorkerCrashError: if it has died too often.
+            WorkerCrashError: if it has crashed too often.
         """
         metrics: dict[str, float] | None = None
         for _, message in self._supervisor.receive(timeout_s):
@@ -167,7 +167,7 @@ class OtherHalfProcess:
         self._supervisor.replace_dead()
 
     def stop(self) -> None:
-        """Ends the process; may be called again."""
+        """Ends the process; idempotent."""
         self._supervisor.stop()
 
     def _publish(self) -> None:
@@ -180,7 +180,7 @@ class OtherHalfProcess:
             self._learner.take_half(num_updates, tensors, metrics)
 
     def _begin_anew(self, _index: int) -> None:
-        """Takes what a process that is gone had published, and has the next one be shown everything."""
+        """Takes a dead process's last published weights, and has its successor shown every block again."""
         self._take({})
         self._free, self._next = set(range(NUM_SLOTS)), 0
 

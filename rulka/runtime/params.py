@@ -1,4 +1,4 @@
-"""How experience is collected and learned from: what the runtime reads of section `train`."""
+"""Runtime parameters: the keys of section `train` that the runtime reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rulka.section import TAKE_FREE, Count, Positive, Processes, Section, Seed, 
 
 
 class RuntimeParams(Section):
-    """How experience is collected and learned from: what the runtime of every algorithm reads of section `train`."""
+    """Runtime parameters: the keys of section `train` that the runtime of every algorithm reads."""
 
     seed: Seed = key(1, "of starts, exploration and the order of learning")
     max_env_steps: Count = key(270_000, "environment steps after which training ends")
@@ -44,7 +44,7 @@ class RuntimeParams(Section):
 
     def _impossible(self) -> Iterator[str]:
         yield from super()._impossible()
-        # What depends on who is faster is not the same again.
+        # Results that depend on timing do not repeat.
         if self.order == "exact" and self.inference == "central":
             yield f"central inference decides for whoever has asked: {TAKE_FREE}"
         if self.order == "exact" and self.cluster != "none":
@@ -56,7 +56,7 @@ class RuntimeParams(Section):
         yield from self._impossible_in_cluster()
 
     def _impossible_in_cluster(self) -> Iterator[str]:
-        """Yields what collectors on other nodes cannot do."""
+        """Yields a sentence for each setting that collectors on other nodes do not support."""
         if self.cluster == "none":
             return
         elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
@@ -69,7 +69,7 @@ class RuntimeParams(Section):
 
     @property
     def num_batches(self) -> int:
-        """Batches of cars: one for each collector, in a process of its own or in that of its learner."""
+        """Batches of cars: one per collector, in its own process or in its learner's."""
         return max(self.learners, self.num_collectors)
 
     @property
@@ -79,5 +79,5 @@ class RuntimeParams(Section):
 
     @property
     def share_of_learner(self) -> Self:
-        """What each of the learners goes by; the budget stays that of all."""
+        """Parameters of a single learner: its share of the collectors, and the whole run's budget."""
         return self.model_copy(update={"learners": 1, "num_collectors": self.num_collectors // self.learners})

@@ -1,14 +1,13 @@
-"""A learner with all that is its own, and several that learn as one: a process for each but the first, by torch.
+"""Ranks: one learner or several synchronous ones (data parallel), each but the first in a process that torch starts.
 
-A *rank* is a learner with its collectors, its experience and the versions that it publishes. A run has one or several.
+A *rank* is a learner with its collectors, its experience and its published weights. A run has one or several.
 
-`rulka.agents.ranks` says what they add up in an update. All of them do the same at the same time: the first one, in the
-process of the stage, names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers.
-They are not started again one by one: what learns as one ends as one. If one dies or falls silent, `RanksApartError`
-says which, and `rulka.runtime.connect` starts all of them anew.
+`rulka.agents.ranks` says what they sum in an update. All run in lockstep: the first one, in the process of the stage,
+names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers. Ranks are not restarted
+one by one. If one dies or hangs, `RanksApartError` says which, and `rulka.runtime.connect` restarts all of them.
 
-Gradients go through torch.distributed, by gloo between processors and by nccl between GPUs, everything else through
-pipes. The ranks meet through a file in the run's folder, and listen on this machine alone.
+Gradients go through torch.distributed (gloo between CPUs, nccl between GPUs), everything else through pipes. The ranks
+rendezvous through a file in the run's folder, and listen on the loopback interface only.
 """
 
 from __future__ import annotations
@@ -52,29 +51,29 @@ from rulka.runtime.specs import RANKS_FOLDER, RunSpec
 from rulka.runtime.supervisor import ONE_THREAD, SILENCE_LIMIT_S
 
 EXCHANGE_LIMIT_S = 60.0
-"""Longest wait for other ranks within an update, and until all of them have met: who is later than that is gone."""
+"""Timeout of the rendezvous, and of each exchange within an update: a later rank counts as lost."""
 START_LIMIT_S = 600.0
-"""Longest wait for a learner to be built: it reads demonstrations, and compiles."""
+"""Timeout of building a learner, which reads demonstrations and compiles."""
 GRACE_S = 4.0 * STOP_GRACE_S
-"""How long a learner may take to end when it is asked to: it ends its collectors before."""
+"""Grace period of a learner that is asked to end: it ends its collectors first."""
 MEETING_FILE = "meeting"
 _LOOK_S = 0.5
 
 
 class DivergedError(UserError):
-    """Weights are not numbers any more."""
+    """The weights hold NaN or infinity."""
 
 
 class Standing(NamedTuple):
-    """How far a learner is.
+    """Progress of a learner.
 
     Attributes:
-        num_env_steps: that it has taken in.
-        num_allowed_env_steps: that it allows.
-        num_under_way: blocks that its collectors may fill and have not filled yet.
-        is_ready: whether an update would learn now.
-        num_restarts: how often a process of its collectors was started again.
-        is_whole: whether nothing that it goes on from was lost, races and experience.
+        num_env_steps: environment steps taken in.
+        num_allowed_env_steps: environment steps that it allows.
+        num_under_way: blocks permitted to its collectors and not yet delivered.
+        is_ready: True if an update would learn now.
+        num_restarts: restarts of its collectors' processes.
+        is_whole: True while neither its resume nor a restarted collector has lost races or experience.
     """
 
     num_env_steps: int
@@ -86,12 +85,12 @@ class Standing(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a learner has taken in.
+    """Blocks that a learner has taken in.
 
     Attributes:
-        blocks: of each, who filled it, by its number in all of the run; its facts; and the version of the learner's
-            weights when it came.
-        standing: how far it is now.
+        blocks: of each, the number of its collector in the whole run, its facts, and the version of the learner's
+            weights on its arrival.
+        standing: progress of the learner.
         spent_s: seconds that a further learner spent since its last turn, by activity.
     """
 
@@ -101,15 +100,15 @@ class Taken(NamedTuple):
 
 
 class Rank:
-    """One learner and what is its own.
+    """One learner with its own collectors and files.
 
     Attributes:
         learner: of the agent.
-        quantiser: makes of its versions what its collectors get.
+        quantiser: turns its weights into those that its collectors get.
         collectors: its own.
         experience: its files.
-        is_whole: nothing was lost of what it began with in this start.
-        spending: counts the time of a block of code by activity; the loop has its own for the first rank.
+        is_whole: True if this start lost nothing that it resumed from.
+        spending: counts the time of a `with` block by activity; the first rank uses the loop's.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Rank:
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
     def take(self, turn: Turn) -> Taken:
-        """Inserts blocks that are there, waiting a moment for one, and permits further ones if it allows them, too."""
+        """Inserts ready blocks, waiting briefly for one, and permits more within its own limit and the turn's."""
         allowed = min(self.learner.num_allowed_env_steps(), turn.allowed_env_steps)
         with self.spending("waiting"):
             deliveries = self.collectors.collect(turn._replace(allowed_env_steps=allowed))
@@ -143,11 +142,11 @@ class Rank:
         return Taken(blocks, self.standing(), self._spent.take())
 
     def learn(self, budget_share: float, env_steps_elsewhere: int) -> dict[str, float] | None:
-        """Makes an update, together with all other ranks if there are any, and publishes it.
+        """Makes an update, together with any other ranks, and publishes it.
 
         Args:
-            budget_share: of the run that is used.
-            env_steps_elsewhere: that the other learners have taken in.
+            budget_share: used share of the run's budget.
+            env_steps_elsewhere: environment steps that the other learners have taken in.
 
         Returns:
             See `Learner.update`.
@@ -164,7 +163,7 @@ class Rank:
         return values
 
     def publish(self) -> Mapping[str, Tensor]:
-        """Gives the weights of now to the collectors if they have them not yet; returns what they got.
+        """Publishes the current weights unless the collectors have them already; returns the published tensors.
 
         Raises:
             DivergedError: if the weights are not finite.
@@ -182,7 +181,7 @@ class Rank:
         return published
 
     def standing(self) -> Standing:
-        """Returns how far it is."""
+        """Returns its progress."""
         learner = self.learner
         return Standing(
             num_env_steps=learner.num_env_steps,
@@ -202,9 +201,9 @@ class Rank:
         return checksum
 
     def save(self) -> dict[str, Any]:
-        """Writes what is new of the experience, and returns what a checkpoint holds of the rank.
+        """Writes new experience, and returns the rank's part of a checkpoint.
 
-        Of a further learner that is only what the first one's state has not.
+        For a further learner that is only what the first one's state lacks.
         """
         with self.spending("saving"):
             learner = self.learner.state_dict()
@@ -218,11 +217,11 @@ class Rank:
             }
 
     def forget_unsaved(self, env_steps: int) -> None:
-        """Removes experience that no checkpoint needs, once the one of so many steps of all ranks is on the disk."""
+        """Removes experience that no checkpoint needs, once the run's checkpoint at `env_steps` is on disk."""
         self.experience.forget_others(env_steps)
 
     def _save_experience(self) -> dict[str, Any] | None:
-        """Writes what is new of the experience, and returns what a checkpoint says of all of it."""
+        """Writes new experience; returns the checkpoint's entry for all of it, None if it is not saved."""
         if self._spec.train.experience == "rebuilt":
             return None
         experience = self.learner.experience()
@@ -230,14 +229,13 @@ class Rank:
 
 
 def permitted(most_env_steps: int, block_steps: int, standings: Sequence[Standing]) -> list[int]:
-    """Returns how many environment steps each rank's collectors may have begun, so that all together are enough.
+    """Splits the budget: returns how many environment steps each rank's collectors may have begun.
 
-    What is left of the budget is given out in whole blocks, so that it ends as that of one learner does. While there
-    are enough, each rank may begin as many further ones; the last ones go to ranks that cannot learn without them, for
-    the others wait for those.
+    The rest of the budget is given out in whole blocks, so that it ends as that of a single learner does. Blocks are
+    split evenly; the remainder goes first to ranks that cannot learn without more, because the others wait for those.
 
     Args:
-        most_env_steps: of all ranks.
+        most_env_steps: of all ranks together.
         block_steps: environment steps of a block.
         standings: of the ranks.
     """
@@ -253,19 +251,19 @@ BuildRank = Callable[[RunSpec, Mapping[str, Any] | None, int, ExitStack, Ranks],
 
 
 class RanksApartError(RuntimeError):
-    """An exchange between learners failed: another one ended, or did not answer in time."""
+    """An exchange between learners failed: one of them ended, or did not answer in time."""
 
 
 class RankError(UserError):
-    """A learner's process ended by an error of its own, which would come again."""
+    """A learner's process failed with an error of its own, which a restart would repeat."""
 
 
 class ConnectedRanks(Ranks):
-    """The learners of a run, as one of them sees all; see `rulka.agents.ranks.Ranks`.
+    """The connected learners of a run, as seen by one of them; see `rulka.agents.ranks.Ranks`.
 
     Attributes:
-        rank: which this one is.
-        size: how many there are.
+        rank: index of this one.
+        size: number of learners.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
@@ -276,7 +274,7 @@ class ConnectedRanks(Ranks):
         return self._reduced(numbers, dist.ReduceOp.SUM)
 
     def largest(self, number: float) -> float:
-        """Returns the largest of the numbers of all ranks."""
+        """Returns the maximum over all ranks."""
         return float(self._reduced(torch.tensor(number, dtype=torch.float64, device=self._device), dist.ReduceOp.MAX))
 
     def _reduced(self, numbers: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
@@ -288,7 +286,7 @@ class ConnectedRanks(Ranks):
 
 @contextmanager
 def _apart(message: str) -> Iterator[None]:
-    """Turns what torch raises if an exchange fails into an error of ours."""
+    """Turns torch's error for a failed exchange into a `RanksApartError`."""
     try:
         yield
     except RuntimeError as error:  # torch has no narrower one for gloo
@@ -303,16 +301,16 @@ def meet(
     """Waits for all learners of a run; they are connected until the block ends.
 
     Args:
-        file: where they find each other; new for every group.
-        rank: which one this is.
-        size: how many there are.
-        device: where it learns; GPUs are each a rank's own.
-        limit_s: longest wait for the others, now and in every exchange.
+        file: for the rendezvous; new for every group.
+        rank: index of this one.
+        size: number of learners.
+        device: of this learner; each rank has its own GPU.
+        limit_s: timeout of the rendezvous and of every exchange.
 
-    All of them compute with as many threads (`torch.get_num_threads`), or the last bits of their sums differ.
+    All of them must use the same number of threads (`torch.get_num_threads`), or the last bits of their sums differ.
 
     Raises:
-        RanksApartError: if they do not all come.
+        RanksApartError: if they do not all arrive in time.
     """
     backend = "gloo" if device.type == "cpu" else "nccl"
     try:
@@ -330,26 +328,26 @@ def meet(
 
 @dataclass(frozen=True)
 class _Refused:
-    """From a rank, as its last words: an error that a person can act on."""
+    """Last message of a rank that failed with an error that the user can act on."""
 
     message: str
     hint: str
 
 
 class RankProcesses:
-    """All learners but the first, in processes of their own that torch starts."""
+    """All learners but the first, in processes that torch starts."""
 
     def __init__(
         self, runs: Sequence[RunSpec], build: BuildRank, folder: Path, checkpoint: Path | None, num_starts: int
     ) -> None:
-        """Starts the processes; whoever calls this has to call `stop`, whatever happens.
+        """Starts the processes; the caller must call `stop`, even after an error.
 
         Args:
-            runs: what each of them has of the run, that of rank 1 first.
+            runs: spec of each of them, that of rank 1 first.
             build: builds a rank, in its process.
             folder: of the run.
-            checkpoint: that it goes on from; None begins anew.
-            num_starts: how often the run was started before.
+            checkpoint: to resume from; None starts from scratch.
+            num_starts: number of earlier starts of the run.
         """
         self._size = len(runs) + 1
         self._stack = ExitStack()
@@ -364,14 +362,14 @@ class RankProcesses:
             processes = start_processes(run_rank, arguments, len(runs), join=False)
         assert processes is not None, "torch waits for their end only if it is asked to"
         self._processes = processes
-        for end in theirs:  # or a pipe would stay open when its process is gone
+        for end in theirs:  # or a pipe would stay open after its process is gone
             end.close()
 
     def connect(self, device: torch.device, check: Callable[[], None]) -> None:
-        """Waits until all of them are built, and meets them.
+        """Waits until all of them are built, and connects to them.
 
         Args:
-            device: where the first learner learns.
+            device: of the first learner.
             check: called while waiting; raises to give up.
 
         Raises:
@@ -387,19 +385,19 @@ class RankProcesses:
             self._stack.enter_context(meet(self._meeting, 0, self._size, device))
 
     def everywhere(self, rank: Rank, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Has every rank call a method of its `Rank`, all at the same time.
+        """Calls a method of `Rank` on every rank at the same time.
 
         Args:
-            rank: the first one, which is here.
-            method: which one.
-            arguments: of each rank, that of the first one first.
+            rank: the first one, in this process.
+            method: of `Rank`.
+            arguments: of each rank, the first rank's first.
 
         Returns:
-            What they return, in the same order.
+            The results, in the same order.
 
         Raises:
-            RanksApartError: if one is gone, or says nothing for too long.
-            RankError: if one ended by an error of its own.
+            RanksApartError: if one is gone, or does not answer in time.
+            RankError: if one failed with an error of its own.
         """
         with self._explained():
             self._send([(method, each) for each in arguments[1:]])
@@ -419,11 +417,11 @@ class RankProcesses:
 
     def _send(self, messages: Sequence[Any]) -> None:
         for pipe, message in zip(self._pipes, messages, strict=True):
-            with suppress(OSError):  # it is gone, as its answer will show
+            with suppress(OSError):  # it is gone, as `_answer` will find
                 pipe.send(message)
 
     def _answer(self, rank: int, limit_s: float) -> Any:
-        """Waits for what a rank says next."""
+        """Waits for a rank's next message."""
         pipe, name = self._pipes[rank - 1], f"learner {rank} of {self._size}"
         if not pipe.poll(limit_s):
             list[Any](self._processes.processes)[rank - 1].kill()
@@ -441,24 +439,24 @@ class RankProcesses:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Says of an exchange that fails in the block why it did."""
+        """Raises the cause of an exchange that fails in the block."""
         try:
             yield
         except _SilentRankError:
             raise
         except RanksApartError:
-            self._part()  # those that are left end by themselves
+            self._part()  # the remaining ranks then end on their own
             self._look_for_ended()
             raise
 
     def _part(self) -> None:
-        """Breaks all connections, at which every rank ends."""
+        """Closes all connections, upon which every rank ends."""
         self._stack.close()
         for pipe in self._pipes:
             pipe.close()
 
     def _look_for_ended(self) -> None:
-        """Waits a while for processes to end, and raises why if one did that by an error."""
+        """Waits a while for processes to end; if one failed, raises the cause."""
         give_up_s = time.monotonic() + STOP_GRACE_S
         try:
             while not self._processes.join(max(0.0, give_up_s - time.monotonic()), GRACE_S):
@@ -474,7 +472,7 @@ class RankProcesses:
 
 
 class _SilentRankError(RanksApartError):
-    """A rank has said nothing for too long, and was ended."""
+    """A rank did not answer in time, and was killed."""
 
 
 def run_rank(
@@ -487,26 +485,26 @@ def run_rank(
     num_starts: int,
     num_threads: int,
 ) -> None:
-    """Does the work of the process of a further learner, to its end.
+    """Runs the process of a further learner, to its end.
 
-    It builds its learner and starts its own collectors, which end with it as it does with its parent. It leaves Ctrl-C,
-    SIGTERM and a closed terminal to its parent, which has to save a checkpoint first.
+    It builds its learner and starts its own collectors, which end with it as it ends with its parent. It ignores
+    Ctrl-C, SIGTERM and a closed terminal: its parent handles them, and has to save a checkpoint first.
 
     Args:
-        index: which of the further ranks it is.
-        runs: what each of them has of the run.
-        pipes: to the first rank, of each.
+        index: among the further ranks.
+        runs: specs of the further ranks.
+        pipes: from each of them to the first rank.
         build: builds a rank.
-        meeting: the file where all ranks find each other.
-        checkpoint: that the run goes on from; None begins anew.
-        num_starts: how often the run was started before.
-        num_threads: with which the learner computes, as the first one does.
+        meeting: the file for the rendezvous of all ranks.
+        checkpoint: to resume from; None starts from scratch.
+        num_starts: number of earlier starts of the run.
+        num_threads: of the learner, the same as the first one's.
     """
     end_with_parent()
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None:
-            # A handler of Python's, not SIG_IGN, which collectors would inherit: their learner ends them by SIGTERM.
+            # A Python handler, not SIG_IGN, which collectors would inherit: their learner ends them with SIGTERM.
             signal.signal(number, lambda _number, _frame: None)
     raise_malloc_thresholds()
     torch.set_num_threads(num_threads)
@@ -517,7 +515,7 @@ def run_rank(
     try:
         with ExitStack() as stack:
             if spec.device.type == "cuda":
-                choose_device(str(spec.device))  # what it sets is of a process
+                choose_device(str(spec.device))  # its settings are per process
             state = None if checkpoint is None else load_checkpoint(checkpoint)
             ranks = ConnectedRanks(spec.rank, spec.num_ranks, spec.device)
             rank = build(spec, state, num_starts, stack, ranks)
@@ -529,17 +527,17 @@ def run_rank(
                 method, arguments = pipe.recv()
                 pipe.send(method(rank, *arguments))
     except (RanksApartError, EOFError, ConnectionError):
-        return  # the first learner has ended all, or notices
+        return  # the first learner has ended all ranks, or will notice
     except UserError as error:
         with suppress(ConnectionError):
             pipe.send(_Refused(str(error), error.hint))
 
 
 def _forget_group() -> None:
-    """Lets this process meet others again after a meeting in vain.
+    """Lets this process meet others again after a failed rendezvous.
 
     torch.distributed counts the groups of a process, names them by that count, and looks for the others under that
-    name. A meeting in vain counts too, so new processes would look elsewhere; the end of a group begins the count anew.
+    name. A failed rendezvous counts too, so new processes would look elsewhere; destroying a group resets the count.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "meeting"
@@ -548,15 +546,15 @@ def _forget_group() -> None:
 
 
 def _loopback_only() -> AbstractContextManager[None]:
-    """Lets groups that are formed in the block listen on this machine alone.
+    """Makes groups that are formed in the block listen on the loopback interface only.
 
-    torch's default is the interface of the host's name, which others reach.
+    torch's default is the interface of the host name, which other machines can reach.
     """
     return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
 
 
 def _loopback() -> str:
-    """Returns the name of the interface that only this machine reaches."""
+    """Returns the name of the loopback interface."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
             return name

@@ -1,9 +1,9 @@
-"""Collectors on the nodes of a Ray cluster: each is an actor of Ray's, a call of which fills a block.
+"""Collectors on the nodes of a Ray cluster: each is a Ray actor, and each call of it fills a block.
 
 Permissions and their order are those of `rulka.runtime.collectors`: a permission is a call of `RemoteCollector.fill`
-with the newest weights, and its answer is the block, which Ray brings. An actor takes one CPU, on whichever node Ray
-finds one. One that ends or stands still is started again; what an earlier one still answers is not listened to. While
-no node has room for it, it waits for one, and the run goes on with the others.
+with the newest weights, and Ray returns the block. An actor takes one CPU, on any node that has one free. One that dies
+or hangs is restarted, and late answers of its predecessor are ignored. While no node has room for it, it waits, and the
+run continues with the others.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashEr
 from rulka.schedule import Moment
 
 NODE_LIMIT_S = 300.0
-"""How long a run without any collector waits for a node."""
+"""Timeout of a run without any collector, waiting for a node."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class ClusterTooSmallError(ClusterError):
-    """The nodes have less than the run needs; the message holds both."""
+    """The cluster has fewer resources than the run needs; the message gives both."""
 
 
 class CollectorRefusedError(ClusterError):
-    """A collector is not of the learner's version, or cannot be built where it is; it would be the same next time."""
+    """A collector's versions differ from the learner's, or its node cannot build it; a restart would not help."""
 
 
 class CollectorsLostError(ClusterError):
-    """No node has room for a collector, and none has come."""
+    """No collector is left, and no node has had room for one in time."""
 
 
 # On a node --------------------------------------------------------------------------------------------------------
 
 
 class Order(NamedTuple):
-    """What a collector on a node is built from; picklable."""
+    """Specification from which a node builds a collector; picklable."""
 
     collector: CollectorSpec
     layout: WeightsLayout
@@ -72,7 +72,7 @@ class Sign(NamedTuple):
     """Sign of life.
 
     Attributes:
-        silent_s: how long ago it last took a step; 0 where it has nothing to do.
+        silent_s: time since its last step; 0 while it is idle.
         cpu_s: CPU time of its process.
     """
 
@@ -81,24 +81,24 @@ class Sign(NamedTuple):
 
 
 class RemoteCollector:
-    """A collector in a process of its own: the learner calls its methods, one after the other, `sign` at any time."""
+    """A collector in its own process; the learner calls its methods one at a time, `sign` concurrently."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
         self._ended_s = time.monotonic()
 
     def code(self) -> tuple[str, dict[str, str]]:
-        """Returns its node and process, for people, and the code and versions that run there: `rulka.provenance`."""
+        """Returns node and process, for messages, and the code and package versions there: `rulka.provenance`."""
         return f"{socket.gethostname()} (process {os.getpid()})", code_version()
 
     def build(self, pickled: bytes) -> None:
         """Builds cars and actor.
 
         Args:
-            pickled: an `Order`, which other code might not understand.
+            pickled: an `Order`, pickled because other code might not be able to read it.
 
         Raises:
-            UserError: if this node cannot act as it is to.
+            UserError: if this node cannot act in the precision asked for.
         """
         self._step()
         torch.set_num_threads(1)
@@ -116,17 +116,17 @@ class RemoteCollector:
         """Fills a block.
 
         Args:
-            slot: its number, for the learner.
+            slot: number of the block's slot at the learner.
             moment: see `rulka.runtime.messages.Fill`.
-            version: of the weights that act in it.
-            crc: over number and bytes, see `rulka.runtime.shared.checksum`.
-            content: these weights.
+            version: of the weights to act with.
+            crc: of version and bytes, see `rulka.runtime.shared.checksum`.
+            content: bytes of these weights.
 
         Returns:
-            How it went, and the arrays of the block by name.
+            A summary, and the arrays of the block by name.
 
         Raises:
-            WeightsError: if the weights are not what they should be.
+            WeightsError: if the checksum does not match.
         """
         waited_s = time.monotonic() - self._ended_s
         self._step()
@@ -146,7 +146,7 @@ class RemoteCollector:
         }
 
     def sign(self) -> Sign:
-        """Says how it is, beside whatever it does."""
+        """Reports on itself while other calls run."""
         began_s = self._began_s
         return Sign(0.0 if began_s is None else time.monotonic() - began_s, time.process_time())
 
@@ -165,11 +165,11 @@ class RemoteCollector:
 
 
 class Limits(NamedTuple):
-    """How long is waited.
+    """Timeouts.
 
     Attributes:
-        silence_s: a collector that takes no step for so long counts as lost.
-        node_s: a run without a collector waits so long for a node.
+        silence_s: a collector that takes no step for this long counts as lost.
+        node_s: a run without a collector waits this long for a node.
     """
 
     silence_s: float = SILENCE_LIMIT_S
@@ -181,18 +181,18 @@ class Remote:
     """One collector as the learner sees it.
 
     Attributes:
-        index: which one; whoever takes its place has the same.
-        budget: how often it may still be started again.
-        name: for people.
-        state: `placing` until a node has it, then `building` and `working`; `ended` is not started again.
+        index: of the collector; its replacement keeps it.
+        budget: limit on its restarts.
+        name: for messages.
+        state: `placing` until a node has it, then `building` and `working`; `ended` is not restarted.
         actor: of Ray.
         waiting: names of the methods that have not been answered, by reference.
-        heard_s: when it last showed a sign of life, on the monotonic clock.
-        asked_s: when it was last asked for one.
-        num_starts: how often it was started.
-        version: that it was given last.
-        cpu_s: CPU time that it has spoken of.
-        ended_cpu_s: CPU time of those that were in its place before.
+        heard_s: time of its last sign of life, on the monotonic clock.
+        asked_s: time of the last request for one.
+        num_starts: number of starts.
+        version: last version sent to it.
+        cpu_s: CPU time that it last reported.
+        ended_cpu_s: CPU time of its predecessors.
     """
 
     index: int
@@ -226,19 +226,19 @@ class RayCollectors(PermittedCollectors):
         other_half: OtherHalfProcess | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """Makes sure that the cluster is large enough.
+        """Checks that the cluster is large enough.
 
         Args:
             spec: see `PermittedCollectors`.
-            tensors: any version as it is published, of the right names, shapes and types.
+            tensors: weights as published, for their names, shapes and dtypes.
             env_steps: see `PermittedCollectors`.
-            num_starts: the same.
-            cluster: with the nodes; it is closed at the end.
+            num_starts: see `PermittedCollectors`.
+            cluster: with the nodes; `stop` closes it.
             other_half: see `PermittedCollectors`; its process is here.
-            limits: how long to wait.
+            limits: timeouts.
 
         Raises:
-            ClusterTooSmallError: if the cluster has too little for the run.
+            ClusterTooSmallError: if the cluster is too small for the run.
         """
         super().__init__(spec, env_steps, num_starts, other_half)
         self._cluster, self._limits = cluster, limits or Limits()
@@ -248,38 +248,38 @@ class RayCollectors(PermittedCollectors):
         self.remotes = [Remote(index) for index in range(spec.train.num_collectors)]
         self._newest: tuple[int, int, Any] | None = None
         self._had_one_s = time.monotonic()
-        # Blocks are read where Ray has laid them, and that memory cannot be written; nobody does.
+        # Blocks are read in place from Ray's object store, which is read-only; nothing here writes to them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
     def start(self) -> None:
-        """Starts the collectors; whoever calls this has to call `stop`, whatever happens."""
+        """Starts the collectors; the caller must call `stop`, even after an error."""
         super().start()
         for remote in self.remotes:
             self._launch(remote)
 
     @property
     def num_restarts(self) -> int:
-        """How often a collector, or the process of the other half, was started again."""
+        """Number of restarts of collectors and of the other half's process."""
         return super().num_restarts + sum(max(0, remote.num_starts - 1) for remote in self.remotes)
 
     @property
     def cpu_seconds_elsewhere(self) -> float:
-        """CPU time of the collectors, as far as they have said so."""
+        """CPU time of the collectors, as far as they have reported it."""
         return sum(remote.ended_cpu_s + remote.cpu_s for remote in self.remotes)
 
     @property
     def version(self) -> int:
-        """Of the weights that were published last, or `NO_VERSION`."""
+        """Version of the weights published last, or `NO_VERSION`."""
         return NO_VERSION if self._newest is None else self._newest[0]
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Lays a version where all nodes can take it, once; it acts in the blocks that are permitted from now on."""
+        """Puts the weights into the object store once, for all nodes; blocks permitted from now on use them."""
         content = np.empty(self._layout.num_bytes, np.uint8)
         fill(views(content, self._layout), tensors)
         self._newest = version, checksum(version, content), self._cluster.put(content)
 
     def stop(self) -> None:
-        """Ends the collectors, which first close their environments, and leaves the cluster; may be called again."""
+        """Ends the collectors, after closing their environments, and leaves the cluster; idempotent."""
         try:
             working = [remote for remote in self.remotes if remote.state == "working"]
             closing = [self._cluster.call(remote.actor, "close") for remote in working]
@@ -314,11 +314,11 @@ class RayCollectors(PermittedCollectors):
         remote.waiting[self._cluster.call(remote.actor, method, *arguments, is_beside=method == "sign")] = method
 
     def _hear(self, timeout_s: float) -> None:
-        """Waits for an answer, takes all that are there, and starts collectors again that are lost.
+        """Waits for an answer, takes all that are there, and restarts lost collectors.
 
         Raises:
-            CollectorRefusedError: if a collector that the run begins with does not fit.
-            CollectorsLostError: if there is none, and no node has come for too long.
+            CollectorRefusedError: if a collector is refused at its first start.
+            CollectorsLostError: if no collector is left and no node comes in time.
             WorkerCrashError: if one is lost too often.
         """
         for remote in self.remotes:
@@ -361,7 +361,7 @@ class RayCollectors(PermittedCollectors):
             remote.cpu_s = answer.cpu_s
 
     def _look_after(self) -> None:
-        """Starts collectors again that stand still; gives up when there has been none for too long."""
+        """Restarts collectors that hang; gives up if there has been none for too long."""
         now_s = time.monotonic()
         for remote in self.remotes:
             if remote.state in ("building", "working"):
@@ -373,7 +373,7 @@ class RayCollectors(PermittedCollectors):
             raise CollectorsLostError(message, hint="The run goes on from its checkpoint when there is a cluster.")
 
     def _refuse(self, remote: Remote, reason: str, hint: str) -> None:
-        """Ends the run that begins with such a collector; where one takes another's place, that stays empty."""
+        """Ends the run if this was the collector's first start; the place of a refused replacement stays empty."""
         message = f"{remote.name} is refused: {reason}"
         self._end(remote)
         if remote.num_starts == 1:
@@ -389,7 +389,7 @@ class RayCollectors(PermittedCollectors):
         self._launch(remote)
 
     def _end(self, remote: Remote) -> None:
-        """Ends a collector and takes back what it was allowed to do and did not do; its answers are forgotten."""
+        """Ends a collector, revokes its unfilled permissions, and drops its pending answers."""
         if remote.state != "ended":
             self._cluster.end(remote.actor)
         remote.waiting.clear()
@@ -399,24 +399,24 @@ class RayCollectors(PermittedCollectors):
 
 
 def _difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Returns in words what differs between a collector's version and the learner's, if anything does."""
+    """Describes the differences between a collector's versions and the learner's; empty if there are none."""
     names = [name for name in dict.fromkeys((*expected, *found)) if found.get(name) != expected.get(name)]
     each = [f"{name} {found.get(name)}, and the learner's is {expected.get(name)}" for name in names]
     return f"it is of another version: {'; '.join(each)}" if each else ""
 
 
 def check_size(num_collectors: int, nodes: Sequence[Node], num_free_cpus: int, collector_bytes: int) -> None:
-    """Makes sure that a cluster has CPUs for collectors, and room for their blocks, or Ray would use the disk.
+    """Checks that a cluster has CPUs for collectors, and memory for their blocks, or Ray would spill them to disk.
 
     Args:
         num_collectors: each takes a CPU.
-        nodes: that there are.
-        num_free_cpus: of all of them, that nobody has taken.
-        collector_bytes: of the blocks and weights that a collector may have under way. Those of all come to the
-            learner's node; another one may have as many collectors as CPUs.
+        nodes: of the cluster.
+        num_free_cpus: unused CPUs of all nodes together.
+        collector_bytes: of the blocks and weights that one collector may have under way. Those of all of them reach the
+            learner's node; another node may have as many collectors as CPUs.
 
     Raises:
-        ClusterTooSmallError: with what is there, and what was asked for.
+        ClusterTooSmallError: with the available and the requested amount.
     """
     there = sum(node.num_cpus for node in nodes)
     if num_collectors > min(there, num_free_cpus):

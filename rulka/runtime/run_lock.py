@@ -1,4 +1,4 @@
-"""Who works in the folder of a run: `run.lock` and `run.pid` are held by that process, as long as it lives."""
+"""Exclusive use of a run's folder: a process holds `run.lock` and `run.pid` there as long as it lives."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LOCK_FILE, PID_FILE = "run.lock", "run.pid"
 
 
 class RunInUseError(UserError):
-    """Another process trains in a folder."""
+    """Another process trains in the folder."""
 
 
 @contextmanager
 def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Keeps every other process out of the folder of a run; the system takes the lock of a process that dies.
+    """Locks the folder of a run against other processes; the system releases the lock of a process that dies.
 
     Args:
         folder: of the run.
-        patience_s: how long it waits for a process that works there.
+        patience_s: how long to wait for the lock.
 
     Raises:
-        RunInUseError: if another process works there; the message names it.
+        RunInUseError: if another process holds the lock; the message names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE, timeout=patience_s)

@@ -1,14 +1,13 @@
-"""Memory that the processes of a run share: blocks of experience from collectors, and weights to them.
+"""Shared memory of a run's processes: blocks of experience from collectors, and weights to them.
 
-It is torch's, which has no name: the system takes it back when the last process that has it is gone, however that
-ended. The environment of a collector writes blocks where the learner reads them. Who may touch a slot is settled by
-messages: `Fill` hands it to the collector, `BlockFilled` hands it back. A slot is poisoned before it is given out, so
-that a block which was not written whole is noticed and never learned from.
+It is torch's and has no name: the system frees it when the last process that maps it is gone, however that ended. A
+collector's environment writes blocks where the learner reads them. Messages pass on the ownership of a slot: `Fill`
+hands it to the collector, `BlockFilled` hands it back. A slot is poisoned before it is handed out, so that an
+incomplete block is noticed and never learned from.
 
-Of the weights there are several copies. The learner writes the oldest one that nobody needs any more and then points to
-it, so a reader hardly ever meets the writer, and nobody waits for a lock that a killed process might hold. Each copy
-carries a checksum over version and bytes: a reader that was overtaken sees that it does not fit and reads again. Torn
-weights are never used.
+Weights have several copies. The learner overwrites the oldest one that is no longer needed and then points to it, so a
+reader hardly ever meets the writer, and there is no lock that a killed process might hold. Each copy carries a checksum
+over version and bytes: a reader that was overtaken sees a mismatch and reads again. Torn weights are never used.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, block_in
 from rulka.errors import UserError
 
 MEMORY_FOLDER = Path("/dev/shm")
-"""Where Linux keeps it: a file system of limited size."""
+"""Linux's shared memory: a file system of limited size."""
 POISON = 0xFF
-"""Byte of memory that nobody has written: NaN as float32, no action as uint8, no truth value as bool."""
+"""Byte of unwritten memory: NaN as float32, no valid action as uint8, no valid bool."""
 ALIGNMENT = 64
 NO_VERSION = -1
 READ_TIMEOUT_S = 10.0
@@ -43,32 +42,32 @@ RETRY_S = 0.001
 _NUMBERS = ("potential", "reward", "log_prob", "floats")
 _TRUTHS = ("terminated", "truncated", "is_reset", "is_greedy")
 NUM_COPIES = 2
-"""Of weights, where readers want the newest: one that they read, one that is written."""
+"""Copies of the weights if readers want the newest: one is read, one is written."""
 
 
 class SharedMemoryError(UserError):
-    """There is not enough shared memory for what collectors and learner share."""
+    """There is too little shared memory for collectors and learner."""
 
 
 class IncompleteBlockError(RuntimeError):
-    """A block was handed over with parts that its collector never wrote."""
+    """A block was delivered with parts that its collector never wrote."""
 
 
 class WeightsError(RuntimeError):
-    """Published weights could not be read, or do not fit what was agreed."""
+    """Published weights could not be read, or do not match the layout."""
 
 
 # Memory -----------------------------------------------------------------------------------------------------------
 
 
 def check_room(num_bytes: int) -> None:
-    """Makes sure that there is room for all the shared memory of a run, where that can be known before.
+    """Checks in advance that there is room for all the shared memory of a run; on Linux only.
 
     Args:
         num_bytes: that the run is going to reserve.
 
     Raises:
-        SharedMemoryError: if there is less; the message holds both figures.
+        SharedMemoryError: if there is less; the message gives both sizes.
     """
     if sys.platform != "linux":
         return
@@ -78,7 +77,7 @@ def check_room(num_bytes: int) -> None:
 
 
 def new_memory(num_bytes: int) -> Tensor:
-    """Reserves shared memory, [num_bytes] uint8; torch makes sure that all of it is there.
+    """Allocates shared memory, [num_bytes] uint8; torch makes sure that all of it exists.
 
     Raises:
         SharedMemoryError: if there is not enough.
@@ -105,15 +104,15 @@ def _too_small(num_bytes: int, why: str) -> SharedMemoryError:
 
 
 class SharedBlocks:
-    """Slots of one collector, each for a block of experience. Another process that gets them shares their memory."""
+    """Slots of one collector, each for a block of experience. Pickling shares them with another process."""
 
     def __init__(self, spec: BlockSpec, num_slots: int, memory: Tensor | None = None) -> None:
-        """Reserves and poisons memory, or takes over that of another process.
+        """Allocates and poisons memory, or maps that of another process.
 
         Args:
             spec: shape of the block in every slot.
-            num_slots: how many there are.
-            memory: of another process.
+            num_slots: number of slots.
+            memory: of another process; None allocates.
         """
         if memory is None:
             memory = new_memory(spec.num_bytes * num_slots).fill_(POISON)
@@ -121,7 +120,7 @@ class SharedBlocks:
         self._blocks = [block_in(memory.numpy().data[k * spec.num_bytes :], spec) for k in range(num_slots)]
 
     def __reduce__(self) -> tuple[Callable[..., SharedBlocks], tuple[Any, ...]]:
-        """Lets another process, which this is pickled for, have the same memory."""
+        """Pickles a reference to the same memory, for another process."""
         return SharedBlocks, (self.spec, len(self._blocks), self._memory)
 
     def __getitem__(self, slot: int) -> ExperienceBlock:
@@ -129,14 +128,14 @@ class SharedBlocks:
         return self._blocks[slot]
 
     def poison(self, slot: int) -> None:
-        """Marks a slot as unwritten, all but its images, which are too large for it."""
+        """Marks a slot as unwritten, except for its images, which are too large."""
         block = self._blocks[slot]
         for name in (*_NUMBERS, *_TRUTHS, "action", "number"):
             getattr(block, name).reshape(-1).view(np.uint8).fill(POISON)
 
 
 def check_written(block: ExperienceBlock) -> None:
-    """Makes sure that everything in a block was written.
+    """Checks that every array of a block was written, except for its images.
 
     Raises:
         IncompleteBlockError: naming the array that holds poison or a NaN.
@@ -163,7 +162,7 @@ def _refuse(block: ExperienceBlock, name: str, count: int) -> None:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where one tensor lies in the bytes of a copy."""
+    """Place of one tensor in the bytes of a copy."""
 
     name: str
     shape: tuple[int, ...]
@@ -179,7 +178,7 @@ class WeightsLayout(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A version and its tensors, private to the reader until it reads again."""
+    """A version and its tensors, which are valid until the reader reads again."""
 
     version: int
     tensors: dict[str, Tensor]
@@ -195,28 +194,28 @@ def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
 
 
 def memory_bytes(layout: WeightsLayout, num_copies: int = NUM_COPIES) -> int:
-    """Returns how much shared memory weights of a layout take."""
+    """Returns the shared memory for weights of a layout, in bytes."""
     return _header_bytes(num_copies) + num_copies * layout.num_bytes
 
 
 def _header_bytes(num_copies: int) -> int:
-    """Bytes of int64: which copy is the newest; version of each; checksum of each."""
+    """Size of the int64 header: index of the newest copy; version of each copy; checksum of each copy."""
     return -(-8 * (1 + 2 * num_copies) // ALIGNMENT) * ALIGNMENT
 
 
 class SharedWeights:
     """Copies of the weights in shared memory, for one writer and any number of readers.
 
-    Whoever makes it may publish; another process that gets it shares its memory, and reads.
+    The process that creates them may publish; processes that get them pickled share the memory and read.
     """
 
     def __init__(self, layout: WeightsLayout, num_copies: int = NUM_COPIES, memory: Tensor | None = None) -> None:
-        """Reserves memory that holds no version yet, or takes over that of another process.
+        """Allocates memory without a version, or maps that of another process.
 
         Args:
             layout: of each copy.
-            num_copies: the newest, one that is written, and as many as are to be kept beside these.
-            memory: of another process.
+            num_copies: the newest, the one being written, and any older ones to keep.
+            memory: of another process; None allocates.
         """
         is_new = memory is None
         memory = new_memory(memory_bytes(layout, num_copies)) if memory is None else memory
@@ -232,7 +231,7 @@ class SharedWeights:
             self._versions[:] = NO_VERSION
 
     def __reduce__(self) -> tuple[Callable[..., SharedWeights], tuple[Any, ...]]:
-        """Lets another process, which this is pickled for, have the same memory."""
+        """Pickles a reference to the same memory, for another process."""
         return SharedWeights, (self._layout, self._num_copies, self._memory)
 
     @property
@@ -241,12 +240,12 @@ class SharedWeights:
         return int(self._versions[self._newest[0]])
 
     def publish(self, version: int, tensors: Mapping[str, Tensor], kept: Collection[int] = ()) -> None:
-        """Makes new weights visible to all readers, in place of the oldest that nobody needs.
+        """Publishes new weights to all readers, in place of the oldest that are no longer needed.
 
         Args:
             version: rising.
             tensors: exactly those of the layout.
-            kept: versions that stay, beside the newest.
+            kept: versions to keep, besides the newest.
 
         Raises:
             WeightsError: if a tensor is missing, unknown, or has another shape.
@@ -255,20 +254,20 @@ class SharedWeights:
         newest = int(self._newest[0])
         free = [k for k in range(self._num_copies) if k != newest and int(self._versions[k]) not in kept]
         target = min(free, key=lambda k: int(self._versions[k]))
-        self._checksums[target] = -1  # fits no bytes: a reader of this copy starts again
+        self._checksums[target] = -1  # matches no bytes: a reader of this copy tries again
         self._copies[target] = self._private
         self._versions[target] = version
         self._checksums[target] = checksum(version, self._private)
         self._newest[0] = target
 
     def read(self, version: int | None = None) -> Weights:
-        """Returns weights; the tensors are overwritten by the next call.
+        """Returns weights; the next call overwrites the tensors.
 
         Args:
-            version: which; None for the newest.
+            version: to read; None for the newest.
 
         Raises:
-            WeightsError: if nothing whole could be read within `READ_TIMEOUT_S`.
+            WeightsError: if no intact copy could be read within `READ_TIMEOUT_S`.
         """
         give_up_s = time.monotonic() + READ_TIMEOUT_S
         while time.monotonic() < give_up_s:
@@ -284,7 +283,7 @@ class SharedWeights:
 
 
 def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Copies a version to where it is published, see `views`.
+    """Copies weights into the tensors of `views`.
 
     Raises:
         WeightsError: if a tensor is missing, unknown, or has another shape.
@@ -302,7 +301,7 @@ def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
 
 
 def views(memory: NDArray[np.uint8], layout: WeightsLayout) -> dict[str, Tensor]:
-    """Returns the tensors of a layout, which are the memory itself."""
+    """Returns the tensors of a layout, as views of the memory."""
     return {
         place.name: torch.frombuffer(
             memory, dtype=place.dtype, count=int(np.prod(place.shape, dtype=np.int64)), offset=place.offset
@@ -312,5 +311,5 @@ def views(memory: NDArray[np.uint8], layout: WeightsLayout) -> dict[str, Tensor]
 
 
 def checksum(version: int, content: NDArray[np.uint8]) -> int:
-    """Returns the CRC-32 over a version's number and bytes."""
+    """Returns the CRC-32 of a version's number and bytes."""
     return zlib.crc32(content.data, version & 0xFFFFFFFF)

@@ -17,7 +17,7 @@ from rulka.runtime.collector import ActingPolicy, CarBatch, Collector, LocalActo
 from rulka.runtime.params import RuntimeParams
 
 RANKS_FOLDER = "ranks"
-"""Folders of the further learners, in that of a run: `1`, `2` and so on."""
+"""In a run's folder: the folders of the further learners, `1`, `2` and so on."""
 
 
 class MakeCars(Protocol):
@@ -28,7 +28,7 @@ class MakeCars(Protocol):
 
         Args:
             num_cars: cars that race side by side, without seeing each other.
-            at_line: whether all races begin at the start line, as in greedy checks, or as training has them.
+            at_line: True starts all races at the start line, as greedy checks do; False starts them as in training.
         """
         ...
 
@@ -37,7 +37,7 @@ class MakeActor(Protocol):
     """Builds an actor; a module-level function, or a `functools.partial` of one."""
 
     def __call__(self, seed: int, device: torch.device = CPU) -> Actor:
-        """Builds it; `seed` decides how it explores, `device` where its network is."""
+        """Builds it; `seed` is that of its exploration, `device` that of its network."""
         ...
 
 
@@ -45,33 +45,33 @@ class BuildLearner(Protocol):
     """Builds a learner, with its initial weights and demonstrations; picklable, as `MakeCars` is."""
 
     def __call__(self, num_learners: int, device: torch.device) -> Learner:
-        """Builds the only one, or one of several, on a device."""
+        """Builds the only learner, or one of several, on a device."""
         ...
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training run, or what one of its learners has of it.
+    """One training run, or one learner's part of it.
 
     Attributes:
         make_cars: builds the environment of a greedy check.
-        cars_of: returns what builds the environment of the collector of a number in all of the run.
+        cars_of: returns the environment factory of a collector, given its number in the whole run.
         make_actor: builds an actor that takes the learner's own weights, for greedy checks.
-        collecting_actor: builds the actor of collectors and policy workers, which takes versions as
-            `train.acting_precision` has them published.
+        collecting_actor: builds the actor of collectors and policy workers, which takes weights as published in
+            `train.acting_precision`.
         build_learner: builds the learner, or one of several.
         block: shape of the blocks of experience.
-        train: how to run.
-        folder: where live checkpoints and metrics go.
+        train: runtime parameters.
+        folder: for live checkpoints and metrics.
         label: for the progress display.
-        keeps_record: whether the fastest greedy race is kept; where races are of several tracks, it says little.
-        final_check_cars: that race side by side in the last choice; None lets all `train.final_check_races` do.
-        is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
-        device: where the learner, central inference and the greedy checks run; collectors that choose actions
+        keeps_record: whether to keep the fastest greedy race; it means little if races are on several tracks.
+        final_check_cars: number of parallel cars in the final choice; None takes `train.final_check_races`.
+        is_by_return: whether the return of greedy episodes selects the weights, because there is no finish.
+        device: of the learner, central inference and the greedy checks; collectors that choose actions
             themselves stay on the CPU.
-        rank: which of the learners this is.
-        num_ranks: how many share the run.
-        first_collector: the number, in all of the run, of the first collector here.
+        rank: index of this learner.
+        num_ranks: number of learners in the run.
+        first_collector: number of the first collector here, in the whole run.
     """
 
     make_cars: MakeCars
@@ -96,10 +96,10 @@ class RunSpec:
         return self.build_learner(self.num_ranks, self.device)
 
     def of_rank(self, rank: int) -> RunSpec:
-        """Returns the part of one of several learners: a share, a folder and a device of its own.
+        """Returns the spec of one of several learners, with its own share, folder and device.
 
         Args:
-            rank: which one.
+            rank: index of the learner.
 
         Raises:
             DeviceError: if there are more learners than devices.
@@ -119,12 +119,12 @@ class RunSpec:
 
 
 def rank_folder(folder: Path, rank: int) -> Path:
-    """Returns where experience and shared memory of one of several learners are noted, in the folder of a run."""
+    """Returns a learner's folder within a run's; the first learner uses the run's own."""
     return folder / RANKS_FOLDER / str(rank) if rank else folder
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """Returns those of all learners that ever were."""
+    """Returns the folders of all learners that the run ever had."""
     return [folder, *sorted(path for path in (folder / RANKS_FOLDER).glob("*") if path.is_dir())]
 
 
@@ -133,7 +133,7 @@ class CollectorSpec:
     """One collector, wherever it runs; picklable.
 
     Attributes:
-        index: which one.
+        index: of the collector.
         seed: of its environment and of its actor.
         make_cars: see `RunSpec`.
         make_actor: builds its actor.
@@ -152,6 +152,6 @@ class CollectorSpec:
         return actor, self.build_with(actor)
 
     def build_with(self, policy: ActingPolicy) -> Collector:
-        """Builds the collector, which a policy drives."""
+        """Builds the collector with a given policy."""
         cars = self.make_cars(self.block.num_cars, at_line=False)
         return Collector(self.index, cars, policy, self.seed, self.block)

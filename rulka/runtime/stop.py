@@ -1,4 +1,4 @@
-"""Stopping a run between two of its steps instead of in the middle of one."""
+"""Stops a run between two of its steps instead of in the middle of one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from types import FrameType
 from typing import Self
 
 IMPATIENCE_S = 5.0
-"""A signal that comes this long after the first one is no repetition: somebody wants it to end at once."""
+"""A signal more than this after the first is no repetition: the user wants the run to end at once."""
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class StopRequestedError(KeyboardInterrupt):
-    """The run was asked to stop, and did so at a moment when nothing was half done."""
+    """The run was asked to stop, and did so between two of its steps."""
 
 
 class StopSignals:
-    """Turns Ctrl-C, SIGTERM and a closed terminal into a request that the run looks at when it can stop cleanly.
+    """Turns Ctrl-C, SIGTERM and a closed terminal into a request that the run checks when it can stop cleanly.
 
-    Use as a context manager in the main thread. A second signal `IMPATIENCE_S` later interrupts at once.
+    Use as a context manager in the main thread. A second signal, more than `IMPATIENCE_S` later, interrupts at once.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class StopSignals:
         self._before.clear()
 
     def check(self) -> None:
-        """Raises if a stop was asked for.
+        """Raises if a stop was requested.
 
         Raises:
-            StopRequestedError: which ends the stage as Ctrl-C does.
+            StopRequestedError: if so; it ends the stage as Ctrl-C does.
         """
         if self.is_requested:
             message = "asked to stop"

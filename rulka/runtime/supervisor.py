@@ -1,6 +1,6 @@
-"""Starts, watches, restarts and stops the processes of a run, whose work each begins and ends by `work_for_learner`.
+"""Starts, watches, restarts and stops the worker processes of a run, all of which run `work_for_learner`.
 
-A process that ends, or is silent for too long, is started again in its place. One that crashes too often in a
+A process that dies, or is silent for too long, is restarted in its place. One that crashes too often in a
 minute ends the run with its traceback.
 """
 
@@ -28,19 +28,19 @@ from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, S
 HEARTBEAT_S = 1.0
 """Time between heartbeats."""
 SILENCE_LIMIT_S = 120.0
-"""Longer than compiling and importing take on a busy machine: a wait that long is no work any more."""
+"""Timeout of a silent process, longer than compiling and importing take on a busy machine."""
 ONE_THREAD: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-"""Environment of a process that computes with one thread, whatever its libraries would take."""
+"""Environment of single-threaded processes, whatever their libraries' defaults."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 Facts = BlockFilled | Seen | Taught
-"""Messages of processes, beside those about themselves."""
+"""Messages with results; the others are about the process itself."""
 
 
 class WorkerCrashError(UserError):
-    """A process crashed again and again; the message holds its last error, with a traceback where that is a defect."""
+    """A process crashed too often; the message holds its last error, with a traceback if that is a bug."""
 
 
 @dataclass
@@ -48,14 +48,14 @@ class Worker:
     """One process and the learner's end of its pipe.
 
     Attributes:
-        index: which one; a restarted one keeps it.
-        process: the process that runs now.
+        index: of the process; a restart keeps it.
+        process: the current one.
         connection: to it.
-        heard_s: when it last said something, on the monotonic clock.
-        activity: what it last said it was doing.
-        problem: what it said had gone wrong before it ended, or an empty text.
-        budget: how often it may still be started again.
-        num_starts: how often it was started.
+        heard_s: time of its last message, on the monotonic clock.
+        activity: the one that it last reported.
+        problem: the error that it reported before it ended, or an empty string.
+        budget: limit on its restarts.
+        num_starts: number of starts.
         is_connected: its end of the pipe is open.
     """
 
@@ -74,7 +74,7 @@ class Supervisor:
     """The processes of a run that do the same work.
 
     Attributes:
-        num_restarts: how often a process was started again.
+        num_restarts: of all of them together.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Supervisor:
         on_restart: Callable[[int], None],
         silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
-        """Prepares; `start` starts.
+        """Prepares; `start` starts the processes.
 
         Args:
-            title: what the processes are called.
-            make_work: returns what builds the work of a process, from its index and the number of its starts before.
-            on_restart: told the index of a process that is gone, before its successor starts.
-            silence_limit_s: a process that says nothing for so long counts as crashed.
+            title: name of the processes.
+            make_work: returns the work factory of a process, given its index and the number of its earlier starts.
+            on_restart: called with the index of a dead process, before its successor starts.
+            silence_limit_s: a process that is silent for this long counts as crashed.
         """
         self._title, self._make_work = title, make_work
         self._on_restart, self._silence_limit_s = on_restart, silence_limit_s
@@ -105,20 +105,20 @@ class Supervisor:
             self._workers.append(Worker(index, process, connection, time.monotonic()))
 
     def send(self, index: int, message: ToWorker) -> None:
-        """Sends a message; one to a process that is just ending is lost, as `receive` will find out."""
+        """Sends a message; if the process is just ending it is lost, which `receive` will detect."""
         try:
             self._workers[index].connection.send(message)
         except OSError:  # broken, or closed already
             _LOGGER.debug("%s %d is gone; its message is dropped", self._title, index)
 
     def receive(self, timeout_s: float) -> list[tuple[int, Facts]]:
-        """Waits until something is heard or the time is over, and returns what was said, with who said it."""
+        """Waits for messages until the timeout; returns them with their processes' indices."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         heard = [worker for worker in self._workers if worker.connection in ready]
         return [(worker.index, message) for worker in heard for message in _said(worker)]
 
     def replace_dead(self) -> None:
-        """Starts every process again that has died, or has been silent for too long.
+        """Restarts every process that has died or been silent for too long.
 
         Raises:
             WorkerCrashError: if one has crashed too often.
@@ -141,7 +141,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids, by collector."""
+        """Process ids, by index."""
         return [worker.process.pid or 0 for worker in self._workers]
 
     def _launch(self, index: int, num_starts: int) -> tuple[BaseProcess, Connection]:
@@ -168,7 +168,7 @@ class Supervisor:
         self.num_restarts += 1
 
     def _reap(self, worker: Worker, silent_s: float | None) -> str:
-        """Makes sure that a process is gone, which may be silent, and returns in words how it ended."""
+        """Makes sure that a process is gone, killing a silent one; returns in words how it ended."""
         if silent_s is not None:
             worker.process.kill()
         worker.process.join(STOP_GRACE_S)
@@ -182,7 +182,7 @@ class Supervisor:
 
 
 def _said(worker: Worker) -> Iterator[Facts]:
-    """Yields all messages that are there but those of a process about itself, which are noted."""
+    """Yields all pending results; notes a process's messages about itself."""
     try:
         while worker.connection.poll():
             message: FromWorker = worker.connection.recv()
@@ -198,7 +198,7 @@ def _said(worker: Worker) -> Iterator[Facts]:
 
 
 def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | None, patience_s: float) -> None:
-    """Tells those still alive to end and waits for them for a while."""
+    """Applies `how` to the live processes, then waits for all of them to end, up to `patience_s`."""
     for process in processes:
         if how and process.is_alive():
             how(process)
@@ -208,14 +208,14 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
 
 
 class Work(ABC):
-    """Work of such a process, which it tells the learner of every now and then."""
+    """Work of such a process, with heartbeats to the learner."""
 
     def __init__(self, connection: Connection, activity: str) -> None:
-        """Begins.
+        """Sends the first heartbeat.
 
         Args:
             connection: to the learner.
-            activity: what it does until it is built.
+            activity: its activity until it is built.
         """
         self._connection = connection
         self._beat(activity)
@@ -238,10 +238,10 @@ MakeWork = Callable[[Connection], Work]
 
 
 def work_for_learner(make_work: MakeWork, connection: Connection) -> NoReturn:
-    """Builds the work of this process, runs it, tells the learner what goes wrong, and ends the process.
+    """Builds and runs the work of this process, reports errors to the learner, and ends the process.
 
     Args:
-        make_work: builds it.
+        make_work: builds the work.
         connection: to the learner, whose process is the parent; when either ends, this process does too.
     """
     end_with_parent()
@@ -257,5 +257,5 @@ def work_for_learner(make_work: MakeWork, connection: Connection) -> NoReturn:
             is_defect = not isinstance(error, UserError)
             connection.send(Failed(traceback.format_exc() if is_defect else error.for_people()))
         code = 1
-    # There is nothing to tidy up, and whoever tried would wait for threads: `work` lives until here.
+    # There is nothing to clean up, and a normal exit would wait for threads: `work` lives until here.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What a car does in a tick of 10 ms: the ground under it, its wheels, its body, gates, and what others read of it.
+"""Simulates a car for one tick of 10 ms: ground, wheels, body, gates, and the car's `CAR` row.
 
 Right-handed axes: left x up = forward. Angles and rates are positive about the axis: yaw to the left, pitch nose
 down, roll to the right. Dimensions: N cars, Z zones, G gates, S state columns.
@@ -15,23 +15,23 @@ from rulka.simulator.compiling import Array, inlined_kernel
 from rulka.simulator.race_end import is_beyond_track
 from rulka.tracks.track import DROP, NO_GROUND, WALL
 
-# Columns of a car's state, which is all that its future depends on. World axes, metres, m/s, rad/s. Position and
-# velocity are of the centre of mass; the game's position, in the `CAR` row, is lower and further back in the body.
+# Columns of a car's full state. World axes, metres, m/s, rad/s. Position and velocity are those of the centre of mass;
+# the game's position, in the `CAR` row, is lower and further back in the body.
 X, Y, Z, VX, VY, VZ, FX, FY, FZ, UX, UY, UZ = range(12)  # position, velocity, forward axis, up axis
-YAW, PITCH, ROLL, STEER = range(12, 16)  # rates of turning about the car's axes; wheels in [-1, 1], positive right
-GEAR, SHIFT_S, TURBO, FRICTION = range(16, 20)  # seconds left of a gear change and of turbo; share of the tyres' grip
-CONTACT, LOAD, PUSH, PULL = range(20, 24)  # flag; accelerations by the road along its normal, forward and left
+YAW, PITCH, ROLL, STEER = range(12, 16)  # angular rates about the car's axes; wheels in [-1, 1], positive right
+GEAR, SHIFT_S, TURBO, FRICTION = range(16, 20)  # seconds left of a gear change and of turbo; factor on the tyres' grip
+CONTACT, LOAD, PUSH, PULL = range(20, 24)  # flag; accelerations from the road along its normal, forward and left
 SLIDES = 24  # first of four flags: front left, front right, rear right, rear left
-ZONE, ALONG, LATERAL, HEIGHT = range(28, 32)  # zone last passed; along, left of and above the road at rest
-TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(32, 37)  # decisions spent shifting; gates passed; flags
-VARIANT = 37  # which of the world's physics the car has
-GATE_MS = 38  # first of the gate times, which end a row
+ZONE, ALONG, LATERAL, HEIGHT = range(28, 32)  # last zone; along, left of and above the road (0 at rest)
+TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(32, 37)  # decisions in a gear change so far; gates passed; flags
+VARIANT = 37  # index of the car's physics in the world
+GATE_MS = 38  # first of the gate times, which fill the rest of the row
 NUM_STATE = GATE_MS
 
 # Columns of a zone of the road.
 CENTRE, TANGENT, LEFT, NORMAL, HALF_WIDTH, MATERIAL, EDGE, NUM_ROAD = 0, 3, 6, 9, 12, 13, 14, 15
 
-# Places in the array of constants.
+# Indices into the array of constants.
 TICK_S, TICK_MS, SPACING_M, GRAVITY, PER_GRAVITY, AIR_GRAVITY, AIR_DRAG, CENTRE_UP, CENTRE_AHEAD, RIDE_M = range(10)
 STIFFNESS, EXCESS_GRIP, LOCKED_GRIP, LEAST_LOAD, AXLE_M, YAW_PER_S, STEER_STEP = range(10, 17)
 STEER_RADIUS, STEER_RADIUS_PER_SPEED, SCRUB, SLOPE_LOSS, ENGINE_BRAKE, ENGINE_BRAKE_PER_SPEED = range(17, 23)
@@ -43,39 +43,39 @@ OFF_ROAD_M, FALL_M, CRASH_COSINE, WALL_BOUNCE, WALL_RUB = range(44, 49)
 GEAR_UP, GEAR_DOWN, GEAR_RPM, PUSHES, PUSH_EDGES, NUM_CONSTANTS = 49, 53, 57, 62, 66, 69
 NUM_GEARS = 5
 
-# Rows of the tables: curves by speed in whole m/s, then properties of surfaces by material id.
+# Rows of the tables: curves by speed in whole m/s, then surface properties by material id.
 SIDE_GRIP, SLIDE_GRIP, TURN_RATE = range(3)
 SURFACE_GRIP, SURFACE_SLIDE, SURFACE_PUSH, SURFACE_TURBO, NUM_TABLES = 3, 4, 5, 6, 7
 
-# What is under a car, found afresh after every move.
+# Ground under a car, recomputed after every move.
 G_NORMAL, G_LEFT, G_HALF_WIDTH, G_MATERIAL, G_EDGE = 0, 3, 6, 7, 8
-# What a car does on the ground: its axes along the road, and its speeds along them.
-FORWARD, SIDE, AHEAD, ASIDE, AWAY, NUM_SCRATCH = 0, 3, 6, 7, 8, 9  # both kinds fit into as many numbers
+# Motion on the ground: the car's axes along the road, and its speeds along them.
+FORWARD, SIDE, AHEAD, ASIDE, AWAY, NUM_SCRATCH = 0, 3, 6, 7, 8, 9  # enough for either kind
 
-# Columns of a `CAR` row; a test holds them to `rulka.observation.CAR`.
+# Columns of a `CAR` row; a test compares them with `rulka.observation.CAR`.
 R_POSITION, R_ROTATION, R_VELOCITY, R_SPIN, R_SLIDING, R_CONTACT, R_DAMPER, R_MATERIAL = 0, 3, 12, 15, 18, 22, 26, 30
 R_GEARBOX, R_GEAR, R_RPM, R_COUNTER, R_FREE_WHEELING = 34, 35, 36, 37, 38
 
-# What is under a car, and how it moves along it.
+# Ground under a car, and contact with walls and bump stops.
 SEARCH_ZONES = 64
-"""Zones walked at most in one tick."""
+"""Zones searched at most per call of `find_ground`."""
 GRASS = 2
 """Material beyond the edges of the road."""
 WHEEL_SIDE_M = 0.8
-"""How far the wheels are from the middle of the car."""
+"""Distance of the wheels from the middle of the car."""
 CAR_SIDE_M = 1.0
 """Half the width of the car's body."""
 WALL_HEIGHT_M = 1.0
 """A car higher than this above the road flies over its walls."""
 UNDER_ROAD_M = 1.0
-"""A car further below the road has fallen off it and does not come up through it."""
+"""A car further below the road has fallen off and has no contact with it."""
 NOSE_ASIDE = 0.2
-"""Share of the nose's pointing into a wall that a tick of contact takes away."""
+"""Share of the nose's component into a wall that one step of contact removes."""
 
 
 @inlined_kernel
 def find_ground(car: Array, road: Array, c: Array, ground: Array) -> None:
-    """Updates where the car is on the road, and the road under it; see `rulka.tracks.progress.locate`."""
+    """Updates the car's position on the road and the ground under it; see `rulka.tracks.progress.locate`."""
     index, last = int(car[ZONE]), road.shape[0] - 2
     here, ahead = past_plane(car, road[index]), past_plane(car, road[index + 1])
     for _ in range(SEARCH_ZONES):
@@ -113,7 +113,7 @@ def find_ground(car: Array, road: Array, c: Array, ground: Array) -> None:
 
 @inlined_kernel
 def past_plane(car: Array, zone: Array) -> float:
-    """Returns how far the car is past the plane of a zone, metres."""
+    """Returns the signed distance of the car past the plane of a zone, metres."""
     return (
         (car[X] - zone[CENTRE]) * zone[TANGENT]
         + (car[Y] - zone[CENTRE + 1]) * zone[TANGENT + 1]
@@ -123,7 +123,7 @@ def past_plane(car: Array, zone: Array) -> float:
 
 @inlined_kernel
 def has_ground(car: Array, ground: Array) -> bool:
-    """Whether anything is under the car to stand on: not beyond an edge that drops, in a gap or under the road."""
+    """True if there is ground under the car: not beyond an edge that drops, in a gap or under the road."""
     if car[HEIGHT] <= -UNDER_ROAD_M or ground[G_MATERIAL] == NO_GROUND:
         return False
     return not (ground[G_EDGE] == DROP and abs(car[LATERAL]) > ground[G_HALF_WIDTH])
@@ -131,7 +131,7 @@ def has_ground(car: Array, ground: Array) -> bool:
 
 @inlined_kernel
 def bounce(car: Array, leftward: float, c: Array, ground: Array) -> None:
-    """Turns the speed toward a wall around, weakened, and takes away from the rest what the wall rubs off."""
+    """Reflects the speed into a wall, damped by `WALL_BOUNCE`, and applies the wall's friction to the rest."""
     rest = 0.0
     for k in range(3):
         car[VX + k] -= leftward * ground[G_LEFT + k]
@@ -144,9 +144,9 @@ def bounce(car: Array, leftward: float, c: Array, ground: Array) -> None:
 
 @inlined_kernel
 def meet_walls(car: Array, c: Array, ground: Array) -> None:
-    """Keeps a car inside the walls of the road; they give back a part of its speed toward them and rub off some along.
+    """Keeps a car inside the walls of the road, with bounce and friction.
 
-    The nose is pushed aside with the rest of the car, as far as it points into the wall.
+    If the nose points into the wall, it is pushed aside too.
     """
     if ground[G_EDGE] != WALL or car[HEIGHT] > WALL_HEIGHT_M or car[HEIGHT] < -UNDER_ROAD_M:
         return
@@ -176,7 +176,7 @@ def wheel_material(car: Array, side_m: float, ground: Array) -> int:
 
 @inlined_kernel
 def find_motion(car: Array, ground: Array, motion: Array) -> None:
-    """Fills the car's axes along the road, forward and left of it, and its speeds along those and the normal."""
+    """Writes the car's forward and left axes along the road, and its speeds along those and the normal."""
     lean = car[FX] * ground[0] + car[FY] * ground[1] + car[FZ] * ground[2]
     fx, fy, fz = car[FX] - lean * ground[0], car[FY] - lean * ground[1], car[FZ] - lean * ground[2]
     size = 1.0 / math.sqrt(fx * fx + fy * fy + fz * fz)
@@ -193,9 +193,9 @@ def find_motion(car: Array, ground: Array, motion: Array) -> None:
 
 @inlined_kernel
 def meet_stops(car: Array, step_s: float, c: Array, ground: Array) -> None:
-    """Stops a car whose springs are pressed as far as they go: the road takes its speed towards it away.
+    """Bump stops: at full spring travel, removes the car's speed into the road.
 
-    In a loop that is so in every step, so that the road turns the velocity and costs some of it.
+    In a loop this happens in every step, so the road turns the velocity at some loss of speed.
     """
     deep = c[REST_M] - car[HEIGHT] - c[MAX_M]
     if deep <= 0.0:
@@ -211,15 +211,14 @@ def meet_stops(car: Array, step_s: float, c: Array, ground: Array) -> None:
         car[LOAD] -= away / step_s
 
 
-# How a car turns in space: with the road under it, or on its own in the air.
+# Rotation of the body: with the road, or free in the air.
 SPIN_PER_S = 16.0
-"""How fast the rates of pitch and roll follow the body: a bump in the last moment on the ground does not make a car
-tumble through the air."""
+"""Low-pass rate of the pitch and roll rates: a bump just before take-off does not make a car tumble in the air."""
 
 
 @inlined_kernel
 def turn_body(car: Array, step_s: float, c: Array, ground: Array, motion: Array) -> None:
-    """Turns the car by its yaw rate and lets its up axis follow the road's normal."""
+    """Rotates the car by its yaw rate and lets its up axis follow the road's normal."""
     step, follow = car[YAW] * step_s, min(c[ALIGN_PER_S] * step_s, 1.0)
     old_x, old_y, old_z = car[UX], car[UY], car[UZ]
     set_axes(
@@ -243,9 +242,9 @@ def turn_body(car: Array, step_s: float, c: Array, ground: Array, motion: Array)
 
 @inlined_kernel
 def fly(car: Array, brake: float, step_s: float, c: Array) -> None:
-    """Lets a car without contact fall and turn on as it left the road.
+    """Moves a car in the air: it falls and keeps the rotation with which it left the road.
 
-    Steering the way it turns keeps its yaw rate, steering against it takes it away sooner; the brake stops pitching.
+    Steering with the yaw keeps the yaw rate, steering against it damps it faster; the brake stops pitching.
     """
     car[CONTACT], car[LOAD], car[PUSH], car[PULL] = 0.0, 0.0, 0.0, 0.0
     car[SHIFT_S] = max(car[SHIFT_S] - step_s, 0.0)
@@ -275,7 +274,7 @@ def fly(car: Array, brake: float, step_s: float, c: Array) -> None:
 
 @inlined_kernel
 def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, uz: float) -> None:
-    """Makes up a unit vector, forward one across it, and stores both."""
+    """Normalises the up axis, makes the forward axis a unit vector orthogonal to it, and stores both."""
     size = 1.0 / math.sqrt(ux * ux + uy * uy + uz * uz)
     ux, uy, uz = ux * size, uy * size, uz * size
     lean = fx * ux + fy * uy + fz * uz
@@ -288,14 +287,14 @@ def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, 
 # A car on its wheels: springs, engine, brake, tyres and steering.
 STANDING_MPS = 0.1
 SUBSTEP_M = 0.3
-"""A tick is cut into equal steps in which a car covers less than this."""
+"""A tick is split into equal steps in which a car covers less than this."""
 
 
 @inlined_kernel
 def roll_on_road(
     car: Array, gas: float, brake: float, step_s: float, c: Array, tables: Array, ground: Array, motion: Array
 ) -> None:
-    """Applies springs, engine, brake, tyres and steering for one step to a car that touches the road."""
+    """Applies springs, engine, brake, tyres and steering for one step to a car on the road."""
     find_motion(car, ground, motion)
     car[CONTACT] = 1.0
     car[LOAD] = max(c[SPRING] * (c[REST_M] - car[HEIGHT]) - c[DAMPING] * motion[AWAY], 0.0)
@@ -320,7 +319,7 @@ def roll_on_road(
 
 @inlined_kernel
 def push_forward(car: Array, push: float, resist: float, step_s: float, c: Array, motion: Array) -> None:
-    """Changes the forward speed; what resists can stop the car but not turn it back."""
+    """Updates the forward speed; resistance can stop the car but not reverse it."""
     ahead = motion[AHEAD]
     moved = ahead + (push - c[GRAVITY] * motion[FORWARD + 1]) * step_s
     slowed = (resist + c[ROLLING] * max(car[LOAD] - c[GRAVITY], 0.0)) * step_s
@@ -330,13 +329,13 @@ def push_forward(car: Array, push: float, resist: float, step_s: float, c: Array
 
 @inlined_kernel
 def slides_whole(car: Array) -> bool:
-    """Whether the car slides on all four wheels; the rear ones never do alone."""
+    """True if the car slides on all four wheels; the rear wheels never slide alone."""
     return car[SLIDES + 2] > 0.0
 
 
 @inlined_kernel
 def at_speed(curve: Array, speed: float) -> float:
-    """Returns the value of a curve at a speed, m/s; the sign of the speed does not matter."""
+    """Interpolates a curve at the absolute value of a speed, m/s."""
     speed = min(abs(speed), curve.shape[0] - 1.001)
     index = int(speed)
     return curve[index] + (speed - index) * (curve[index + 1] - curve[index])
@@ -346,9 +345,9 @@ def at_speed(curve: Array, speed: float) -> float:
 def engine(
     car: Array, ahead: float, gas: float, brake: float, is_locked: bool, step_s: float, c: Array
 ) -> tuple[float, float]:
-    """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface.
+    """Shifts gears and returns the push and the braking of the wheels, m/s2, on the best surface.
 
-    A car that stands, or rolls back, reverses on the brake, and not faster than reverse gear goes.
+    On the brake, a car that stands or rolls back reverses, up to the top speed of the reverse gear.
     """
     gear = int(car[GEAR])
     if car[SHIFT_S] > 0.0:
@@ -364,7 +363,7 @@ def engine(
         excess = -ahead - c[REVERSE_TOP]
         if excess < 0.0:
             return -brake * c[REVERSE_PUSH], 0.0
-        # Faster than reverse gear goes, down a slope or in a spin: the brake takes the excess away.
+        # Above the reverse gear's top speed, down a slope or in a spin, the brake removes the excess.
         return 0.0, brake * min(excess / step_s, c[BRAKE])
     part = 0
     while part < 3 and ahead > c[PUSH_EDGES + part]:
@@ -384,23 +383,23 @@ def engine(
 def hold(
     car: Array, is_locked: bool, steady: float, left: int, right: int, c: Array, tables: Array, motion: Array
 ) -> float:
-    """Lets the four tyres hold the car across their direction, as far as they grip; changes `PULL` and `SLIDES`.
+    """Computes the lateral forces of the four tyres, limited by grip; updates `PULL` and `SLIDES`.
 
-    A tyre that is asked for more than its grip slides, and then holds less until it is asked for less than that; a
-    share of what is asked beyond comes through. Front tyres slide each for itself; where a rear one does, all do.
+    A tyre slides once the demand exceeds its grip. It then holds less, until the demand falls below that lower limit; a
+    share of the excess still comes through. Each front tyre slides separately; if a rear tyre slides, all four do.
 
     Args:
-        car: one.
-        is_locked: the brakes hold the wheels, so that all slide.
-        steady: share of the grip that the slope leaves.
+        car: state row of one car.
+        is_locked: True if the brakes lock the wheels, so that all slide.
+        steady: share of the grip left by the slope.
         left: material under the left wheels.
-        right: and under the right ones.
-        c: as above.
-        tables: as above.
-        motion: as above.
+        right: material under the right wheels.
+        c: [NUM_CONSTANTS].
+        tables: [NUM_TABLES, 256].
+        motion: from `find_motion`.
 
     Returns:
-        By how much the tyres slow the car, m/s2.
+        Deceleration of the car by the tyres, m/s2.
     """
     ahead, aside, turned = motion[AHEAD], motion[ASIDE], car[YAW] * c[AXLE_M]
     sine = -car[STEER] / (c[STEER_RADIUS] + c[STEER_RADIUS_PER_SPEED] * abs(ahead))
@@ -433,7 +432,7 @@ def hold(
         if wheel >= 2 or is_lost:
             car[SLIDES + wheel] = 1.0 if is_lost else 0.0
     car[PULL] = pull
-    back = max(back if ahead > 0.0 else -back, 0.0)  # the yaw is not the tyres' work here, so they must not push
+    back = max(back if ahead > 0.0 else -back, 0.0)  # the tyres do not drive the yaw here, so they must not push
     return back + (0.0 if is_lost else c[SCRUB] * abs(pull))
 
 
@@ -448,14 +447,14 @@ def tick(
     ground: Array,
     motion: Array,
 ) -> None:
-    """Moves one car by one tick; arguments as above, `ground` and `motion` are working memory."""
+    """Moves one car by one tick; `ground` and `motion` are scratch memory."""
     car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
     before_m = car[ALONG]
     speed = math.sqrt(car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ])
     num_steps = int(speed * c[TICK_S] / SUBSTEP_M) + 1
     step_s = c[TICK_S] / num_steps
     for _ in range(num_steps):
-        for k in range(3):  # as recordings show, a place changes by the velocity before the forces of a step
+        for k in range(3):  # as in recordings: explicit Euler, with the velocity before the step's forces
             car[X + k] += car[VX + k] * step_s
         if car[HEIGHT] < c[REST_M] and has_ground(car, ground):
             roll_on_road(car, control[1], control[2], step_s, c, tables, ground, motion)
@@ -476,7 +475,7 @@ def tick(
 
 @inlined_kernel
 def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
-    """Records every gate passed in this tick at its interpolated millisecond; the last gate ends the race."""
+    """Records the interpolated time of every gate passed in this tick; the last gate finishes the race."""
     gate = int(car[GATE])
     while gate < gate_m.shape[0] and car[ALONG] >= gate_m[gate]:
         moved = car[ALONG] - before_m
@@ -491,13 +490,13 @@ def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
 
 @inlined_kernel
 def has_ended(car: Array) -> bool:
-    """Whether a car has finished or left the track."""
+    """True if a car has finished or left the track."""
     return car[FINISHED] > 0.0 or car[OFF_TRACK] > 0.0
 
 
-# What others read of a car: the `CAR` row of the observation.
+# The `CAR` row of the observation.
 WEIGHT_SHIFT = 0.12
-"""Share of an acceleration that shows as more load on one axle or side and less on the other."""
+"""Share of an acceleration that shifts load from one axle or side to the other."""
 MIN_DAMPER_M, MAX_DAMPER_M = 0.005, 0.15
 STARTING = 2.0
 """State of the gearbox before the car first moves."""
@@ -505,7 +504,7 @@ STARTING = 2.0
 
 @inlined_kernel
 def describe_car(car: Array, road: Array, c: Array, row: NDArray[np.float32]) -> None:
-    """Writes a whole row."""
+    """Writes a full `CAR` row."""
     fx, fy, fz, ux, uy, uz = car[FX], car[FY], car[FZ], car[UX], car[UY], car[UZ]
     lx, ly, lz = uy * fz - uz * fy, uz * fx - ux * fz, ux * fy - uy * fx
     for k in range(3):
@@ -523,10 +522,10 @@ def describe_car(car: Array, road: Array, c: Array, row: NDArray[np.float32]) ->
 
 @inlined_kernel
 def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32]) -> None:
-    """Writes what each wheel does: front left, front right, rear right, rear left.
+    """Writes the state of each wheel: front left, front right, rear right, rear left.
 
-    A wheel carries its share of the load as the car squats and leans. Like the game's, one in the air is on material 0
-    and slides if it did when it left the road.
+    Squat and lean distribute the load over the wheels. As in the game, a wheel in the air has material 0 and keeps the
+    sliding flag with which it left the road.
     """
     zone = road[int(car[ZONE])]
     for w in range(4):

@@ -1,8 +1,8 @@
-"""How kernels are compiled: `cached_kernel` for those that Python calls, the other two for what they are made of.
+"""Kernel decorators: `cached_kernel` for kernels called from Python, the other two for functions that kernels call.
 
-numba keeps machine code on disk, under the name of its kernel, and looks only at that kernel's own file to see whether
-it is still true: an edited constant or kernel in another file would go unseen, and stale code would run. So the name
-under which code is kept ends in a digest of all files that kernels are made of.
+numba caches machine code on disk under the kernel's name and checks only that kernel's own file for changes. After an
+edit of a constant or kernel in another file, stale code would run. So the cached name ends in a digest of all files
+that kernels depend on.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Python holds all arrays as long as a call lasts and kernels make none: counting references to them and to their rows
-# would take two thirds of the time. `_nrt` is how numba's documentation of `register_jitable` says not to; another
-# public way was not found.
-# Kernels are not called from C, and code for that takes long to compile.
+# Python holds all arrays for the duration of a call and kernels allocate none. Reference counting of arrays and their
+# rows would take two thirds of the time; `_nrt` turns it off, as in numba's documentation of `register_jitable`. We
+# found no other public way.
+# Kernels are not called from C, and that wrapper takes long to compile.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 COMPILATION = "numba:compile"
-"""An event that numba documents, not sent where the cache has the kernel."""
+"""A documented numba event, not sent on a cache hit."""
 _LOGGER = logging.getLogger(__name__)
 _HERE = ("car", "compiling", "palette", "physics", "race_end", "render_kernels", "scene")
 _ELSEWHERE = ("envs/randomising", "envs/rewards", "envs/scoring", "observation", "tracks/track")
 _NAMES = (*(f"simulator/{name}" for name in _HERE), *_ELSEWHERE)
 SOURCES = [Path(__file__).resolve().parents[1] / f"{name}.py" for name in _NAMES]
-"""All files whose kernels and constants become machine code; a test holds the list to what they import."""
+"""All files whose kernels and constants are compiled in; a test compares the list with their imports."""
 
 
 def digest_of(sources: Iterable[Path]) -> str:
-    """Returns a digest of files and of numba's version."""
+    """Returns a digest of the files' contents and numba's version."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -50,29 +50,29 @@ DIGEST = digest_of(SOURCES)
 
 
 def inlined_kernel(function: F) -> F:
-    """Makes a kernel that becomes part of the kernels that call it. Python calls the function as it is, uncompiled."""
+    """Inlines a function into the kernels that call it. Called from Python, it runs uncompiled."""
     return register_jitable(**OPTIONS, forceinline=True)(function)
 
 
 def called_kernel(function: F) -> F:
-    """Makes a kernel that kernels call, unless LLVM thinks it better to inline it. For Python as `inlined_kernel`."""
+    """Compiles a function for calls from kernels; LLVM may inline it. Called from Python, it runs uncompiled."""
     return register_jitable(**OPTIONS)(function)
 
 
 def cached_kernel(function: F) -> F:
-    """Makes a kernel that Python calls; its machine code is kept on disk."""
+    """Compiles a kernel that Python calls; its machine code is cached on disk."""
     function.__qualname__ += f"_{DIGEST}"
     return cast("F", njit(cache=True, nogil=True, **OPTIONS)(function))
 
 
 class CompilationNotice(event.Listener):
-    """Says once in a process that kernels are being compiled: nothing else would show for some seconds."""
+    """Logs once per process that kernels are being compiled, since compilation blocks for some seconds."""
 
     def __init__(self) -> None:
         self._is_told = False
 
     def on_start(self, event: event.Event) -> None:
-        """Tells of the first of our kernels that the cache lacks."""
+        """Logs the first of our kernels that is not in the cache."""
         told: Any = event.data
         kernel = told["dispatcher"]
         if not self._is_told and kernel.py_func.__module__.startswith("rulka.") and kernel.stats.cache_path:
@@ -83,7 +83,7 @@ class CompilationNotice(event.Listener):
             )
 
     def on_end(self, event: event.Event) -> None:
-        """Has nothing to tell."""
+        """Does nothing."""
 
 
 event.register(COMPILATION, CompilationNotice())

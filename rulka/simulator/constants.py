@@ -1,6 +1,6 @@
-"""What the physics kernels are given: parameters and a track as plain arrays.
+"""Inputs of the physics kernels: parameters and a track as plain arrays.
 
-Kernels take every parameter as an argument, so that a change takes effect without compiling.
+Kernels take every parameter as an argument, so a change needs no recompilation.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 
 NUM_SPEEDS = 256
-"""Length of a curve: a value at 0, 1, ... 255 m/s."""
+"""Length of a curve, sampled at 0, 1, ... 255 m/s."""
 _NEXT, _AFTER = [1, 2, 0], [2, 0, 1]
 
 
 def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
-    """Returns [NUM_CONSTANTS] the scalar constants at their places in the kernels' array."""
+    """Returns [NUM_CONSTANTS] the scalar constants in the kernels' layout."""
     c = np.zeros(columns.NUM_CONSTANTS)
     spring = params.gravity_mps2 / params.rest_m
     values = {
@@ -84,7 +84,7 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
 
 
 def table_array(params: PhysicsParams) -> NDArray[np.float64]:
-    """Returns [NUM_TABLES, 256] curves by speed in m/s, and properties of surfaces by material id."""
+    """Returns [NUM_TABLES, 256] curves by speed in m/s, and surface properties by material id."""
     tables = np.zeros((columns.NUM_TABLES, NUM_SPEEDS))
     speed = np.arange(NUM_SPEEDS)
     tables[columns.SIDE_GRIP] = np.interp(speed, *np.array(params.side_grip_mps2).T)
@@ -103,7 +103,7 @@ def table_array(params: PhysicsParams) -> NDArray[np.float64]:
 
 
 def road_array(track: Track) -> NDArray[np.float64]:
-    """Returns [Z, NUM_ROAD] zones with their axes, half width and material, those past the finish included."""
+    """Returns [Z, NUM_ROAD] zones with their axes, half width, material and edge, including those past the finish."""
     centre, frames = track.exact_zones, zone_frames(track)
     road = np.zeros((len(centre), columns.NUM_ROAD))
     road[:, columns.CENTRE : columns.CENTRE + 3] = centre
@@ -124,9 +124,9 @@ def place_on_road(
     heading_rad: NDArray[np.float64],
     speed_mps: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Makes the states of cars that stand or roll on the road with their springs at rest and their clocks at 0.
+    """Returns the states of cars placed on the road with springs at rest and clocks at 0.
 
-    Gates that lie behind a car count as passed, at time 0.
+    Gates behind a car count as passed, at time 0.
 
     Args:
         road: [Z, NUM_ROAD].
@@ -134,14 +134,14 @@ def place_on_road(
         gate_m: [G].
         along_m: [M] metres from the start; kept within the road.
         lateral_m: [M] metres left of the line.
-        heading_rad: [M] turned left of the road's direction by this much.
+        heading_rad: [M] heading relative to the road, positive left.
         speed_mps: [M] forward speed, not negative.
 
     Returns:
         [M, S + G].
     """
     state = np.zeros((len(along_m), columns.NUM_STATE + len(gate_m)))
-    # This is done in almost every step of many cars, for one or two of them: so few calls of NumPy, and cheap ones.
+    # With many cars this runs in almost every step, for one or two of them: hence few and cheap NumPy calls.
     passed = np.maximum(along_m / ZONE_SPACING_M, 0.0)
     zone = np.minimum(passed.astype(np.int64), len(road) - 2)
     share = np.minimum(passed - zone, 1.0)[:, None]
@@ -170,5 +170,5 @@ def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cross products [M, 3], in a tenth of the time of `np.cross`."""
+    """Cross products [M, 3], ten times as fast as `np.cross`."""
     return a[:, _NEXT] * b[:, _AFTER] - a[:, _AFTER] * b[:, _NEXT]

@@ -1,4 +1,4 @@
-"""Demonstrations by the built-in driver: whole races with everything the `races` stage stores."""
+"""Records demonstrations of the built-in driver: whole races with all data that the `races` stage stores."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class DrivenRace:
     """One race of the built-in driver.
 
     Attributes:
-        seed: seed of the field of drivers; with `number` it names the race.
-        number: which driver of the field.
+        seed: seed of the field of drivers; with `number` it identifies the race.
+        number: index of the driver in the field.
         actions: [T] int64 action of each decision.
         car_rows: [T + 1, NUM_CAR_FIELDS] float32 `CAR` row before each decision and after the last.
         time_ms: [T + 1] int64 race time of each row.
         gate_times_ms: times of the gates passed, in order.
-        race_time_ms: time at the finish, None for a race that did not get there.
+        race_time_ms: time at the finish, None if the race did not finish.
         progress_m: distance along the track at the end.
     """
 
@@ -43,7 +43,7 @@ class DrivenRace:
 
     @property
     def is_finished(self) -> bool:
-        """The race reached the finish."""
+        """True if the race reached the finish."""
         return self.race_time_ms is not None
 
 
@@ -55,18 +55,18 @@ def record_demonstrations(
     seed: int,
     on_decision: Callable[[int], None] = lambda _running: None,
 ) -> list[DrivenRace]:
-    """Lets a field of drivers race, all at once, one car each.
+    """Runs the races of a field of drivers as one batch, one car each.
 
     Args:
-        track: the road.
-        settings: how the races go.
-        driver: how good the field is.
-        num_races: cars.
-        seed: of skills, slips and starting places.
-        on_decision: called after every decision with the number of cars still driving.
+        track: the track.
+        settings: race settings.
+        driver: skill ranges of the field.
+        num_races: number of drivers.
+        seed: seeds skills, slips and start positions.
+        on_decision: called after every decision with the number of cars still racing.
 
     Returns:
-        One race for each driver, finished or not.
+        One race per driver, finished or not.
     """
     skills = sample_skills(num_races, driver, seed)
     cars = Simulator(track, num_races, settings.simulator, settings.table)

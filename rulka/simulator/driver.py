@@ -1,8 +1,8 @@
-"""The built-in driver: pure pursuit of a line beside the centre, at a speed planned ahead, more or less skilled.
+"""The built-in driver: pure pursuit of a line parallel to the centreline, at a speed planned ahead.
 
-It makes the demonstrations where there are no recordings. A skill says how near to the limit a driver dares to go, how
-far ahead it looks, which line it takes and how often its hand slips, so that a field of drivers spreads like a field
-of people. It knows nothing of racing lines: who does can beat it. Pure pursuit: Coulter 1992, CMU-RI-TR-92-01.
+It drives the demonstrations if there are no recordings. Each driver has a skill: how close to the limit it drives, how
+far it looks ahead, which line it takes and how often it slips, so that a field of drivers varies like people do. It
+does not know racing lines, so a driver that does can beat it. Pure pursuit: Coulter 1992, CMU-RI-TR-92-01.
 
 Dimensions: N cars, Z zones.
 """
@@ -23,29 +23,29 @@ from rulka.tracks.track import Track
 Floats = NDArray[np.float64]
 
 SLOWEST_MPS = 8.0
-"""No plan is slower than this, whatever the bend."""
+"""Lower bound of every planned speed."""
 BEND_REACH = 8
-"""A bend is measured over this many zones each way: 4 m."""
+"""Curvature is measured over this many zones each way: 4 m."""
 COAST_MPS, BRAKE_MPS = 0.5, 2.0
-"""Lets the gas go this far above the planned speed, and brakes above that."""
+"""Excess over the planned speed at which the driver releases the gas, and at which it brakes."""
 LOCK_SHARE, CREST_SHARE, BRAKE_SHARE = 0.88, 1.5, 0.75
-"""At full pace: share of full lock that the tightest part of a bend asks for, of gravity that a crest takes off the
-wheels (above 1 the car flies), and of the brake's power."""
+"""At pace 1: share of full lock used in the tightest part of a bend, share of gravity unloaded by a crest (above 1 the
+car flies), and share of the braking power used."""
 SPEEDS = np.arange(256.0)
-"""m/s, of which curves hold a value each."""
+"""Speeds in m/s at which curves are sampled."""
 REACTION_S = 0.12
-"""Drives now for where it will be by then."""
+"""The driver looks up the planned speed for its position after this time."""
 
 
 @dataclass(frozen=True)
 class Skills:
-    """How well each of N drivers drives.
+    """Skills of N drivers.
 
     Attributes:
         pace: [N] share of the possible speed in bends, and of the possible braking, that the plan uses.
-        look_ahead_s: [N] seconds of driving at which the pursued point lies ahead.
-        slip_chance: [N] chance that a decision is left as it was.
-        line_m: [N] how far left of the centreline the driver aims.
+        look_ahead_s: [N] time to the pursued point.
+        slip_chance: [N] probability that a decision repeats the previous one.
+        line_m: [N] metres left of the centreline that the driver aims at.
     """
 
     pace: Floats
@@ -55,7 +55,7 @@ class Skills:
 
 
 def sample_skills(num_drivers: int, driver: DriverParams, seed: int) -> Skills:
-    """Draws a field of drivers; driver k depends on the seed and on k alone."""
+    """Samples the skills of a field of drivers; driver k depends only on the seed and k."""
     draws = np.array([np.random.default_rng([seed, k]).uniform(size=4) for k in range(num_drivers)]).reshape(-1, 4).T
     talent, look, hand, line = draws
     return Skills(
@@ -67,7 +67,7 @@ def sample_skills(num_drivers: int, driver: DriverParams, seed: int) -> Skills:
 
 
 class PurePursuitDriver:
-    """Drives a batch of cars, each with its own skill and slips; what car k does is independent of the others."""
+    """Drives a batch of cars, each with its own skill and slips, independently of the others."""
 
     def __init__(self, track: Track, physics: PhysicsParams, skills: Skills, seed: int) -> None:
         num_drivers = len(skills.pace)
@@ -83,9 +83,9 @@ class PurePursuitDriver:
         self._decision = 0
 
     def actions(self, simulator: Simulator) -> NDArray[np.int64]:
-        """Returns [N] action indices for the cars as they stand, to be held for the next decision.
+        """Returns [N] action indices for the next decision, given the cars' current states.
 
-        A key is all or nothing, so what a decision steers too much or too little is carried to the next.
+        Keys are binary, so the rounding error of a decision's steering is carried over to the next.
         """
         gas, brake, wanted = self._wanted(simulator)
         wanted = wanted + self._rest
@@ -98,10 +98,10 @@ class PurePursuitDriver:
         return self._last
 
     def advice(self, simulator: Simulator) -> NDArray[np.float32]:
-        """Returns [N, A] for which share of the next decision each action should be held; rows sum to 1.
+        """Returns [N, A] the share of the next decision for which to hold each action; rows sum to 1.
 
-        It depends on where the cars are and on nothing that was done before, so that it can be asked wherever somebody
-        else has driven. Half a turn of the wheel is the key held for half of the time.
+        It depends only on the cars' current states, not on earlier decisions, so it also works where another policy
+        has driven. Half lock means holding the key for half of the time.
         """
         gas, brake, wanted = self._wanted(simulator)
         shares = np.zeros((len(wanted), simulator.table.num_actions), np.float32)
@@ -111,7 +111,7 @@ class PurePursuitDriver:
         return shares
 
     def _wanted(self, simulator: Simulator) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
-        """Returns [N] each: whether to give gas and to brake, and the steering from -1 to 1 (right) for the bend."""
+        """Returns [N] each: gas on, brake on, and the steering from -1 to 1 (right) for the bend."""
         speed = speeds_of(simulator)
         soon = zone_ahead(self._zones, simulator.zone_index, REACTION_S * speed)
         excess = speed - self._plans[np.arange(len(speed)), soon]
@@ -124,37 +124,37 @@ class PurePursuitDriver:
 
 
 def speeds_of(cars: Simulator) -> Floats:
-    """Returns [N] m/s."""
+    """Returns the speeds [N] of cars, m/s."""
     return np.linalg.norm(cars.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
 
 
 def zone_ahead(zones: Floats, zone_index: NDArray[np.int64], distance_m: Floats) -> NDArray[np.int64]:
-    """Returns the zones [N] that lie so many metres [N] ahead of others [N] among the zones [Z, 3] of a track."""
+    """Returns the zones [N] that lie `distance_m` [N] ahead of `zone_index` [N]; at most the last of `zones` [Z, 3]."""
     return np.minimum(zone_index + (distance_m / ZONE_SPACING_M).astype(np.int64), len(zones) - 1)
 
 
 def seen_from(cars: Simulator, point: Floats) -> tuple[Floats, Floats]:
-    """Returns [N] how far to each car's left a world point of its own lies, and how far away, at least 1 m."""
+    """Returns each car's offset to its world point [N, 3]: metres left [N], and horizontal distance [N], at least 1."""
     rotation = cars.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
     local = np.einsum("nij,ni->nj", rotation, point - cars.cars[:, CAR["position"]].astype(np.float64))
     return local[:, 0], np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
 
 
 def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
-    """Plans how fast to be where.
+    """Plans the speed at each zone.
 
     Args:
         track: the track.
-        physics: what the car can do.
-        pace: share of the possible speed, and of the possible braking, that is used.
+        physics: the car's physics.
+        pace: share of the possible speed, and of the possible braking, to use.
 
     Returns:
-        [Z] m/s at each zone: what the bend there allows, and what braking for the bends ahead allows.
+        [Z] m/s: the lower of the limits set by the bend at each zone and by braking for the bends ahead.
     """
     turn, rise = bends(track)
     radii = np.maximum.accumulate(full_lock_radius(physics))
     plan = np.interp(LOCK_SHARE / np.maximum(np.abs(turn), 1e-6), radii, SPEEDS)
-    # A crest takes load off the wheels, and the bend needs its share of what is left.
+    # A crest unloads the wheels, and the bend must make do with the remaining grip.
     need = np.abs(turn) / np.interp(plan, *np.array(physics.side_grip_mps2).T)
     held = need + np.maximum(-rise, 0.0) / (CREST_SHARE * physics.gravity_mps2)
     plan = np.maximum(pace * np.minimum(plan, 1.0 / np.sqrt(np.maximum(held, 1e-6))), SLOWEST_MPS)
@@ -166,14 +166,14 @@ def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
 
 
 def full_lock_radius(physics: PhysicsParams) -> Floats:
-    """Returns [256] metres: the radius of the bend that full lock drives at 0, 1, ... m/s, without a slide."""
+    """Returns [256] metres: the turning radius at full lock without sliding, at 0, 1, ... m/s."""
     speed = np.maximum(SPEEDS, 1.0)
     radius = speed / np.interp(speed, *np.array(physics.turn_rate_rps).T)
     return np.maximum(radius, speed**2 / np.interp(speed, *np.array(physics.side_grip_mps2).T))
 
 
 def bends(track: Track) -> tuple[Floats, Floats]:
-    """Returns [Z] each: how the line turns left within the road and up out of it, 1/m, averaged over 8 m."""
+    """Returns the line's curvature [Z] to the left and [Z] upwards in the road's frame, 1/m, averaged over 8 m."""
     tangent, left, normal = np.split(zone_frames(track), 3, axis=1)
     change = np.zeros_like(tangent)
     change[BEND_REACH:-BEND_REACH] = tangent[2 * BEND_REACH :] - tangent[: -2 * BEND_REACH]
@@ -182,7 +182,7 @@ def bends(track: Track) -> tuple[Floats, Floats]:
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scrambles integers (splitmix64, Steele et al. 2014): a random number for each, without a state."""
+    """Hashes integers with splitmix64 (Steele et al. 2014): stateless random numbers."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -190,6 +190,6 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _uniform(key: NDArray[np.uint64], count: int) -> Floats:
-    """Returns a number in [0, 1) for each key and count."""
+    """Returns a uniform number in [0, 1) for each pair of key and count."""
     bits = _mixed(key ^ _mixed(np.array([count], np.uint64))) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53

@@ -1,6 +1,6 @@
-"""The frames that a car sees at once: the newest, and those of the decisions before it.
+"""Frame stacking: the newest frame of each car and those of the decisions before it.
 
-At the start of a race, the first frame stands for those before it. Dimensions: N cars, L frames, H x W pixels.
+At the start of a race, the first frame fills the whole stack. Dimensions: N cars, L frames, H x W pixels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class FrameHistory:
 
     Attributes:
         seen: [N, L, H, W] uint8, oldest first.
-        newest: [N, H, W], contiguous, for whoever draws the next frames; `add` then takes them in.
+        newest: [N, H, W] contiguous buffer for the renderer; `add` pushes it onto the stack.
     """
 
     def __init__(self, num_cars: int, image_shape: tuple[int, int, int]) -> None:
@@ -22,11 +22,11 @@ class FrameHistory:
         self.newest = np.zeros((num_cars, *image_shape[1:]), np.uint8)
 
     def add(self, has_moved: bool, is_first: NDArray[np.bool_]) -> None:
-        """Takes in what was drawn into `newest`.
+        """Pushes `newest` onto the stack.
 
         Args:
-            has_moved: whether a decision lies between these frames and those before them, which they else replace.
-            is_first: [N] cars whose race begins with them.
+            has_moved: True if a decision was taken since the last frames; otherwise `newest` replaces those.
+            is_first: [N] True for cars whose race begins with this frame.
         """
         if has_moved:
             self.seen[:, :-1] = self.seen[:, 1:]

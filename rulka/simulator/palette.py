@@ -1,4 +1,4 @@
-"""Colours of the scene by name, one table for people (RGB) and its brightness for agents (grey)."""
+"""Colours of the scene by name: RGB for people, and their brightness (grey) for agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COLOURS: tuple[tuple[str, tuple[int, int, int]], ...] = (
     ("sky_horizon", (206, 222, 236)),
     ("ground_horizon", (150, 164, 140)),
     ("ground_near", (104, 132, 78)),
-    ("terrain", (112, 148, 78)),  # bands of the terrain beside the road: this ink and the next
+    ("terrain", (112, 148, 78)),  # the terrain beside the road alternates between this ink and the next
     ("terrain_dark", (92, 126, 62)),
     ("asphalt", (70, 70, 74)),
     ("asphalt_dark", (54, 54, 58)),
@@ -47,10 +47,10 @@ _COLOURS: tuple[tuple[str, tuple[int, int, int]], ...] = (
 )
 
 INK: dict[str, int] = {name: index for index, (name, _) in enumerate(_COLOURS)}
-"""Index of every ink by name. The renderer's kernels repeat the few they need; a test holds the two together."""
+"""Index of every ink by name."""
 
 RGB_INK: NDArray[np.float32] = np.array([colour for _, colour in _COLOURS], np.float32)
 """[I, 3] red, green and blue of every ink, 0 to 255."""
 
 GREY_INK: NDArray[np.float32] = (RGB_INK @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.float32)
-"""[I] brightness of every ink, the weights of ITU-R BT.601 as in the game's captured frames."""
+"""[I] brightness of every ink, weighted by ITU-R BT.601 like the game's captured frames."""

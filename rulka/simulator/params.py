@@ -1,4 +1,4 @@
-"""The simulated car, its camera and the built-in driver: section `simulator`, and part of `races`."""
+"""Parameters of the simulated car, its camera and the built-in driver: section `simulator`, and part of `races`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _rising(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float
 
 
 Curve = Annotated[tuple[Point, ...], Field(min_length=1, strict=False), AfterValidator(_rising)]
-"""Points [speed in m/s, value], speeds rising; straight between them, constant before the first and after the last."""
+"""Points [speed in m/s, value] by rising speed; linear between points, constant outside them."""
 
 
 class PhysicsParams(Section):
-    """The simulator's car; see `rulka.simulator.physics`."""
+    """Car physics; see `rulka.simulator.physics`."""
 
     gravity_mps2: Positive = key(29.43, "gravity of a car on its wheels")
     air_gravity_mps2: Positive = key(24.8, "gravity of a car in the air")
@@ -103,7 +103,7 @@ class PhysicsParams(Section):
 
 
 class CameraParams(Section):
-    """Where the simulator's camera sits and what it sees."""
+    """Pose and field of view of the simulator's camera."""
 
     back_m: float = key(7.0, "metres behind the car", ge=-5, le=30)
     height_m: float = key(4.2, "metres above the car", gt=0, le=30)

@@ -1,25 +1,24 @@
 """Car physics on a ribbon of road: one kernel call moves a batch of cars through one decision.
 
-A rigid car rides on springs over the surface spanned by the centreline, its width and its bank. A tick is cut into
-steps in which the car covers less than 0.3 m. An engine with five gears pushes it, in steps of speed, not while it
-changes gear; off the gas it slows the car. Steering turns the car towards a yaw rate that depends on speed, whether it
-slides or not. Each tyre holds the car across its own direction, up to a grip that grows with its load; beyond it the
-tyre slides, holds less and remembers it, and where a rear one slides all do. Locked brakes let all slide. Where the
-road falls away the springs unload: first the grip goes, then the contact, and in the air there is no engine and another
-gravity, and steering and brake change only how the car turns about itself. Beyond the edge of the road lies grass, or a
-wall stands there, or there is nothing and the car falls, as in a gap. A car that stands reverses on the brake.
+A rigid car rides on springs over the surface spanned by the centreline, its width and its bank. A tick is split into
+steps in which the car covers less than 0.3 m. A five-gear engine pushes the car with a constant push per range of
+speed, but not during a gear change; off the gas it brakes. Steering sets a target yaw rate that depends on speed, with
+or without a slide. Each tyre holds the car sideways up to a grip that grows with its load. Beyond that it slides and
+holds less (with hysteresis); if a rear tyre slides, all four do. Locked brakes make all four slide. Where the road
+falls away, the springs unload: first grip is lost, then contact. In the air there is no engine and a different gravity,
+and steering and brake only change the rotation. Beyond the edge of the road there is grass, a wall, or nothing: then
+the car falls, as in a gap. A standing car reverses on the brake.
 
-The form is that of the game's StadiumCar as public descriptions have it and recordings show it; the constants are
-fitted to recordings (`rulka.calibration`), are parameters and reach the kernels as an array, see
-`rulka.simulator.constants`.
+The model follows public descriptions of the game's StadiumCar and recordings. Its constants are parameters, fitted to
+recordings (`rulka.calibration`); the kernels take them as an array, see `rulka.simulator.constants`.
 
-Here are the kernels that are called from Python; what a tick is made of, and which number is what, lies in
-`rulka.simulator.car`. Arguments that they share:
-    state: [N, S + G] cars; those that finished or left the track stay as they are.
+This module has the kernels that Python calls; `rulka.simulator.car` has the tick itself and the array layouts. Shared
+arguments:
+    state: [N, S + G] cars; those that finished or left the track stay unchanged.
     road: [Z, NUM_ROAD] zones.
     gate_m: [G] distance of each gate along the line, finish last.
-    c: [V, NUM_CONSTANTS], a row for each physics that a car may have.
-    tables: [V, NUM_TABLES, 256] curves by speed, surfaces by material.
+    c: [V, NUM_CONSTANTS], a row for each variant of the physics.
+    tables: [V, NUM_TABLES, 256] curves by speed, surface properties by material.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ FINISHED_ROW, OFF_TRACK_ROW, NUM_ENDS = range(3)
 
 
 class World(NamedTuple):
-    """What cars are driven with: `road`, `gate_m`, `c` and `tables` as above.
+    """Kernel inputs shared by all cars: `road`, `gate_m`, `c` and `tables` as above.
 
     Attributes:
-        length_m: of the track.
-        scratch: [2, NUM_SCRATCH] working memory of one thread.
+        length_m: length of the track.
+        scratch: [2, NUM_SCRATCH] scratch memory of one thread.
     """
 
     road: Array
@@ -75,15 +74,15 @@ class World(NamedTuple):
 
 
 class View(NamedTuple):
-    """What others read of the cars.
+    """Kernel outputs: the public state of the cars.
 
     Attributes:
         rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-        previous_keys: [N, 5 K, 4] keys of the last actions, oldest first; stay as they are where a race has ended.
+        previous_keys: [N, 5 K, 4] keys of the last actions, oldest first; unchanged once a race has ended.
         progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
             last decision.
         margin_m: [N] metres to the finish.
-        timing: [NUM_TIMING + G, N] zone, race time in ms, gates passed and the time of each.
+        timing: [NUM_TIMING + G, N] zone, race time in ms, number of gates passed and the time at each gate.
         ended: [NUM_ENDS, N] finished, off the track.
     """
 
@@ -104,7 +103,7 @@ def drive_car(
     world: World,
     previous_keys: NDArray[np.float32],
 ) -> None:
-    """Moves a car that has not ended by one decision, and remembers the keys of its commands [5 K, 4]."""
+    """Moves a racing car by one decision and appends its keys to `previous_keys` [5 K, 4]."""
     ground, motion = world.scratch[0], world.scratch[1]
     c, tables = world.c[int(car[VARIANT])], world.tables[int(car[VARIANT])]
     find_ground(car, world.road, c, ground)
@@ -122,7 +121,7 @@ def drive_car(
 
 @inlined_kernel
 def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
-    """Appends the keys of a command to the last ones [5 K, 4] of a car."""
+    """Appends a command's keys to a car's `previous_keys` [5 K, 4], dropping the oldest."""
     last = previous_keys.shape[0] - 1
     for k in range(previous_keys.shape[1]):
         for i in range(last):
@@ -132,7 +131,7 @@ def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float3
 
 @inlined_kernel
 def show_car(car: Array, n: int, world: World, view: View) -> None:
-    """Writes what others read of a car, but for its keys and its place before a decision."""
+    """Updates a car's view, except its previous keys and the progress before the decision."""
     describe_car(car, world.road, world.c[int(car[VARIANT])], view.rows[n])
     view.progress[ALONG_ROW, n], view.progress[LATERAL_ROW, n] = car[ALONG], car[LATERAL]
     view.margin_m[n] = world.length_m - car[ALONG]
@@ -164,30 +163,30 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
     timing: NDArray[np.int64],
     ended: NDArray[np.bool_],
 ) -> int:
-    """Moves some cars, as far as they have not ended, by one decision and writes what others read of them.
+    """Moves the selected cars by one decision, except those whose race has ended, and updates their view.
 
     Args:
         state: as above.
-        cars: [M] which of the N; the others are left alone.
-        chosen: [N, K] int64 rows of the commands for each car, which it follows one after another in this decision.
+        cars: [M] indices of the cars to move; the others are unchanged.
+        chosen: [N, K] int64 rows of `commands` that each car executes in order in this decision.
         commands: [A, NUM_COMMANDS].
-        num_ticks: ticks for which each is held; with 0 nothing moves and cars are only described.
-        repeats: times the decision is taken in a row.
-        road: of the world, like all up to `scratch`.
-        gate_m: as above.
-        c: as above.
-        tables: as above.
-        length_m: of the world.
-        scratch: of the world.
-        rows: of the view, like all that follow.
-        previous_keys: of the view.
-        progress: of the view.
-        margin_m: of the view.
-        timing: of the view.
-        ended: of the view.
+        num_ticks: ticks per command; with 0 nothing moves and only the view is updated.
+        repeats: number of times in a row the decision is taken.
+        road: `World.road`.
+        gate_m: `World.gate_m`.
+        c: `World.c`.
+        tables: `World.tables`.
+        length_m: `World.length_m`.
+        scratch: `World.scratch`.
+        rows: `View.rows`.
+        previous_keys: `View.previous_keys`.
+        progress: `View.progress`.
+        margin_m: `View.margin_m`.
+        timing: `View.timing`.
+        ended: `View.ended`.
 
     Returns:
-        The first car that chose no row, where nothing has moved, or -1.
+        -1, or the first car whose choice is not a row of `commands`; then no car has moved.
     """
     world = World(road, gate_m, c, tables, length_m, scratch)
     view = View(rows, previous_keys, progress, margin_m, timing, ended)
@@ -210,14 +209,14 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
 
 @cached_kernel
 def command_cars(controls: NDArray[np.float32], commands: NDArray[np.float32]) -> int:
-    """Turns controls [N, 3] into commands [N, NUM_COMMANDS].
+    """Converts controls [N, 3] to commands [N, NUM_COMMANDS].
 
     Returns:
-        The first car with a control out of range or not a number, where nothing is written, or -1.
+        -1, or the first car with a control out of range or NaN; then nothing is written.
     """
     for n in range(controls.shape[0]):
         steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
-        # False for what is not a number.
+        # The comparisons are False for NaN.
         if not (abs(steer) <= 1.0 and 0.0 <= gas <= 1.0 and 0.0 <= brake <= 1.0):
             return n
     for n in range(controls.shape[0]):
@@ -240,16 +239,16 @@ def drive_inputs(
     tables: Array,
     scratch: Array,
 ) -> int:
-    """Moves every car by ticks whose inputs may all differ, and describes nothing: for fits to recorded inputs.
+    """Moves every car by T ticks with separate inputs and updates no view: for fits to recorded inputs.
 
     Args:
         state: as above.
         inputs: [T, N, 3] steer, gas and brake of every tick.
         road: as above.
         gate_m: as above.
-        c: [NUM_CONSTANTS], of all cars.
-        tables: [NUM_TABLES, 256] likewise.
-        scratch: of the world.
+        c: [NUM_CONSTANTS], the same for all cars.
+        tables: [NUM_TABLES, 256], the same for all cars.
+        scratch: `World.scratch`.
 
     Returns:
         -1.

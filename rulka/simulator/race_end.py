@@ -1,10 +1,10 @@
-"""How a race ends: the one rule of training, greedy checks, evaluation, demonstrations and races in the game.
+"""Race ends: one rule for training, greedy checks, evaluation, demonstrations and races in the game.
 
-A race ends at the finish; where the car leaves the track; after `max_race_s`; or once the car has for `no_progress_s`
-not got `min_gain_m` further than where it last did. The four are looked for in this order, after every decision.
+A race ends at the finish; when the car leaves the track; after `max_race_s`; or when the car has gained less than
+`min_gain_m` for `no_progress_s`. The four are checked in this order after every decision.
 
-Training, greedy checks, gymnasium and the game have the rule inside the kernel that scores a step
-(`rulka.envs.scoring`); evaluation and demonstrations watch races with `RaceWatch`. Dimensions: N cars.
+Training, greedy checks, gymnasium and the game apply the rule in the kernel that scores a step
+(`rulka.envs.scoring`); evaluation and demonstrations use `RaceWatch`. Dimensions: N cars.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rulka.race_params import RaceEndParams
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 
 RACING, FINISHED, OFF_TRACK, TOO_LONG, STUCK = range(5)
-"""How a race stands; all but the first are ends, and from `TOO_LONG` on it was cut."""
+"""Race status. All but `RACING` are ends; `TOO_LONG` and `STUCK` are truncations."""
 LENGTH_M, MAX_MS, NO_PROGRESS_MS, MIN_GAIN_M, NUM_LIMITS = range(5)
-"""Places in the array of limits."""
+"""Indices into the array of limits."""
 MILESTONE_M, MILESTONE_MS, NUM_MILESTONES = range(3)
-"""Columns of where, and when, a car last got further by enough."""
+"""Columns of a milestone: where and when the car last gained `min_gain_m`."""
 
 
 def limit_array(end: RaceEndParams, length_m: float) -> Array:
-    """Returns [NUM_LIMITS] the limits of races on a track of a length in metres."""
+    """Returns [NUM_LIMITS] the limits of races on a track of `length_m`."""
     limits = np.zeros(NUM_LIMITS)
     limits[LENGTH_M], limits[MIN_GAIN_M] = length_m, end.min_gain_m
     limits[MAX_MS], limits[NO_PROGRESS_MS] = end.max_race_s * 1000.0, end.no_progress_s * 1000.0
@@ -35,14 +35,14 @@ def limit_array(end: RaceEndParams, length_m: float) -> Array:
 def end_of_race(
     is_finished: bool, is_off_track: bool, along_m: float, now_ms: float, milestone: Array, limits: Array
 ) -> int:
-    """Returns how a race stands after a decision.
+    """Returns the status of a race after a decision.
 
     Args:
-        is_finished: the finish was passed.
+        is_finished: the car has passed the finish.
         is_off_track: the car has left the track.
-        along_m: metres along the line, counted up to the finish.
+        along_m: metres along the line, capped at the finish.
         now_ms: race time.
-        milestone: [NUM_MILESTONES, or more] of the car, updated.
+        milestone: [NUM_MILESTONES, or more] of the car, updated in place.
         limits: [NUM_LIMITS, or more].
     """
     reached_m = min(along_m, limits[LENGTH_M])
@@ -67,16 +67,16 @@ def is_beyond_track(
     rest_m: float,
     crash_cosine: float,
 ) -> bool:
-    """Whether a car has left the track.
+    """True if a car has left the track.
 
     Args:
-        aside_m: how far it is beyond the edge of the road, negative on the road.
-        height_m: of the ground under the car at rest, above the road along its normal.
+        aside_m: distance beyond the edge of the road, negative on the road.
+        height_m: height above the road along its normal, 0 for a car at rest on it.
         upright: cosine between the car's up axis and that normal.
-        off_road_m: a car may be this far beyond the edge,
-        fall_m: this far above or below the road,
-        rest_m: and, less than this above it,
-        crash_cosine: not less upright than this.
+        off_road_m: largest allowed `aside_m`.
+        fall_m: largest allowed distance above or below the road.
+        rest_m: below this height the car touches the road and `crash_cosine` applies.
+        crash_cosine: smallest allowed `upright`.
     """
     return aside_m > off_road_m or abs(height_m) > fall_m or (height_m < rest_m and upright < crash_cosine)
 
@@ -91,7 +91,7 @@ def find_ends(
     milestones: Array,
     ends: NDArray[np.int64],
 ) -> int:
-    """Updates which races have ended, see `RaceWatch`; returns how many of them in this call."""
+    """Updates the status of all races, see `RaceWatch`; returns the number that ended in this call."""
     num_ended = 0
     for n in range(ends.shape[0]):
         if ends[n] == RACING:
@@ -103,19 +103,19 @@ def find_ends(
 
 
 class RaceWatch:
-    """Watches one race of each car from its start to its end.
+    """Tracks the status of one race per car from start to end.
 
     Attributes:
-        ends: [N] int64 how each race stands; stays as it is once a race has ended.
+        ends: [N] int64 status of each race; final once the race has ended.
     """
 
     def __init__(self, end: RaceEndParams, length_m: float, along_m: NDArray[np.floating]) -> None:
-        """Begins.
+        """Starts all races at time 0.
 
         Args:
             end: the limits.
-            length_m: of the track.
-            along_m: [N] where each race begins, at time 0.
+            length_m: length of the track.
+            along_m: [N] start of each race, metres along the line.
         """
         self._limits = limit_array(end, length_m)
         self._milestones = np.zeros((len(along_m), NUM_MILESTONES))
@@ -124,7 +124,7 @@ class RaceWatch:
 
     @property
     def is_racing(self) -> NDArray[np.bool_]:
-        """[N] the race has not ended."""
+        """[N] True for races that have not ended."""
         return self.ends == RACING
 
     def look(
@@ -134,10 +134,10 @@ class RaceWatch:
         along_m: NDArray[np.floating],
         now_ms: NDArray[np.int64],
     ) -> int:
-        """Takes in what the last decision of every car led to; returns how many races ended with it.
+        """Updates the races after a decision of every car; returns the number that ended with it.
 
         Args:
-            is_finished: [N] the finish was passed.
+            is_finished: [N] the car has passed the finish.
             is_off_track: [N] the car has left the track.
             along_m: [N] metres along the line.
             now_ms: [N] race time.

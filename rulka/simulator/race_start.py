@@ -1,4 +1,4 @@
-"""How a race starts: the one rule of training, greedy checks, evaluation and demonstrations. A game has one start.
+"""Race starts: one rule for training, greedy checks, evaluation and demonstrations. The game has a fixed start.
 
 Dimensions: N cars.
 """
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from rulka.race_settings import RaceSettings
 
 IS_ANYWHERE, ALONG, LATERAL, HEADING, NUM_CHANCES = range(5)
-"""Columns of the chances that a start is made of."""
+"""Columns of the uniform random numbers that determine a start."""
 START_MARGIN_M = 20.0
-"""Races that begin anywhere begin at least this far before the finish."""
+"""Minimum distance to the finish of races that begin anywhere on the track."""
 
 
 class Starts(NamedTuple):
-    """Where and how fast races begin; [N] each, as `Simulator.reset` takes them.
+    """Start poses and speeds of races, [N] each, in the form that `Simulator.reset` takes.
 
     Attributes:
         along_m: metres from the start.
         lateral_m: metres left of the centreline.
-        heading_rad: turned left of the road's direction by this much.
+        heading_rad: heading relative to the road, positive left.
         speed_mps: forward speed.
     """
 
@@ -36,7 +36,7 @@ class Starts(NamedTuple):
 
 
 def draw_starts(chance: NDArray[np.float64], settings: RaceSettings, length_m: float) -> Starts:
-    """Returns where races on a track of a length begin, by [N, NUM_CHANCES] numbers in [0, 1)."""
+    """Returns race starts on a track of `length_m`, drawn with [N, NUM_CHANCES] uniform numbers in [0, 1)."""
     is_anywhere = chance[:, IS_ANYWHERE] < settings.start_anywhere
     return Starts(
         along_m=is_anywhere * chance[:, ALONG] * max(length_m - START_MARGIN_M, 0.0),
@@ -47,6 +47,6 @@ def draw_starts(chance: NDArray[np.float64], settings: RaceSettings, length_m: f
 
 
 def is_from_earlier(chance: NDArray[np.float64], settings: RaceSettings) -> NDArray[np.bool_]:
-    """Returns which races [N] begin where an earlier one of their car was, by the chances of `draw_starts`."""
+    """Returns [N] True for races that start from an earlier state of their car, by the numbers of `draw_starts`."""
     share = chance[:, IS_ANYWHERE] - settings.start_anywhere
     return (share >= 0.0) & (share < settings.start_from_earlier)

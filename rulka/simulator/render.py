@@ -1,7 +1,7 @@
-"""Frames from camera poses on a baked track: grey for agents, in colour for people, by the same kernel.
+"""Renders frames from car poses on a baked track: grey for agents, colour for people, with the same kernel.
 
-A pose is a car's position and rotation as in an observation's `CAR` row, so simulated cars and recorded ones are drawn
-alike. Dimensions: N frames, H x W pixels, M cars.
+A pose is a car's position and rotation as in an observation's `CAR` row, so simulated and recorded cars render alike.
+Dimensions: N frames, H x W pixels, M cars.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rulka.simulator.render_kernels import draw_frames, new_scratch
 from rulka.simulator.scene import Scene
 
 POSE_SIZE = 12
-"""Numbers in a pose: position, then rotation row by row."""
+"""Length of a pose: position, then rotation in row-major order."""
 CAMERA_SIZE = 5
 _NO_CARS = np.zeros((0, POSE_SIZE), np.float32)
 _PEOPLE = CameraParams(back_m=8.0, height_m=3.0, pitch_deg=9.0, fov_deg=78.0)
-"""Shows the own car in the lower middle of a picture; decides nothing that an agent sees."""
+"""Camera of frames for people, with the own car in the lower middle; agents never see it."""
 
 
 class RenderError(UserError):
-    """Arrays that frames cannot be drawn from or into; the message names the array."""
+    """Invalid input or output arrays; the message names the array."""
 
 
 def camera_array(camera: CameraParams) -> NDArray[np.float32]:
-    """Packs the camera for the kernels, which take it as an argument so that a change always takes effect.
+    """Packs the camera for the kernels, which take it as an argument so that a change needs no recompilation.
 
     Returns:
         [5] float32: metres behind the car, metres above it, sine and cosine of the downward pitch, and the focal
@@ -42,25 +42,24 @@ def camera_array(camera: CameraParams) -> NDArray[np.float32]:
 
 
 class FrameRenderer:
-    """Draws what the cars' cameras see, without the cars, in one kernel call for all of them.
+    """Draws the views of all cars' cameras in one kernel call, without the cars.
 
-    A frame depends on its own pose and zone alone, to the bit, not on the rest of the batch. Not for several threads at
-    a time.
+    A frame depends only on its own pose and zone, bit for bit, not on the rest of the batch. Not thread-safe.
 
     Attributes:
-        cameras: [1 or N, 5] may be written to.
+        cameras: [1 or N, 5]; callers may write to it.
     """
 
     def __init__(
         self, poses: NDArray[np.float32], zone_index: NDArray[np.int64], scene: Scene, camera: NDArray[np.float32]
     ) -> None:
-        """Takes hold of arrays that somebody else may go on writing to.
+        """Keeps references to the arrays; the caller may go on writing to them.
 
         Args:
             poses: [N, 12] contiguous position and rotation of every car; longer rows are allowed.
             zone_index: [N] contiguous zone of every car; road is drawn from there ahead and back.
             scene: from `bake_scene`.
-            camera: [5] from `camera_array`, or [N, 5], one for each frame.
+            camera: [5] from `camera_array`, or [N, 5] for one per frame.
 
         Raises:
             RenderError: if an array has a wrong shape, type or layout.
@@ -76,16 +75,16 @@ class FrameRenderer:
             message = f"a renderer needs {message}"
             raise RenderError(message)
         self.cameras = np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
-        # Copies of what may not be written to, for which numba would compile the kernel once more.
+        # Copies read-only arrays, for which numba would compile the kernel once more.
         self._poses = np.require(poses, requirements=["C", "W"])
         self._zone_index = np.require(zone_index, requirements=["C", "W"])
         self._scene, self._scratch = scene, new_scratch()
 
     def render(self, out: NDArray[np.uint8]) -> None:
-        """Draws all cars straight into `out` [N, H, W], contiguous uint8.
+        """Draws all frames directly into `out` [N, H, W], contiguous uint8.
 
         Raises:
-            RenderError: if it has a wrong shape, type or layout, or a pose is not finite.
+            RenderError: if `out` has a wrong shape, type or layout, or a pose is not finite.
         """
         if out.dtype != np.uint8 or out.ndim != 3 or len(out) != len(self._poses) or not _is_dense(out):
             message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
@@ -103,9 +102,9 @@ def render_rgb(
     height: int,
     others: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
-    """Draws one frame for people: the own car from behind, where it shows well, other cars as ghosts of another colour.
+    """Draws one frame for people: the own car from behind, other cars as ghosts of another colour.
 
-    It is drawn at twice the size and averaged.
+    The frame is drawn at twice the size and downsampled.
 
     Args:
         scene: from `bake_scene`.
@@ -132,7 +131,7 @@ def render_rgb(
         _check_drawn(draw_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, scratch, large[channel]))
     frame = np.empty((height, width, 3), np.uint8)
     for channel in range(3):
-        # Two neighbours are one number of 16 bits: adding its halves reads memory in order, twice as fast as strides.
+        # Reads two neighbouring pixels as one uint16: sequential reads are twice as fast as strided ones.
         pairs = large[channel, 0].view(np.uint16)
         sums = (pairs & 0xFF) + (pairs >> 8)
         frame[:, :, channel] = (sums[0::2] + sums[1::2]) >> 2

@@ -1,9 +1,9 @@
-"""The kernel that draws frames, and all that it is made of: painter's algorithm, far to near. Entry: `render.py`.
+"""The rendering kernel and its parts: painter's algorithm, far to near. Called from `render.py`.
 
 Road is cut into strips between sections whose spacing grows with distance. Strips, gates and cars are sorted by
 distance and drawn as convex polygons. Near ground therefore hides what lies behind a crest, and roll, banking,
-crossings and bridges need no special case. Below come vectors, quadrilaterals, sections, the road, what stands on it,
-and last the whole frame.
+crossings and bridges need no special case. In order, this file has vectors, quadrilaterals, sections, the road, gates
+and cars, and the whole frame.
 
 Dimensions: N frames, H x W pixels, M cars.
 """
@@ -24,28 +24,28 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int32]
 Int = Any  # an int64 scalar
-Real = Any  # a float32 scalar: numba would turn a plain float into a float64 one
-Pixel = Any  # an unsigned pixel index: a signed one would be tested for being negative at every access
+Real = Any  # a float32 scalar: numba would promote a plain float to float64
+Pixel = Any  # an unsigned pixel index: a signed one would be checked for a negative value at every access
 Vector = tuple[Real, Real, Real]
 Border = tuple[Real, Real, Real, Real, Real, Real]
 
 ZERO, HALF, ONE, TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)
 NEAR_M = np.float32(0.25)
-"""Where a corner is nearer to the eye than this, it is not projected."""
+"""Near plane: corners closer to the eye are not projected."""
 
 EYE, RIGHT, ABOVE, AHEAD, FOCAL, CENTRE_X, CENTRE_Y, LENS_SIZE = 0, 3, 6, 9, 12, 13, 14, 15
-"""Places in the lens array: position, three axes, focal length and middle of the image in pixels."""
+"""Indices into the lens array: position, three axes, focal length and image centre in pixels."""
 HAZE = np.float32(0.8)
-"""Share of the horizon's colour in what is as far as the view reaches."""
+"""Share of the horizon's colour at the view distance."""
 MAX_SLOTS = 2048
-"""Sections in one frame; further ones are left out."""
+"""Most sections per frame; further ones are dropped."""
 SLOT_SIZE = 16
 STRIP, GATE, CAR = np.int64(0), np.int64(1), np.int64(2)
 """Kinds of items."""
 
 
 class Scratch(NamedTuple):
-    """Working memory of one frame."""
+    """Scratch memory of one frame."""
 
     lens: Floats  # [LENS_SIZE]
     slot: Floats  # [slot, SLOT_SIZE] sections in camera space, see below
@@ -56,7 +56,7 @@ class Scratch(NamedTuple):
 
 
 def new_scratch() -> Scratch:
-    """Returns working memory for frames of any size; one for each thread."""
+    """Allocates scratch memory for frames of any size; one per thread."""
     return Scratch(
         lens=np.empty(LENS_SIZE, np.float32),
         slot=np.empty((MAX_SLOTS, SLOT_SIZE), np.float32),
@@ -69,13 +69,13 @@ def new_scratch() -> Scratch:
 
 @inlined_kernel
 def to_camera(lens: Floats, place: Floats) -> Vector:
-    """Moves a section or a car, whose first numbers are its place, into camera space: metres right, up and forward."""
+    """Transforms the position of a section or car (its first three numbers) to camera space: m right, up, forward."""
     return turned(lens, place[0] - lens[EYE], place[1] - lens[EYE + 1], place[2] - lens[EYE + 2])
 
 
 @inlined_kernel
 def turned(lens: Floats, x: Real, y: Real, z: Real) -> Vector:
-    """Turns a world direction into camera space."""
+    """Rotates a world direction into camera space."""
     return (
         x * lens[RIGHT] + y * lens[RIGHT + 1] + z * lens[RIGHT + 2],
         x * lens[ABOVE] + y * lens[ABOVE + 1] + z * lens[ABOVE + 2],
@@ -85,7 +85,7 @@ def turned(lens: Floats, x: Real, y: Real, z: Real) -> Vector:
 
 @inlined_kernel
 def along(start: Vector, direction: Vector, metres: Real) -> Vector:
-    """A point so far from another."""
+    """Returns the point `metres` from `start` along `direction`."""
     return start[0] + direction[0] * metres, start[1] + direction[1] * metres, start[2] + direction[2] * metres
 
 
@@ -97,34 +97,34 @@ def cross(a: Vector, b: Vector) -> Vector:
 
 @inlined_kernel
 def dot(a: Vector, b: Vector) -> Real:
-    """Scalar product."""
+    """Dot product."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
-# Convex quadrilaterals in camera space, filled row by row, without clipping them. An edge and the eye span a plane. A
-# pixel shows the quadrilateral if its ray lies on the inner side of all four planes, wherever the corners are, also
-# behind the eye (M. Olano, T. Greer: Triangle Scan Conversion using 2D Homogeneous Coordinates, 1997). On a row such
-# a plane is one column, a border on the left or on the right. Pixels have their centre at half numbers.
+# Convex quadrilaterals in camera space, filled row by row without clipping. Each edge and the eye span a plane. A pixel
+# shows the quadrilateral if its ray lies on the inner side of all four planes, even if corners are behind the eye
+# (M. Olano, T. Greer: Triangle Scan Conversion using 2D Homogeneous Coordinates, 1997). On each row such a plane is one
+# column, a left or right border. Pixel centres have half-integer coordinates.
 FAR_OFF = np.float32(1e6)
-"""A column beyond every image."""
+"""A row or column outside every image."""
 TINY = np.float32(1e-9)
 NEXT = np.uint64(1)
 NOWHERE = (FAR_OFF, ZERO, -FAR_OFF, ZERO, FAR_OFF, -FAR_OFF)
-"""A border that leaves nothing inside."""
+"""A border with nothing inside."""
 
 
 @inlined_kernel
 def border(plane: Vector, sign: Real, lens: Floats) -> Border:
-    """Where a plane through the eye cuts the image.
+    """Intersects a plane through the eye with the image.
 
     Args:
         plane: normal in camera space.
-        sign: positive where the normal points inward.
+        sign: positive if the normal points inward.
         lens: the camera.
 
     Returns:
-        By row, the column left of the inside, as start and slope, and the column right of it; one of them is far off.
-        Then the row above the inside and the row below it, whichever column of the image.
+        The left and the right border of the inside, each a column as start and slope over rows; one of them is far off.
+        Then the first and the last row of the inside over all columns.
     """
     across, up, ahead = plane[0] * sign, plane[1] * sign, plane[2] * sign * lens[FOCAL]
     is_left, is_above = across > ZERO, up < ZERO
@@ -145,7 +145,7 @@ def border(plane: Vector, sign: Real, lens: Floats) -> Border:
 
 @called_kernel
 def fill_between(frame: Bytes, a: Border, b: Border, c: Border, d: Border, value: Real) -> None:
-    """Fills the pixels between four borders; pixels on a border are mixed by the part covered."""
+    """Fills the pixels between four borders; pixels on a border are blended by coverage."""
     width, height = np.float32(frame.shape[1]), np.float32(frame.shape[0])
     first = row_after(max(max(a[4], b[4]), max(c[4], d[4])), height)
     last = row_after(min(min(a[5], b[5]), min(c[5], d[5])), height)
@@ -166,16 +166,16 @@ def fill_strip(
     layers: tuple[tuple[Border, Border], tuple[Border, Border], tuple[Border, Border]],
     values: tuple[Real, Real, Real],
 ) -> None:
-    """Fills three layers of a strip of road, one over the other, that share the borders across it.
+    """Fills three stacked layers of a strip of road that share its end borders.
 
-    More road lies beyond those, so they are widened to whole pixels: half-covered ones would show what lies behind as a
-    seam.
+    The road continues past its ends, so these are widened to whole pixels: partly covered pixels would show the
+    background as a seam.
 
     Args:
         frame: [H, W].
-        span: [3, 2] working memory.
+        span: [3, 2] scratch memory.
         across: borders at both ends.
-        layers: borders on both sides of each layer; the third lies within the second.
+        layers: left and right borders of each layer; the third lies within the second.
         values: brightness of each layer, 0 to 255.
     """
     a, b = across
@@ -204,19 +204,19 @@ def fill_strip(
 
 @inlined_kernel
 def clamp_above_zero(x: Real) -> Real:
-    """The number, or 0 where it is less or NaN."""
+    """Returns `x`, or 0 if it is less or NaN."""
     return x if x > ZERO else ZERO
 
 
 @inlined_kernel
 def clamp_below(x: Real, limit: Real) -> Real:
-    """The number, or the limit where it is greater or NaN."""
+    """Returns `x`, or the limit if it is greater or NaN."""
     return x if x < limit else limit
 
 
 @inlined_kernel
 def fill_row(frame: Bytes, y: Pixel, left: Real, right: Real, value: Real) -> None:
-    """Fills from `left` to `right`, mixing the two border pixels by the part covered."""
+    """Fills a row from `left` to `right`, blending the two border pixels by coverage."""
     first, last = np.uint64(np.int64(left)), np.uint64(np.int64(right))
     blend(frame, y, first, min(np.float32(np.int64(first + NEXT)), right) - left, value)
     ink = np.uint8(np.int32(value + HALF))
@@ -228,22 +228,22 @@ def fill_row(frame: Bytes, y: Pixel, left: Real, right: Real, value: Real) -> No
 
 @inlined_kernel
 def blend(frame: Bytes, y: Pixel, x: Pixel, cover: Real, value: Real) -> None:
-    """Mixes one pixel with a value."""
+    """Blends one pixel with a value."""
     old = np.float32(frame[y, x])
     frame[y, x] = np.uint8(np.int32(old + cover * (value - old) + HALF))
 
 
 @inlined_kernel
 def row_after(y: Real, height: Real) -> Int:
-    """The first row whose centre is not above `y`, between 0 and the height."""
-    y = y if y > HALF else HALF  # written so that a number that is none stays inside the image
+    """Returns the first row whose centre is not above `y`, clipped to 0 to `height`."""
+    y = y if y > HALF else HALF  # maps NaN to 0, inside the image
     y = y if y < height else height
     return np.int64(np.ceil(y - HALF))
 
 
 @called_kernel
 def draw_quad(frame: Bytes, lens: Floats, a: Vector, b: Vector, c: Vector, d: Vector, value: Real) -> None:
-    """Fills a plane convex quadrilateral, given by its corners in camera space in order around it."""
+    """Fills a planar convex quadrilateral, given by its corners in camera space in order."""
     if max(max(a[2], b[2]), max(c[2], d[2])) <= NEAR_M:
         return
     lower = cross(a, b)
@@ -253,34 +253,33 @@ def draw_quad(frame: Bytes, lens: Floats, a: Vector, b: Vector, c: Vector, d: Ve
     fill_between(frame, one, two, three, four, value)
 
 
-# The cross-sections of the road that a frame needs, brought into camera space. They are taken from the car outward,
-# each as far from the one before as the picture allows: the road between them is drawn straight, and may stray from
-# its true course by `TOLERANCE_PIXELS`.
+# Selects the cross-sections for a frame, from the car outward, and transforms them to camera space. The road between
+# two sections is drawn straight; their spacing is as large as a deviation of `TOLERANCE_PIXELS` allows.
 MIDDLE, SIDE, PLANE, HALF_M, REACH_LEFT, REACH_RIGHT = 0, 3, 6, 9, 10, 11
-"""Places in a slot: centre and unit vector to the left in camera space, normal of the plane through both and the eye,
-half width, width of the terrain on either side."""
+"""Indices into a slot: centre and unit vector to the left in camera space, normal of the plane through both and the
+eye, half width, width of the terrain on either side."""
 OUTSIDE, SHADE = 12, 13
-"""Sides of the view's pyramid that both ends lie outside of; light."""
+"""Sides of the view frustum that both ends lie outside of, as bits; light."""
 CHUNK = np.int64(CHUNK_SECTIONS)
 NUM_STEPS, SMALLEST_STEP = np.int64(len(SECTION_STEPS)), np.int64(SECTION_STEPS[0])
 BAND_SECTIONS = np.int64(16)
 TOLERANCE_PIXELS, UNSEEN_TOLERANCE_PIXELS = np.float32(0.5), np.float32(4.0)
 BAND_REACH_M = np.float32(50.0)
-"""Bands of 8 m are drawn one by one as long as they are about a row high: to the square root of this many metres
-times the focal length in pixels; the eye is some 4.5 m above the road."""
+"""Bands of 8 m are drawn separately while they are about a row high: up to the square root of this times the focal
+length in pixels; the eye is some 4.5 m above the road."""
 SECTIONS_PER_METRE = TWO
 NONE = np.int64(0)
 
 
 @inlined_kernel
 def collect_road(scene: Scene, zone: Int, scratch: Scratch) -> Int:
-    """Adds the strips ahead, behind and near in space; returns the number of items."""
+    """Adds the strips ahead, behind and nearby in space; returns the number of items."""
     last, reach = scene.sections.shape[0] - 1, np.int64(scene.view_m * SECTIONS_PER_METRE)
     here = min(max(zone + scene.num_before, 0), last)
     start = here & ~(BAND_SECTIONS - 1)
     num_slots, num_items = NONE, NONE
     chunk = min(here // CHUNK, scene.neighbours.shape[0] - 1)
-    for k in range(-2, scene.neighbours.shape[1]):  # ahead, behind, then near in space
+    for k in range(-2, scene.neighbours.shape[1]):  # ahead, behind, then nearby in space
         first, end = start, min(here + reach, last) if k == -2 else max(here - reach, NONE)
         if k >= 0:
             first, end = np.int64(scene.neighbours[chunk, k, 0]), np.int64(scene.neighbours[chunk, k, 1])
@@ -292,7 +291,7 @@ def collect_road(scene: Scene, zone: Int, scratch: Scratch) -> Int:
 
 @inlined_kernel
 def add_run(scene: Scene, index: Int, end: Int, num_slots: Int, num_items: Int, scratch: Scratch) -> tuple[Int, Int]:
-    """Adds sections from one to another, either way, and the strips between them."""
+    """Adds the sections from `index` to `end`, in either direction, and the strips between them."""
     sign = np.int64(1) if end >= index else np.int64(-1)
     slot, focal = scratch.slot, scratch.lens[FOCAL]
     band_reach_m = np.sqrt(BAND_REACH_M * focal)
@@ -315,7 +314,7 @@ def add_run(scene: Scene, index: Int, end: Int, num_slots: Int, num_items: Int, 
 
 @inlined_kernel
 def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real, band_reach_m: Real) -> Int:
-    """Sections in the next strip: as long as neither its course nor its shade strays visibly."""
+    """Returns the most sections in the next strip without a visible error in its course or shade."""
     distance = max(abs(slot[MIDDLE]), abs(slot[MIDDLE + 2]))
     allowed_m = (TOLERANCE_PIXELS if slot[OUTSIDE] == ZERO else UNSEEN_TOLERANCE_PIXELS) * distance / focal
     step, level = SMALLEST_STEP, NONE
@@ -334,7 +333,7 @@ def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real,
 
 @inlined_kernel
 def add_section(sections: Floats, index: Int, lens: Floats, slot: Floats) -> bool:
-    """Brings a section into camera space; returns whether any of it is ahead."""
+    """Transforms a section to camera space; returns True if any of it is ahead."""
     section = sections[index]
     middle, side = to_camera(lens, section), turned(lens, section[3], section[4], section[5])
     half, reach_left, reach_right = section[6], section[7], section[8]
@@ -350,7 +349,7 @@ def add_section(sections: Floats, index: Int, lens: Floats, slot: Floats) -> boo
 
 @inlined_kernel
 def outside(lens: Floats, place: Vector) -> Int:
-    """Bits for the sides of the view's pyramid that a point lies outside of."""
+    """Returns as bits the sides of the view frustum that a point lies outside of."""
     wide, high = place[2] * lens[CENTRE_X], place[2] * lens[CENTRE_Y]
     x, y = place[0] * lens[FOCAL], place[1] * lens[FOCAL]
     return (
@@ -364,7 +363,7 @@ def outside(lens: Floats, place: Vector) -> Int:
 
 @inlined_kernel
 def add_strip(a: Int, b: Int, section: Int, step: Int, num_items: Int, scratch: Scratch) -> Int:
-    """Adds the strip between two sections unless no pixel of the image can show it."""
+    """Adds the strip between two sections unless it lies wholly outside the view."""
     slot = scratch.slot
     if np.int32(slot[a, OUTSIDE]) & np.int32(slot[b, OUTSIDE]):
         return num_items
@@ -379,23 +378,23 @@ def add_strip(a: Int, b: Int, section: Int, step: Int, num_items: Int, scratch: 
     return num_items + 1
 
 
-# The road, the terrain beside it and its walls, strip by strip between two sections. All of a section lies on one
-# line: terrain, road edge, inner border of the painted line, and mirrored. So the terrain, the lines and the lane of
-# a strip share the borders across the road.
+# Draws the road, the terrain beside it and its walls, strip by strip between two sections. All of a section lies on one
+# line: terrain, road edge, inner border of the painted line, and mirrored. So the terrain, lines and lane of a strip
+# share its end borders.
 TERRAIN, LINE, UNDERSIDE = INK["terrain"], INK["line"], INK["underside"]
 GROUND_HORIZON = INK["ground_horizon"]
 WALL_INK = INK["wall"]
 LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(2.4), np.float32(0.35)
-"""Painted lines are this wide, at least so many pixels, and at most this share of half the road."""
+"""Width of painted lines: in metres, at least in pixels, and at most as a share of half the road."""
 WALL_M = np.float32(1.0)
 THIN_M = np.float32(0.05)
-"""Narrower terrain is not drawn."""
+"""Terrain narrower than this is not drawn."""
 WHITE = np.float32(255.0)
 
 
 @inlined_kernel
 def point(slot: Floats, metres: Real) -> Vector:
-    """The point of a section that is so far left of its centre, in camera space."""
+    """Returns the point of a section `metres` left of its centre, in camera space."""
     return (
         slot[MIDDLE] + slot[SIDE] * metres,
         slot[MIDDLE + 1] + slot[SIDE + 1] * metres,
@@ -405,13 +404,13 @@ def point(slot: Floats, metres: Real) -> Vector:
 
 @inlined_kernel
 def plane_of(slot: Floats) -> Vector:
-    """Normal of the plane through the eye and a section."""
+    """Returns the normal of the plane through the eye and a section."""
     return slot[PLANE], slot[PLANE + 1], slot[PLANE + 2]
 
 
 @inlined_kernel
 def lane_m(slot: Floats, focal: Real) -> Real:
-    """Half the width between the painted lines."""
+    """Returns half the width between the painted lines."""
     line = max(LINE_M, LINE_PIXELS * slot[MIDDLE + 2] / focal)
     return slot[HALF_M] - min(line, MAX_LINE_SHARE * slot[HALF_M])
 
@@ -453,7 +452,7 @@ def draw_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: R
 def sides(
     lens: Floats, a: Floats, b: Floats, metres: tuple[Real, Real, Real, Real], sign: Real
 ) -> tuple[Border, Border]:
-    """The borders along the road through points so far left of `a` and `b`, and so far right of them."""
+    """Returns the left and right borders along the road, through points left (2) and right (2) of `a` and `b`."""
     left = border(cross(point(a, metres[0]), point(b, metres[1])), sign, lens)
     return left, border(cross(point(a, -metres[2]), point(b, -metres[3])), -sign, lens)
 
@@ -467,7 +466,7 @@ def draw_wall(frame: Bytes, lens: Floats, a: Vector, b: Vector, value: Real) -> 
 
 @inlined_kernel
 def banded(ink: Floats, first: Int, band: Int, step: Int) -> Real:
-    """Alternating shade along the road; strips longer than a band take the mean."""
+    """Returns the alternating shade along the road; strips longer than a band take the mean."""
     if step > BAND_SECTIONS:
         return (ink[first] + ink[first + 1]) * HALF
     return ink[first + band]
@@ -475,22 +474,22 @@ def banded(ink: Floats, first: Int, band: Int, step: Int) -> Real:
 
 @inlined_kernel
 def shade(value: Real, light: Real, haze: Real, ink: Floats) -> Real:
-    """Brightness after slope and distance: far things fade into the horizon."""
+    """Applies light and haze to a brightness: distant objects fade into the horizon."""
     lit = value * light
     return min(max(lit + haze * (ink[GROUND_HORIZON] - lit), ZERO), WHITE)
 
 
-# What stands on the road: gates and cars.
+# Gates and cars.
 POST, BANNER, FINISH_DARK = INK["post"], INK["start_banner"], INK["finish_dark"]
 CAR_INK, OTHER_INK = INK["car_side"], INK["other_side"]
 CHEQUERS = 8
 BANNER_LOW_M, BANNER_M, BANNER_PIXELS = np.float32(6.5), np.float32(1.8), np.float32(2.2)
 POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1.0)
-"""Far gates are widened to so many pixels, so that they stay visible."""
+"""Distant gates are widened to this many pixels to stay visible."""
 GATE_HIGH_M, GATE_PIXELS = np.float32(11.0), np.float32(4.0)
-"""No part of a gate is further from its middle than half the road, so many metres and so many pixels."""
+"""A gate extends at most half the road plus these metres and pixels from its middle."""
 CAR_LEAD_M = np.float32(3.0)
-"""Cars are drawn after the road this far behind them, which they stand on."""
+"""Cars are sorted this much nearer, so that they are drawn after the road under them."""
 CAR_PARTS = np.array(
     [
         [-0.80, -0.18, -1.90, 0.80, 0.19, 1.60, 0],  # body
@@ -504,13 +503,13 @@ CAR_PARTS = np.array(
     ],
     np.float32,
 )
-"""Boxes of a car: least lateral, up and forward, then greatest, metres from its position, which is
-0.36 m above the ground; paint, cabin or tyre."""
+"""Boxes of a car: minimum left, up and forward, then maximum, metres from its position, which is 0.36 m above the
+ground; then 0 paint, 1 cabin or 2 tyre."""
 
 
 @called_kernel
 def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> Int:
-    """Adds gates and cars that are before the camera; they sort a little nearer than the road they stand on."""
+    """Adds gates and cars in front of the camera, sorted slightly nearer than the road under them."""
     at, lens = scene.sections, scratch.lens
     for g in range(scene.gates.shape[0]):
         section = scene.gates[g, 0]
@@ -529,7 +528,7 @@ def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch
 
 @inlined_kernel
 def is_beside_view(lens: Floats, middle: Vector, radius: Real) -> Int:
-    """1 where a gate lies wholly left or right of the view; far ones are widened by some pixels."""
+    """Returns 1 if a gate lies wholly left or right of the view, with a margin of some pixels."""
     focal, half_width = lens[FOCAL], lens[CENTRE_X]
     radius += GATE_PIXELS * max(middle[2], ZERO) / focal
     beyond = abs(middle[0]) * focal - middle[2] * half_width
@@ -549,7 +548,7 @@ def add_object(kind: Int, index: Int, distance: Real, num_items: Int, scratch: S
 
 @called_kernel
 def draw_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -> None:
-    """Draws two posts and a banner across the road; the finish is chequered."""
+    """Draws a gate: two posts and a banner across the road; the finish is chequered."""
     section, kind = scene.gates[gate, 0], scene.gates[gate, 1]
     ink, at = scene.ink, scene.sections
     base = to_camera(lens, at[section])
@@ -563,7 +562,7 @@ def draw_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -
     up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
     if base[2] + span + post <= NEAR_M:
         return
-    # Parts share the borders of one upright plane. Its sign says from which side it is seen.
+    # Parts share the borders of one upright plane. `sign` says from which side it is seen.
     sign = ONE if dot(cross(base, up), side) > ZERO else -ONE
     ground, under = level_border(lens, base, side, up, -ONE, -sign), level_border(lens, base, side, up, low, -sign)
     top = level_border(lens, base, side, up, high, sign)
@@ -584,19 +583,19 @@ def draw_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -
 
 @called_kernel
 def level_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
-    """The border along a gate so far above its foot; what is lower lies inside where the sign is the gate's."""
+    """Returns the horizontal border of a gate `metres` above its foot; lower is inside if `sign` is the gate's."""
     return border(cross(along(base, up, metres), side), sign, lens)
 
 
 @called_kernel
 def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
-    """The upright border so far left of a gate's middle; what is left of it lies inside if the sign is the gate's."""
+    """Returns the upright border `metres` left of a gate's middle; left is inside if `sign` is the gate's."""
     return border(cross(along(base, side, metres), up), sign, lens)
 
 
 @called_kernel
 def draw_car(frame: Bytes, ink: Floats, lens: Floats, cars: Floats, m: Int) -> None:
-    """Draws a car: boxes, the farthest first."""
+    """Draws the boxes of a car, farthest first."""
     middle = to_camera(lens, cars[m])
     axes = (
         turned(lens, cars[m, 3], cars[m, 6], cars[m, 9]),
@@ -613,7 +612,7 @@ def draw_car(frame: Bytes, ink: Floats, lens: Floats, cars: Floats, m: Int) -> N
 
 @called_kernel
 def farthest_part(middle: Vector, axes: tuple[Vector, Vector, Vector], drawn: Int) -> Int:
-    """The farthest box of a car that is not drawn yet."""
+    """Returns the farthest box of a car that is not drawn yet."""
     best, farthest = 0, -ONE
     for part in range(CAR_PARTS.shape[0]):
         box = CAR_PARTS[part]
@@ -626,7 +625,7 @@ def farthest_part(middle: Vector, axes: tuple[Vector, Vector, Vector], drawn: In
 
 @inlined_kernel
 def corner_of(middle: Vector, axes: tuple[Vector, Vector, Vector], left: Real, up: Real, forward: Real) -> Vector:
-    """A place on a car in camera space."""
+    """Returns a point on a car in camera space."""
     return along(along(along(middle, axes[0], left), axes[1], up), axes[2], forward)
 
 
@@ -640,7 +639,7 @@ def draw_box(
     part: Int,
     inks: Int,
 ) -> None:
-    """Draws the faces of a box that look at the eye; a convex body's faces do not hide each other."""
+    """Draws the faces of a box that face the eye; in a convex body these do not hide each other."""
     box = CAR_PARTS[part]
     for face in range(6):
         axis, is_upper = face >> 1, face & 1
@@ -654,30 +653,30 @@ def draw_box(
 
 @called_kernel
 def box_corner(middle: Vector, axes: tuple[Vector, Vector, Vector], box: Floats, upper: Int) -> Vector:
-    """A corner of a box: bits of `upper` say where it is on the left, the upper and the forward side."""
+    """Returns a corner of a box: the bits of `upper` select the left, the upper and the forward side."""
     return corner_of(middle, axes, box[3 * (upper & 1)], box[1 + 3 * (upper >> 1 & 1)], box[2 + 3 * (upper >> 2 & 1)])
 
 
-# The whole frame: camera, background, and everything sorted by distance.
+# The whole frame: camera, background, and all items sorted by distance.
 SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
 HIGHEST = np.float32(0.83)
-"""Rise of a ray above the horizon from which on the sky keeps its shade."""
+"""Rise of a ray above which the sky's shade is constant."""
 LEVEL = np.float32(0.01)
-"""Grey levels that a row may change by to be drawn as one: of a camera without roll, rounding leaves that much."""
+"""Grey-level change below which a row gets one shade: without camera roll, rounding errors are of this size."""
 LOWEST = np.float32(0.4)
-"""Fall from which on far ground keeps its shade."""
+"""Fall of a ray above which the far ground's shade is constant."""
 GROUND_SLOPE = ONE / LOWEST
 LOWEST_EYE_M = np.float32(0.5)
-"""The eye is at least so far above the ground that it stands over."""
+"""Minimum height of the eye above the ground under it."""
 EYE_SECTIONS = 128
-"""The ground under the eye is sought this many sections (64 m) along the road from the car: far more than the camera's
-arm is long."""
+"""Search range for the ground under the eye, in sections (64 m) along the road from the car: far more than the length
+of the camera arm."""
 
 
 @inlined_kernel
 def is_finite(poses: Floats, n: Int) -> bool:
-    """Whether all of a pose is numbers."""
+    """True if all numbers of a pose are finite."""
     total = ZERO
     for k in range(12):
         total += poses[n, k] * ZERO
@@ -686,7 +685,7 @@ def is_finite(poses: Floats, n: Int) -> bool:
 
 @inlined_kernel
 def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int, lens: Floats) -> None:
-    """Fills the lens from a car's pose: behind and above it, pitched down, rolled with it."""
+    """Fills the lens for a camera behind and above the car, pitched down and rolled with it."""
     back, lift, sine, cosine, focal = camera[0], camera[1], camera[2], camera[3], camera[4]
     for axis in range(3):
         left, up, forward = poses[n, 3 + 3 * axis], poses[n, 4 + 3 * axis], poses[n, 5 + 3 * axis]
@@ -701,10 +700,10 @@ def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int,
 
 @inlined_kernel
 def lift_eye(scene: Scene, zone: Int, lens: Floats) -> None:
-    """Lifts an eye that would look from below the road, or its terrain, to just above it.
+    """Lifts an eye below the road or its terrain to just above it.
 
-    The arm turns with the car. In a jump the nose may point far above the course: the end of the arm is then below the
-    road that a recorded flight is the line of, and the picture would show little else than its underside.
+    The camera arm turns with the car. In a jump the nose may point far above the course. The camera then falls below
+    the road, whose line follows the recorded flight, and the frame would show little but the road's underside.
     """
     sections = scene.sections
     index = section_at_eye(sections, zone + scene.num_before, lens)
@@ -726,7 +725,7 @@ def lift_eye(scene: Scene, zone: Int, lens: Floats) -> None:
 
 @inlined_kernel
 def section_at_eye(sections: Floats, start: Int, lens: Floats) -> Int:
-    """The section that the eye has last passed, sought from the car's; -1 where it is not near along the road."""
+    """Finds the section that the eye has last passed, starting from the car's; -1 if none is within range."""
     last = sections.shape[0] - 2
     index = np.int64(min(max(start, 1), last))
     for _ in range(EYE_SECTIONS):
@@ -741,21 +740,21 @@ def section_at_eye(sections: Floats, start: Int, lens: Floats) -> Int:
 
 @inlined_kernel
 def course_at(sections: Floats, index: Int) -> Vector:
-    """Direction of the road at a section that is not at an end; not of unit length."""
+    """Returns the direction of the road at an inner section; not of unit length."""
     a, b = sections[index - 1], sections[index + 1]
     return b[0] - a[0], b[1] - a[1], b[2] - a[2]
 
 
 @inlined_kernel
 def eye_from(sections: Floats, index: Int, lens: Floats) -> Vector:
-    """The way from the middle of a section to the eye."""
+    """Returns the vector from the middle of a section to the eye."""
     middle = sections[index]
     return lens[EYE] - middle[0], lens[EYE + 1] - middle[1], lens[EYE + 2] - middle[2]
 
 
 @inlined_kernel
 def draw_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
-    """Draws sky and far ground, by the height of each ray above the horizon."""
+    """Draws sky and far ground, shaded by each ray's rise above the horizon."""
     focal = lens[FOCAL]
     per_x, per_y = lens[RIGHT + 1] / focal, lens[ABOVE + 1] / focal
     sky, sky_slope = ink[SKY_HORIZON], (ink[SKY_ZENITH] - ink[SKY_HORIZON]) * np.float32(1.2)
@@ -790,13 +789,13 @@ def draw_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
 
 @inlined_kernel
 def far_ground(ink: Floats, fall: Real) -> Real:
-    """Brightness of ground below which there is nothing, by how far a ray falls over a metre of depth."""
+    """Returns the brightness of the far ground, by a ray's fall per metre of depth."""
     return ink[GROUND_HORIZON] + (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * GROUND_SLOPE * min(fall, LOWEST)
 
 
 @inlined_kernel
 def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
-    """Sorts by rising key, by insertion: runs of road arrive nearly sorted."""
+    """Insertion sort by rising key: runs of road arrive nearly sorted."""
     for i in range(1, count):
         chosen = order[i]
         j = i - 1
@@ -808,7 +807,7 @@ def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
 
 @inlined_kernel
 def draw_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> None:
-    """Draws strips, gates and cars, the farthest first."""
+    """Draws strips, gates and cars, farthest first."""
     for k in range(num_items - 1, -1, -1):
         index = scratch.order[k]
         kind = scratch.item[index, 0]
@@ -837,13 +836,13 @@ def draw_frames(
         poses: [N, >= 12] position and rotation of each car.
         zone_index: [N] zone of each car.
         scene: from `bake_scene`.
-        cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
-        cars: [M, >= 12] poses of cars to draw; the first is drawn as the own car.
-        scratch: from `new_scratch`, of one thread.
+        cameras: [1 or N, 5] from `camera_array`: one for all, or one per pose.
+        cars: [M, >= 12] poses of cars to draw; the first is the own car.
+        scratch: from `new_scratch`, one per thread.
         out: [N, H, W], C-contiguous, overwritten.
 
     Returns:
-        The first pose that holds a value that is not finite, where it stops, or -1.
+        -1, or the first pose with a value that is not finite; drawing stops there.
     """
     height, width = out.shape[1], out.shape[2]
     for n in range(poses.shape[0]):

@@ -1,9 +1,9 @@
-"""A track baked into flat arrays that the renderer reads: cross-sections, gates, neighbours and a palette.
+"""Bakes a track into flat arrays for the renderer: cross-sections, gates, neighbours and a palette.
 
-A section is a cut across the road, one for each zone, with some road before the start and past the finish. Beside
-the road lies terrain ("wings") that follows its height, so that a crest hides what is behind it.
+There is one cross-section of the road per zone, plus some road before the start and past the finish. The terrain
+beside the road ("wings") follows its height, so that a crest hides what is behind it.
 
-Dimensions: S sections, C chunks of `CHUNK_SECTIONS` sections, G gates with the start, I inks.
+Dimensions: S sections, C chunks of `CHUNK_SECTIONS` sections, G gates including the start, I inks.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import DROP, NO_GROUND, Track
 
 CHUNK_SECTIONS = 16
-"""Sections in one piece (8 m) of road that is far along the line but near in space."""
+"""Sections per chunk (8 m), the unit of road that is far along the line but near in space."""
 LIGHT, SURFACE, EDGE, NUM_COLUMNS = 9, 10, 11, 12
-"""Later columns of a section."""
+"""Last columns of a section."""
 SECTION_STEPS = (4, 8, 16, 32, 64, 128)
-"""Lengths of the strips that the renderer draws, in sections."""
+"""Possible lengths of a drawn strip, in sections."""
 GATE_START, GATE_CHECKPOINT, GATE_FINISH = 0, 1, 2
 BEFORE_SECTIONS = 96
 """Road drawn before the start: 48 m."""
 AFTER_SECTIONS = 256
 """Road drawn past the finish: 128 m."""
 VIEW_M = 320.0
-"""Road is drawn this far along the line, before and behind the car."""
+"""View distance along the line, ahead of and behind the car."""
 MAX_NEIGHBOURS = 12
-"""Stretches of such road that are kept, the nearest."""
+"""Runs of nearby chunks kept for each chunk, nearest first."""
 NEIGHBOUR_M = 200.0
 WING_M = 60.0
-"""Width of the terrain beside the road, where nothing else needs the place."""
+"""Largest width of the terrain beside the road."""
 WING_RISE_M = 3.0
-"""Terrain lies in the plane of the road, as in the physics, and beside a banked road ends where it rises so far."""
+"""Terrain lies in the plane of the road, as in the physics; beside a banked road it ends after this rise."""
 SMOOTH_SECTIONS = 4
-"""Directions are means over this many sections before and behind."""
+"""Axes are averaged over this many sections each way."""
 PROBE_STEP = 4
-"""Every so many sections are compared when looking for road near in space."""
+"""Stride in sections of the search for other road beside the road."""
 CHANGE_M = 2.0
-"""A change of surface or edge within a strip counts as if it strayed so far from its course."""
+"""Deviation assigned to a strip in which the surface or edge changes."""
 WING_WEIGHT = 0.1
-"""Share of the terrain's straying that counts."""
+"""Weight of the terrain's deviation relative to the road's."""
 FLAT = np.array([1.0, 0.0, 1.0])
 
 
 class Scene(NamedTuple):
-    """What the renderer needs of a track.
+    """A track in the form that the renderer takes.
 
     Attributes:
         sections: [S, NUM_COLUMNS] float32: centre (3), unit vector to the left edge (3), half width, width of the
             terrain on the left and on the right, light (a factor around 1 that grows with the slope towards the sun),
             first ink of the road surface, edge kind (`rulka.tracks.track`).
-        deviation: [len(SECTION_STEPS), S / 4] float32 metres by which a straight strip of that length, beginning at a
-            section that is a multiple of four, strays from the road's true course.
-        neighbours: [C, MAX_NEIGHBOURS, 2] int32 first and last section of stretches of road near in space, nearest
-            first; -1 is none.
+        deviation: [len(SECTION_STEPS), S / 4] float32 largest distance in metres between the road and a straight strip
+            of that length, for strips that begin at a multiple of four sections.
+        neighbours: [C, MAX_NEIGHBOURS, 2] int32 first and last section of runs of road near in space, nearest first;
+            -1 for none.
         gates: [G, 2] int32 section and kind (0 start, 1 checkpoint, 2 finish).
-        ink: [I] float32 brightness of everything, 0 to 255, by `palette.INK`.
+        ink: [I] float32 brightness of every ink, 0 to 255, indexed by `palette.INK`.
         num_before: sections before zone 0.
-        view_m: how far along the line road is drawn.
+        view_m: view distance along the line.
     """
 
     sections: NDArray[np.float32]
@@ -76,7 +76,7 @@ class Scene(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the arrays."""
+        """Size of the arrays in bytes."""
         return sum(part.nbytes for part in self if isinstance(part, np.ndarray))
 
 
@@ -105,7 +105,7 @@ def bake_scene(track: Track) -> Scene:
 
 
 def _extended(track: Track) -> NDArray[np.float64]:
-    """Adds straight road before the start and past the finish to the zone centres."""
+    """Returns the zone centres, extended before the start (straight) and past the finish."""
     first = track.centre_m[1] - track.centre_m[0]
     before = track.centre_m[0] - np.arange(BEFORE_SECTIONS, 0, -1)[:, None] * first
     return np.concatenate([before, track.zones[: track.num_zones + AFTER_SECTIONS].astype(np.float64)])
@@ -116,7 +116,7 @@ def _padded(values: NDArray) -> NDArray:
 
 
 def _padded_frames(track: Track, axis: int) -> NDArray[np.float64]:
-    """Returns one axis of the road's frames, the physics' own, smoothed: driven paths are not."""
+    """Returns one axis of the road frames that the physics uses, smoothed, since driven paths are noisy."""
     frames = zone_frames(track)[: track.num_zones + AFTER_SECTIONS, 3 * axis : 3 * axis + 3]
     padded = _repeat_ends(frames, BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SMOOTH_SECTIONS + 1, axis=0)
@@ -124,13 +124,13 @@ def _padded_frames(track: Track, axis: int) -> NDArray[np.float64]:
 
 
 def _level_share(left: NDArray[np.float64], normal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[S] share of the terrain that there is: 1 where the road lies level, less on banks, 0 on walls and in loops."""
+    """Returns [S] the factor on the terrain's width: 1 on level road, less on banks, 0 on walls and in loops."""
     upright = np.clip((normal[:, 1] - 0.4) / 0.4, 0.0, 1.0)
     return upright * np.minimum(1.0, WING_RISE_M / np.maximum(WING_M * np.abs(left[:, 1]), 1e-9))
 
 
 def _deviation(sections: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns [L, S / 4] how far straight strips stray, infinite where they would leave the track."""
+    """Returns [L, S / 4] the deviation of straight strips, infinite if they would extend past the track."""
     table = np.full((len(SECTION_STEPS), len(sections) // SECTION_STEPS[0] + 1), np.inf, np.float32)
     centre, left = sections[:, 0:3].astype(np.float64), sections[:, 3:6].astype(np.float64)
     offset = np.stack(
@@ -151,7 +151,7 @@ def _deviation(sections: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _light(normal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sun from above and ahead of +z: slopes differ in brightness by at most a fifth."""
+    """Returns light from a sun above and ahead (+z), clipped to 0.8 to 1.2; 1 on level ground."""
     sun = _unit(np.array([[0.35, 0.8, 0.5]]))[0]
     return np.clip(1.0 + 0.45 * (normal @ sun - sun[1]), 0.8, 1.2)
 
@@ -159,7 +159,7 @@ def _light(normal: NDArray[np.float64]) -> NDArray[np.float64]:
 def _wing_reach(
     centre: NDArray[np.float64], tangent: NDArray[np.float64], left: NDArray[np.float64], half: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """[S, 2] width of the terrain to the left and right: short inside curves and beside other road."""
+    """Returns [S, 2] the width of the terrain left and right: narrow inside curves and beside other road."""
     turn = np.einsum("sk,sk->s", np.gradient(tangent, axis=0), left) / ZONE_SPACING_M
     radius = 1.0 / np.maximum(np.abs(turn), 1e-4)
     inner = np.maximum(0.8 * radius - half, 0.0)
@@ -172,7 +172,7 @@ def _wing_reach(
 def _room_beside(
     centre: NDArray[np.float64], tangent: NDArray[np.float64], left: NDArray[np.float64], half: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """[S, 2] half the gap to other road on the left and on the right, 0 where roads cross."""
+    """Returns [S, 2] half the gap to other road on the left and on the right, 0 at crossings."""
     room = np.full((len(centre), 2), np.inf)
     probe = np.arange(0, len(centre), PROBE_STEP)
     for i in probe:
@@ -189,12 +189,12 @@ def _room_beside(
 
 
 def _repeat_ends(rows: NDArray[np.float64], num_before: int, num_after: int) -> NDArray[np.float64]:
-    """Returns [S, K] rows with the first and the last repeated so often."""
+    """Returns [S, K] rows with the first repeated `num_before` and the last `num_after` times more."""
     return np.concatenate([np.repeat(rows[:1], num_before, axis=0), rows, np.repeat(rows[-1:], num_after, axis=0)])
 
 
 def _eroded(reach: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Widens the narrow places by 8 m along the line and smooths the transitions."""
+    """Extends narrow places by 8 m each way along the line and smooths the transitions."""
     span = 16
     padded = _repeat_ends(reach, span, span)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1, axis=0)
@@ -218,7 +218,7 @@ def _gates(track: Track) -> NDArray[np.int32]:
 
 
 def _neighbours(centre: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Finds, for each chunk, the stretches of road that are out of view along the line but near in space."""
+    """Finds for each chunk the runs of road that are out of view along the line but near in space."""
     first = np.arange(0, len(centre) - CHUNK_SECTIONS, CHUNK_SECTIONS)
     middle = centre[first + CHUNK_SECTIONS // 2]
     table = np.full((len(centre) // CHUNK_SECTIONS + 1, MAX_NEIGHBOURS, 2), -1, np.int32)

@@ -1,7 +1,7 @@
-"""A batch of cars on one track: reset, drive, describe, save and restore. Deterministic to the bit.
+"""A batch of cars on one track: reset, drive, observe, save and restore. Bit-for-bit deterministic.
 
-A car's path depends on its own start and inputs alone, not on how many cars share the batch. A car that has finished
-or left the track stays where it is, and its clock stands still.
+A car's path depends only on its own start and inputs, not on the batch size. A car that has finished or left the track
+stays where it is, and its clock stops.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from rulka.tracks.track import Track
 
 
 class SimulatorError(UserError):
-    """Inputs that no car can be driven with; the message says what is wrong."""
+    """Invalid inputs to the simulator; the message names the fault."""
 
 
 class Simulator:
     """Drives a batch of cars.
 
     Attributes:
-        track: the road they share.
-        table: what each discrete action does.
+        track: the shared track.
+        table: the discrete action table.
         num_cars: N.
-        view: all of what follows, as kernels take it.
-        cars: [N, NUM_CAR_FIELDS] float32 `CAR` rows, fresh after every reset, step and restore, like all that follow.
-        zone_index: [N] int64 zone each car passed last.
+        view: all arrays below, in the form that kernels take.
+        cars: [N, NUM_CAR_FIELDS] float32 `CAR` rows. Like all arrays below, updated by every reset, step and restore.
+        zone_index: [N] int64 zone that each car passed last.
         along_m: [N] float64 metres along the centreline.
         lateral_m: [N] float64 metres left of it.
         time_ms: [N] int64 milliseconds since the start, in whole ticks.
-        gate_index: [N] int64 gates passed.
-        gate_time_ms: [N, G] int64 time at each gate passed, interpolated to the millisecond; 0 where not passed.
-        is_finished: [N] the last gate is passed.
-        is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or on its roof.
+        gate_index: [N] int64 number of gates passed.
+        gate_time_ms: [N, G] int64 time at each passed gate, interpolated to the millisecond; 0 for other gates.
+        is_finished: [N] the car has passed the last gate.
+        is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or tipped over.
         along_before_m: [N] float64 metres along the centreline before the last decision.
         time_before_ms: [N] float64 milliseconds since the start before the last decision.
-        previous_keys: [N, 5 K, 4] float32 keys of the last actions, K each time a decision is taken, oldest first.
+        previous_keys: [N, 5 K, 4] float32 keys of the last actions, K per decision taken, oldest first.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Simulator:
         table: ActionTable,
         variants: Sequence[PhysicsParams] = (),
     ) -> None:
-        """Makes a batch of cars; see the class, and `set_variant` for the physics that single cars may have instead."""
+        """Creates a batch of cars at the start; `variants` are alternative physics for `set_variant`."""
         if num_cars < 1:
             message = f"a simulator needs at least one car, got {num_cars}"
             raise SimulatorError(message)
@@ -100,17 +100,17 @@ class Simulator:
         heading_rad: ArrayLike = 0.0,
         speed_mps: ArrayLike = 0.0,
     ) -> None:
-        """Puts chosen cars on the road, springs at rest, clocks at 0; gates behind them count as passed.
+        """Places selected cars on the road with springs at rest and clocks at 0; gates behind them count as passed.
 
         Args:
-            which: [N] cars to place; the others are left alone.
-            along_m: metres from the start, one for all or [N], within the track.
+            which: [N] mask of cars to place; the others are unchanged.
+            along_m: metres from the start, a scalar or [N], within the track.
             lateral_m: metres left of the centreline.
-            heading_rad: turned left of the road's direction by this much.
-            speed_mps: forward speed, not negative.
+            heading_rad: heading relative to the road, positive left.
+            speed_mps: forward speed, from 0 to `MOST_START_MPS`.
 
         Raises:
-            SimulatorError: if a place is not on the track or a number is not finite.
+            SimulatorError: if a position is off the track, a number is not finite or a speed is out of range.
         """
         cars = np.flatnonzero(which)
         places = np.empty((4, len(cars)))
@@ -129,11 +129,11 @@ class Simulator:
         self._describe(cars)
 
     def set_friction(self, which: NDArray[np.bool_], scale: ArrayLike) -> None:
-        """Multiplies the grip of chosen cars until their next reset, which sets it back to 1.
+        """Sets the grip factor of selected cars; their next reset sets it back to 1.
 
         Args:
-            which: [N] cars to change; the others are left alone.
-            scale: positive factor, one for all or [N].
+            which: [N] mask of cars to change; the others are unchanged.
+            scale: positive factor, a scalar or [N].
 
         Raises:
             SimulatorError: if a factor is not a positive number.
@@ -145,14 +145,14 @@ class Simulator:
         self._state[which, columns.FRICTION] = wide
 
     def set_variant(self, which: NDArray[np.bool_], variant: ArrayLike) -> None:
-        """Gives chosen cars other physics until their next reset.
+        """Switches selected cars to other physics until their next reset.
 
         Args:
-            which: [N] cars to change; the others are left alone.
-            variant: which of the variants that the simulator was made with, from 1, one for all or [N]; 0 for its own.
+            which: [N] mask of cars to change; the others are unchanged.
+            variant: index, a scalar or [N]: 0 for the simulator's default physics, k for the k-th of its `variants`.
 
         Raises:
-            SimulatorError: if there is no such variant.
+            SimulatorError: if a variant does not exist.
         """
         wide = np.broadcast_to(np.asarray(variant), (self.num_cars,))[which]
         num_known = len(self._world.c)
@@ -165,10 +165,10 @@ class Simulator:
         """Drives every car for one decision.
 
         Args:
-            actions: [N] indices into the action table, or [N, K] where the table says that decisions are chunks of K.
+            actions: [N] indices into the action table, or [N, K] if the table's decisions are chunks of K actions.
 
         Raises:
-            SimulatorError: if an action is not in the table; no car has moved then.
+            SimulatorError: if an action is not in the table; no car moves then.
         """
         given, decisions = _as_array(actions), self._decisions
         is_right = given.shape == decisions.shape and given.dtype.kind in "iu"
@@ -181,13 +181,13 @@ class Simulator:
             raise SimulatorError(message)
 
     def step_controls(self, controls: ArrayLike) -> None:
-        """Drives every car for one decision with analog controls, held throughout; not where decisions are chunks.
+        """Drives every car for one decision with constant analog controls. Not available for action chunks.
 
         Args:
             controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:
-            SimulatorError: if a control is out of range or not a number; no car has moved then.
+            SimulatorError: if decisions are chunks, or a control is out of range or NaN; no car moves then.
         """
         if self.table.actions_per_decision > 1:
             message = "analog controls are held for a whole decision: use a table with one action for each"
@@ -205,19 +205,19 @@ class Simulator:
         build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self.view.margin_m, out)
 
     def save(self) -> NDArray[np.float64]:
-        """Returns [N, K] a copy of everything that the future of each car depends on."""
+        """Returns [N, K] a copy of each car's full state."""
         keys = self.previous_keys.reshape(self.num_cars, -1).astype(np.float64)
         return np.concatenate([self._state, keys], axis=1)
 
     def restore(self, saved: NDArray[np.float64], which: NDArray[np.bool_] | None = None) -> None:
-        """Puts cars back to what `save` returned, bit for bit.
+        """Restores cars to states from `save`, bit for bit.
 
         Args:
-            saved: [N, K] rows of `save`, of this or another simulator of the same track; row k goes to car k.
-            which: [N] cars to put back; all where not given.
+            saved: [N, K] rows from `save`, of this or another simulator of the same track; row k goes to car k.
+            which: [N] mask of cars to restore; all by default.
 
         Raises:
-            SimulatorError: if the rows are not of this track or batch, or of variants that are not known here.
+            SimulatorError: if the rows do not fit this track or batch, or name unknown variants.
         """
         width = self._state.shape[1]
         if saved.shape != (self.num_cars, width + self.previous_keys[0].size):
@@ -228,31 +228,31 @@ class Simulator:
             raise SimulatorError(message)
         cars = self._everyone if which is None else np.flatnonzero(which)
         variant, num_known = saved[cars, columns.VARIANT], len(self._world.c)
-        if not ((variant >= 0) & (variant < num_known)).all():  # kernels do not look whether there is one
+        if not ((variant >= 0) & (variant < num_known)).all():  # kernels do not check this index
             message = f"saved states have physics beyond the {num_known} that this simulator was made with"
             raise SimulatorError(message)
         self.put(cars, saved[cars])
 
     def put(self, cars: NDArray[np.int64], saved: NDArray[np.float64]) -> None:
-        """Puts cars [M] into states [M, K], rows of `save`, of this simulator or another one of the same track."""
+        """Sets cars [M] to states [M, K]: rows from `save` of this simulator or another of the same track."""
         width = self._state.shape[1]
         self._state[cars] = saved[:, :width]
         self.previous_keys[cars] = saved[:, width:].reshape(-1, *self.previous_keys.shape[1:])
         self._describe(cars)
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
-        """Drives one decision; returns the first car that chose no row of the commands, or -1."""
+        """Drives one decision; returns the first car whose choice is not a row of `commands`, or -1."""
         ticks, repeats = self.table.ticks_per_action, self.table.repeats
         return physics.advance(self._state, self._everyone, chosen, commands, ticks, repeats, *self._world, *self.view)
 
     def _describe(self, cars: NDArray[np.int64]) -> None:
-        """Writes what others read of some cars [M]."""
+        """Updates the view of cars [M]."""
         no_choice = self._everyone[:0, None]
         physics.advance(self._state, cars, no_choice, self._own_commands, 0, 1, *self._world, *self.view)
 
 
 def _as_array(values: ArrayLike) -> NDArray:
-    """Returns an array; an empty one, which nothing takes, of lists that are none."""
+    """Returns an array; for ragged lists an empty one, which fails every shape check."""
     try:
         return np.asarray(values)
     except ValueError:

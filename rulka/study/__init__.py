@@ -1,1 +1,1 @@
-"""Experiments: variants of the parameters times seeds through the project's own stages, and what comes of them."""
+"""Experiments and populations: variants of the parameters run through the project's stages, and their results."""

@@ -1,4 +1,4 @@
-"""What `rulka experiment` does: reads the file, does what is not done yet, writes the page."""
+"""Implements `rulka experiment`: reads the file, runs unfinished stages, writes the page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rulka.study.work import UnfinishedError
 
 
 class Table(NamedTuple):
-    """What came of an experiment.
+    """Result table of an experiment.
 
     Attributes:
         text: a row for each variant, as Markdown.
-        rows: the same for programs, intervals as their two ends; of an experiment with `measures`, a row for each cell.
+        rows: the same as data, intervals as their two ends; for an experiment with `measures`, a row for each cell.
     """
 
     text: str
@@ -29,14 +29,14 @@ class Table(NamedTuple):
 def run_experiment(
     file: Path, cells: Sequence[str], num_processes: int, page: Path | None, say: Callable[[str], None]
 ) -> Table:
-    """Does what is left to do of an experiment beside what others do, and returns its table.
+    """Runs the remaining work of an experiment alongside other processes; returns its table.
 
     Args:
-        file: of the experiment.
-        cells: names of those to run, `variant/seed`; all where none is named.
-        num_processes: stages that may run at once.
-        page: Markdown file to write with all that there is by then; None writes none.
-        say: gets lines for people while it lasts.
+        file: the experiment file.
+        cells: names of the cells to run, `variant/seed`; empty runs all.
+        num_processes: number of stages to run in parallel.
+        page: Markdown file to write with all results available then; None writes none.
+        say: called with progress messages.
 
     Raises:
         UserError: if the file cannot be run, or the page cannot be written.

@@ -1,4 +1,4 @@
-"""Pages in Markdown: how tables are written, and the page of an experiment: a table, curves with bands, every run."""
+"""Markdown pages: tables, and the page of an experiment with a summary, curves with bands and every run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rulka.study.plan import ExperimentFile, Plan, StudyFile
 from rulka.study.results import SCORE, Results, column
 
 Columns = Mapping[str, tuple[str, str]]
-"""By key of a row: the column's head, and how its values are written; None and NaN are "-"."""
+"""Maps a row's key to the column's heading and value format; None and NaN are "-"."""
 SUMMARY: Columns = {
     "variant": ("variant", "{}"),
     "num_runs": ("runs", "{}"),
@@ -56,16 +56,16 @@ CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", 
 AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))
 DASHES = ("-", "--", "-.", ":")
 ANY_FINISH = np.finfo(np.float64).tiny
-"""A pace that every greedy check has in which a race finished."""
+"""A pace that every greedy check with a finished race reaches."""
 NUM_POINTS = 60
-"""Points of a curve: runs log at times of their own, and are compared at common ones."""
+"""Points of a curve: runs log at different times, and are interpolated at common ones."""
 
 
 # Any page -------------------------------------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[Mapping[Any, Any]], columns: Columns) -> str:
-    """Returns rows as a table in Markdown."""
+    """Formats rows as a Markdown table."""
     lines = [[head for head, _ in columns.values()]]
     lines += [[_cell(row[key], form) for key, (_, form) in columns.items()] for row in rows]
     texts = [f"| {' | '.join(line)} |" for line in lines]
@@ -77,15 +77,15 @@ def _cell(value: Any, form: str) -> str:
 
 
 def write_page(page: Path, parts: Sequence[str], pictures: Mapping[str, Draw]) -> None:
-    """Writes a page, and its pictures into the folder `images` beside it.
+    """Writes a page, and its pictures to the folder `images` next to it.
 
     Args:
         page: Markdown file.
         parts: paragraphs, tables and headings.
-        pictures: by the name of their file.
+        pictures: functions that draw them, by file name.
 
     Raises:
-        OutputError: if one cannot be written.
+        OutputError: if a file cannot be written.
     """
     for name, draw in pictures.items():
         (page.parent / "images").mkdir(exist_ok=True)
@@ -96,14 +96,14 @@ def write_page(page: Path, parts: Sequence[str], pictures: Mapping[str, Draw]) -
 
 
 def head_of(file: StudyFile, command: str) -> list[str]:
-    """Returns how a page begins: title, question, what made it, by which command."""
+    """Returns the head of a page: title, question, and the command and versions that produced it."""
     versions = ", ".join(f"{name} {version}" for name, version in library_versions().items() if version)
     made = f"Made by `{command}` at commit {current_commit() or 'unknown'}; {versions}. {file.cost}"
     return [f"# {file.title}", file.question, made]
 
 
 def inline(value: object) -> str:
-    """Returns parameters as YAML in one line, as code; nothing where there are none."""
+    """Formats parameters as one line of YAML in backticks; empty if there are none."""
     return f"`{yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).strip()}`" if value else ""
 
 
@@ -111,7 +111,7 @@ def inline(value: object) -> str:
 
 
 def format_results(plan: Plan, results: Results) -> str:
-    """Returns the table of variants, as Markdown; of measures it has means and ranges over seeds."""
+    """Returns the Markdown table of variants; measures are given as mean and range over seeds."""
     if plan.file.measures:
         groups = results.rows.groupby("variant", sort=False)
         rows = [
@@ -136,13 +136,13 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
     """Writes the page of an experiment.
 
     Args:
-        plan: what was to be done.
-        results: what came of it.
-        page: Markdown file; pictures go to the folder `images` beside it.
-        command: that makes this page.
+        plan: plan of the experiment.
+        results: results of its finished cells.
+        page: Markdown file; pictures go to the folder `images` next to it.
+        command: command that writes this page.
 
     Raises:
-        OutputError: if something cannot be written.
+        OutputError: if a file cannot be written.
     """
     file = plan.file
     missing = ", ".join(f"`{name}`" for name in results.missing)
@@ -194,7 +194,7 @@ def _explanation(file: ExperimentFile) -> str:
 
 
 def _arrivals(results: Results, baseline: str) -> list[str]:
-    """Returns the parts about when greedy checks first finished, and were as good as the baseline's; as far as any."""
+    """Returns the sections on the first finish and the first check as good as the baseline's, if any run got there."""
     first = "When a race of a run's greedy checks first finished; the first check is of what it began with."
     as_good = (
         f"When a greedy check of a run first came to what the best one of a run of `{baseline}` comes to (the share"
@@ -261,14 +261,14 @@ def _curves(results: Results) -> Figure:
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(ScalarFormatter() if axis == "cpu_minutes" else EngFormatter())
     places[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    # Below, as the curves of many variants leave no room.
+    # The legend goes below: the curves of many variants leave no room.
     named = places[0, 0].get_legend_handles_labels()
     figure.legend(*named, loc="outside lower center", ncols=min(5, len(named[1])), fontsize=8.5)
     return figure
 
 
 def _draw_curves(axes: Axes, curves: pd.DataFrame, axis: str, name: str) -> None:
-    """Draws the mean over seeds of each variant, and the range of its seeds as a band."""
+    """Draws the mean over seeds of each variant, with the range over seeds as a band."""
     if name not in curves:
         return
     known = curves.dropna(subset=[axis, name])

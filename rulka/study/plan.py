@@ -1,8 +1,8 @@
-"""What a study is to do: its file, its cells, and for each the stages to run, known by what decides them.
+"""Plans a study: its file, its cells, and the stages of each cell, identified by hashes of all that affects them.
 
-Cells share what does not differ between them: a variant of `train` races and learns on the same races, frames, encoder
-and policy as all others. A stage's work is known by its key, a hash of the parameter sections that `dvc.yaml` names for
-it, its code, and the keys of the stages before it.
+Cells share stages that do not differ: a variant of `train` uses the same races, frames, encoder and policy as all
+others. The key of a stage is a hash of the parameter sections that `dvc.yaml` names for it, its code, and the keys of
+earlier stages.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from rulka.section import Count, Section, Seed
 from rulka.study.work import Job, Work, jobs_left
 
 EXPERIMENTS = RUNS / "experiments"
-"""Where the stages of all studies are; what these have in common is done once."""
+"""Folder for the stages of all studies; shared stages run once."""
 KEY_LENGTH = 16
 """Hexadecimal digits of a key that name its folder."""
 NO_LIMIT = 10**12
-"""Environment steps that nobody drives."""
+"""Environment steps that no run reaches."""
 MeasuredStage = Literal["pretrain", "clone", "evaluate"]
-"""Stages that say in numbers how good their result is."""
+"""Stages that write metrics of their result."""
 
 
 class StudyError(UserError):
-    """The file of an experiment or a population asks for something that cannot be, or that would teach nothing."""
+    """An experiment or a population is invalid, would yield no information, or has no usable results."""
 
 
 class Budget(Section):
-    """What training may use. The clock of a machine that others use as well is no budget."""
+    """Training budget. Wall-clock time on a shared machine is not a budget."""
 
     env_steps: Count | None = Field(None, description="decisions of one car")
     cpu_minutes: float | None = Field(None, gt=0, description="of the learner and all that it starts, together")
@@ -54,15 +54,15 @@ class Budget(Section):
 
     @property
     def overlay(self) -> dict[str, Any]:
-        """The parameters that set it."""
+        """Parameters that set this budget."""
         limits = {"max_env_steps": self.env_steps or NO_LIMIT, "max_cpu_minutes": self.cpu_minutes}
-        # Schedules and checks go by the budget, and in exact order by environment steps alone.
+        # Schedules and checks follow the budget; in exact order they can follow environment steps only.
         order = {"order": "free"} if self.env_steps is None else {}
         return {"train": limits | {"max_minutes": None, "compared_env_steps": None} | order}
 
 
 class StudyFile(Section):
-    """What experiments and populations both have written down."""
+    """Keys shared by experiment and population files."""
 
     title: str = Field(description="what the page is called")
     question: str = Field(description="what it is to answer")
@@ -77,7 +77,7 @@ StudyFileT = TypeVar("StudyFileT", bound=StudyFile)
 
 
 class ExperimentFile(StudyFile):
-    """An experiment as it is written down."""
+    """An experiment file."""
 
     last_stage: MeasuredStage = Field("evaluate", description="the stage at which each cell ends")
     measures: tuple[str, ...] = Field(
@@ -110,7 +110,7 @@ class Cell(NamedTuple):
         variant: its name.
         seed: its seed.
         params: all parameters.
-        jobs: by stage, in order; the last one gives its result.
+        jobs: jobs by stage, in order; the last one yields the result.
     """
 
     variant: str
@@ -120,27 +120,27 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Says which cell it is."""
+        """Name of the cell, `variant/seed`."""
         return f"{self.variant}/{self.seed}"
 
     @property
     def trains_freely(self) -> bool:
-        """Whether its training does not repeat."""
+        """True if its training runs in free order and is not reproducible."""
         return "train" in self.jobs and self.params.train.order == "free"
 
     @property
     def last(self) -> Job:
-        """The job that gives its result."""
+        """The job that yields its result."""
         return list(self.jobs.values())[-1]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment, checked, with all of its cells.
+    """A validated experiment with all of its cells.
 
     Attributes:
-        name: of its file, without its ending; also of its folder and its page.
-        file: what it says.
+        name: file name without its extension; also names its pictures.
+        file: content of the file.
         cells: variants in the order of the file, seeds within them.
     """
 
@@ -149,7 +149,7 @@ class Plan:
     cells: tuple[Cell, ...]
 
     def chosen(self, names: Sequence[str]) -> Plan:
-        """Returns the plan of some of the cells alone, named `variant/seed`.
+        """Returns a plan of only the named cells, `variant/seed`.
 
         Raises:
             StudyError: if there is no such cell.
@@ -162,15 +162,15 @@ class Plan:
 
 
 def read_plan(path: Path) -> Plan:
-    """Reads an experiment and finds out, before anything runs, whether all of it can be done.
+    """Reads and validates an experiment before anything runs.
 
     Args:
-        path: of the file; the parameters it begins with are those of `params.yaml`.
+        path: the experiment file; base parameters come from `params.yaml`.
 
     Raises:
-        StudyError: if the file is no experiment: a key or parameter that is not known, a variant that changes nothing,
-            two that are alike, a seed that comes twice.
-        ParamsError: if parameters of a variant cannot be.
+        StudyError: if the file is invalid: an unknown key or parameter, a variant that changes nothing, two equal
+            variants, a duplicate seed.
+        ParamsError: if parameters of a variant are invalid.
     """
     file = read_study(path, ExperimentFile, "experiment")
     base = base_sections(file, path, {} if file.budget is None else file.budget.overlay)
@@ -191,7 +191,7 @@ def read_study(path: Path, kind: type[StudyFileT], what: str) -> StudyFileT:
     """Reads the file of an experiment or a population.
 
     Raises:
-        StudyError: if it is none.
+        StudyError: if it is invalid.
     """
     sections = read_sections(path, StudyError)
     try:
@@ -202,7 +202,7 @@ def read_study(path: Path, kind: type[StudyFileT], what: str) -> StudyFileT:
 
 
 def base_sections(file: StudyFile, path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of `params.yaml` with the file's overrides, and what the study sets itself, over them."""
+    """Returns the parameters of `params.yaml`, overlaid with the file's overrides and the study's own settings."""
     shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
     base = laid_over(shipped, file.overrides, f"{path}: overrides", StudyError)
     return laid_over(base, own, f"{path}: budget", StudyError)
@@ -211,27 +211,27 @@ def base_sections(file: StudyFile, path: Path, own: Mapping[str, Any]) -> dict[s
 def make_cells(
     wanted: Iterable[tuple[str, int, Mapping[str, Any]]], file: StudyFile, last_stage: str, path: Path
 ) -> tuple[Cell, ...]:
-    """Returns cells.
+    """Builds cells with their jobs.
 
     Args:
-        wanted: of each the variant's name, the seed and all parameters.
-        file: whose `seeded` parameters take the seed.
-        last_stage: at which they end.
-        path: the file that a message names.
+        wanted: variant name, seed and all parameters of each cell.
+        file: the study; its `seeded` parameters are set to the seed.
+        last_stage: last stage of each cell.
+        path: the file, for messages.
 
     Raises:
-        StudyError: if there is no parameter of a name in `seeded`.
-        ParamsError: if parameters cannot be.
+        StudyError: if `seeded` names an unknown parameter.
+        ParamsError: if parameters are invalid.
     """
     graph = read_graph()
     stages = list(graph)[: list(graph).index(last_stage) + 1]
     code = {stage: hash_code(code_files(stage)) for stage in stages}
-    outside: dict[str, str] = {}  # hashes of what no stage makes
+    outside: dict[str, str] = {}  # hashes of data that no stage makes
     cells = []
     for variant, seed, sections in wanted:
         own = laid_over(sections, nested(dict.fromkeys(file.seeded, seed)), f"{path}: seeded", StudyError)
         params = checked_params(own, f"{path}: variant {variant!r} cannot be")
-        own = params.model_dump(mode="json")  # written alike whoever wrote them
+        own = params.model_dump(mode="json")  # normalised, so that equal parameters have equal hashes
         made: dict[str, Job] = {}
         jobs = {}
         for stage in stages:
@@ -251,7 +251,7 @@ def make_cells(
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values by dotted name as sections inside each other."""
+    """Converts values by dotted name to nested sections."""
     sections: dict[str, Any] = {}
     for name, value in values.items():
         *outer, last = name.split(".")
@@ -263,7 +263,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_difference(cells: Sequence[Cell], last_stage: str, path: Path) -> None:
-    """Refuses two cells whose every stage is the same work, so that one of them would tell nothing."""
+    """Rejects two cells whose stages are all the same, one of which would be redundant."""
     named: dict[Path, str] = {}
     for cell in cells:
         if other := named.get(cell.last.folder):
@@ -273,19 +273,19 @@ def _check_difference(cells: Sequence[Cell], last_stage: str, path: Path) -> Non
 
 
 def jobs_of(cells: Iterable[Cell]) -> list[Job]:
-    """Returns every job of cells once, stage after stage."""
+    """Returns the distinct jobs of cells, stage after stage."""
     stages = zip(*(cell.jobs.values() for cell in cells), strict=True)
     return list({job.folder: job for stage in stages for job in stage}.values())
 
 
 def do_stages(cells: Sequence[Cell], num_processes: int, say: Callable[[str], None]) -> Work:
-    """Does the stages of cells that are not done, as far as none fails that they need; see `Work.failures`."""
+    """Runs the unfinished stages of cells, except those that depend on a failed one; see `Work.failures`."""
     jobs, work = jobs_of(cells), Work(num_processes, say)
     if len(jobs) > (left := jobs_left(jobs)):
         say(f"{len(jobs) - left} of {counted(len(jobs), 'stage')} were done before")
 
     def end(job: Job) -> str:
-        for file in (job.folder / RUNS).rglob("*"):  # checkpoints and experience are large; what was measured stays
+        for file in (job.folder / RUNS).rglob("*"):  # checkpoints and experience are large; only metrics are kept
             if file.is_file() and file.name != METRICS_FILE:
                 file.unlink()
         return f"{(job.cpu_seconds or 0.0) / 60:.1f} CPU minutes; {jobs_left(jobs)} stages are left"

@@ -1,11 +1,11 @@
-"""A population: what is written down of it, and the folder that all processes share, from which follows what is due.
+"""Population-based training: its file, and the folder shared by all processes, from which they derive pending turns.
 
     runs/populations/<name>-<key>/
         member-000/turn-0000/    a turn's folder, see `rulka.study.turn`
         evaluation/              stage `evaluate` of the best member, at the end
 
-Nothing else is written down: what comes next follows from the results that are there. A turn may begin when all members
-have finished the turn before it. So the same file gives the same turns, whoever does them, and in which order.
+Nothing else is stored: the next turns are derived from existing results. A turn may start once all members have
+finished the previous one. So the same file gives the same turns, whichever processes run them, in whatever order.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from rulka.training.racing import code_hash
 
 POPULATIONS = RUNS / "populations"
 EVALUATED = "evaluation"
-"""In a population's folder: where its agent is evaluated."""
+"""Subfolder of a population for the evaluation of its agent."""
 _RACES = 4
-"""Purpose of seeds of races; `selection` has others."""
+"""RNG purpose of race seeds; `selection` defines others."""
 LAST_STAGE = "transfer"
-"""What members do before their first turn ends with this stage."""
+"""Last stage that members run before their first turn."""
 DECIDES = tuple(Path("rulka", name) for name in ("statistics.py", "study/selection.py", "study/turn.py"))
-"""Code that decides, beside that of the stages, how a population goes."""
+"""Code that affects a population's results, besides that of the stages."""
 _OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None, "max_cpu_minutes": None}
-# A turn ends with its newest weights: there is nothing to choose from, and the population races them itself.
+# A turn ends with its newest weights: there are no weights to select from, and the population races them itself.
 _OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 
 
 class PopulationFile(StudyFile):
-    """A population as it is written down; parameters in `seeded` take the seed and the member's number, added up."""
+    """A population file; parameters in `seeded` are set to the seed plus the member's number."""
 
     members: int = Field(ge=2, le=1000, description="runs that learn side by side")
     turns: int = Field(ge=2, le=10_000, description="of each; between two of them members are compared and copied")
@@ -78,20 +78,20 @@ class PopulationFile(StudyFile):
 
     @property
     def env_steps(self) -> int:
-        """Of each member, in all of its turns."""
+        """Environment steps of each member over all turns."""
         return self.turns * self.turn_env_steps
 
 
 @dataclass(frozen=True)
 class Population:
-    """A population, checked.
+    """A validated population.
 
     Attributes:
-        name: of its file, without its ending.
-        file: what it says.
-        cells: what each member's stages before its first turn are.
-        hand_made: what the parameters say of everything that is searched, by its dotted name.
-        key: hash of all that decides how it goes.
+        name: file name without its extension.
+        file: content of the file.
+        cells: each member's stages before its first turn.
+        hand_made: base schedule of each searched parameter, by dotted name.
+        key: hash of everything that affects the results.
     """
 
     name: str
@@ -101,21 +101,21 @@ class Population:
     key: str
 
     def sections(self, member: int, turn: int, values: Mapping[str, float]) -> dict[str, Any]:
-        """Returns all parameters of a member's turn, which ends where all of its turns so far are used up."""
+        """Returns all parameters of a member's turn, which ends when the steps of its turns so far are used up."""
         end = {"train.max_env_steps": (turn + 1) * self.file.turn_env_steps}
         return laid_over(self.cells[member].last.params, nested({**values, **end}), "a turn", StudyError)
 
 
 def read_population(path: Path) -> Population:
-    """Reads a population and finds out, before anything runs, whether all of it can be done.
+    """Reads and validates a population before anything runs.
 
     Args:
-        path: of the file; the parameters it begins with are those of `params.yaml`.
+        path: the population file; base parameters come from `params.yaml`.
 
     Raises:
-        StudyError: if the file is no population: a key or parameter that is not known, or that no population can
-            search; one member; a range that holds nothing.
-        ParamsError: if parameters cannot be, also those at the ends of a range.
+        StudyError: if the file is invalid: an unknown key or parameter, a parameter that cannot be searched, a single
+            member, an empty range.
+        ParamsError: if parameters are invalid, including those at the ends of a range.
     """
     file = read_study(path, PopulationFile, "population")
     _check_own(file.overrides, path)
@@ -133,14 +133,14 @@ def read_population(path: Path) -> Population:
     sections = _over_steps(base, file.env_steps)
     wanted = [(f"member {member}", (file.seed + member) % 2**32, sections) for member in range(file.members)]
     cells = make_cells(wanted, file, LAST_STAGE, path)
-    told = {"title", "question", "cost"}  # what is for people alone
+    told = {"title", "question", "cost"}  # informational only
     decides = [file.model_dump(mode="json", exclude=told), sections, [cell.last.name for cell in cells]]
     key = hash_json([*decides, code_hash(), hash_code(DECIDES)])
     return Population(path.stem, file, cells, hand_made, key)
 
 
 def _check_own(overrides: Mapping[str, Any], path: Path) -> None:
-    """Refuses overrides of what the population sets itself."""
+    """Rejects overrides of parameters that the population sets itself."""
     train = overrides.get("train", {})
     own = {**_OWN, "max_env_steps": None}
     wrong = [name for name in own if isinstance(train, dict) and name in train and train[name] != own[name]]
@@ -150,12 +150,12 @@ def _check_own(overrides: Mapping[str, Any], path: Path) -> None:
 
 
 def _hand_made(name: str, params: Params, base: Mapping[str, Any], path: Path) -> Schedule:
-    """Returns what the parameters say of one that is searched.
+    """Returns the base schedule of a searched parameter.
 
     Raises:
-        StudyError: if there is no such parameter, or none that can change while a run lasts.
+        StudyError: if the parameter is unknown, or cannot change during a run.
     """
-    laid_over(base, nested({name: None}), f"{path}: parameters", StudyError)  # names what is not known
+    laid_over(base, nested({name: None}), f"{path}: parameters", StudyError)  # raises for an unknown name
     allowed = (params.train.algorithm, "rewards", "train")
     if name.partition(".")[0] not in allowed or name in {f"train.{own}" for own in (*_OWN, "checkpoint_s")}:
         message = f"{path}: parameters: {name} is nothing that a run learns by and that could change on the way"
@@ -172,7 +172,7 @@ def _hand_made(name: str, params: Params, base: Mapping[str, Any], path: Path) -
 
 
 def _over_steps(value: Any, env_steps: int) -> Any:
-    """Returns parameters whose schedules over the budget are over environment steps: each turn is a part of it."""
+    """Converts schedules over the budget to environment steps, since each turn is only a part of the budget."""
     if isinstance(value, list):
         return [_over_steps(each, env_steps) for each in value]
     if not isinstance(value, dict):
@@ -184,11 +184,11 @@ def _over_steps(value: Any, env_steps: int) -> Any:
 
 
 class PopulationFolder:
-    """The folder that all processes of one population share.
+    """The folder shared by all processes of one population.
 
     Attributes:
-        population: whose it is.
-        path: where it lies.
+        population: the population.
+        path: path of the folder.
     """
 
     def __init__(self, population: Population) -> None:
@@ -197,18 +197,18 @@ class PopulationFolder:
         self._results: dict[tuple[int, int], Result] = {}
 
     def turn_folder(self, member: int, turn: int) -> Path:
-        """Returns where a member's turn lies."""
+        """Returns the folder of a member's turn."""
         return self.path / f"member-{member:03d}" / f"turn-{turn:04d}"
 
     def result(self, member: int, turn: int) -> Result | None:
-        """Returns what came of a turn; None where it is not finished."""
+        """Returns the result of a turn; None if it is not finished."""
         folder = self.turn_folder(member, turn)
         if (member, turn) not in self._results and (folder / DONE_FILE).exists():
             self._results[member, turn] = read_record(folder / RESULT_FILE, Result)
         return self._results.get((member, turn))
 
     def finished(self) -> list[list[Result]]:
-        """Returns what came of each turn that all members have finished, in order."""
+        """Returns the results of each turn that all members have finished, in order."""
         found: list[list[Result]] = []
         for turn in range(self.population.file.turns):
             results = [self.result(member, turn) for member in range(self.population.file.members)]
@@ -219,14 +219,14 @@ class PopulationFolder:
         return found
 
     def due(self) -> list[Job]:
-        """Returns all turns that may begin and are not finished."""
+        """Returns the jobs of all turns that may start and are not finished."""
         finished = self.finished()
         if (turn := len(finished)) == self.population.file.turns:
             return []
         return [self._job(order) for order in self._orders(finished) if self.result(order.member, turn) is None]
 
     def _job(self, order: Order) -> Job:
-        """Returns a member's turn, whose folder gets its order beside the parameters."""
+        """Returns the job of a member's turn; its folder gets the order besides the parameters."""
         return Job(
             f"turn {order.turn} of member {order.member}",
             self.turn_folder(order.member, order.turn),
@@ -237,10 +237,10 @@ class PopulationFolder:
         )
 
     def _orders(self, finished: list[list[Result]]) -> Iterator[Order]:
-        """Yields what the turn after those that are finished is to do, of every member.
+        """Yields every member's order for the next turn.
 
         Raises:
-            StudyError: if no member has weights to go on from.
+            StudyError: if all members have diverged.
         """
         file, turn = self.population.file, len(finished)
         seed = int(np.random.SeedSequence([file.seed, _RACES, turn]).generate_state(1)[0])
@@ -260,22 +260,22 @@ class PopulationFolder:
             yield Order(member=member, parent=parent, begin=begin, values=values, **common)
 
     def end(self, job: Job) -> str:
-        """Removes what no turn can go on from after a job is done, and returns in a few words what came of that."""
+        """Deletes runs that no later turn can start from, and returns a summary of the finished job."""
         for turn in range(len(self.finished()) - 1):
             for member in range(self.population.file.members):
                 shutil.rmtree(self.turn_folder(member, turn) / RUNS, ignore_errors=True)
         return _told(read_record(job.folder / RESULT_FILE, Result))
 
     def ranking(self) -> list[int]:
-        """Returns the members from best to worst after the last turn that all have finished."""
+        """Returns the members from best to worst after the last turn that all members have finished."""
         return ranking(_scores(self.finished()[-1]))
 
     def cpu_seconds(self) -> float:
-        """Returns what all turns that are finished took on processors."""
+        """Returns the CPU seconds of all finished turns."""
         return math.fsum(cpu_seconds_in(done.parent) or 0.0 for done in self.path.glob(f"member-*/*/{DONE_FILE}"))
 
     def evaluation(self) -> Job:
-        """Returns stage `evaluate` of the best member's agent, when all turns are finished."""
+        """Returns the job of stage `evaluate` for the best member's agent; all turns must be finished."""
         best = self.ranking()[0]
         inputs = self._inputs("evaluate", best) | {
             AGENT.as_posix(): self.turn_folder(best, self.population.file.turns - 1)
@@ -284,7 +284,7 @@ class PopulationFolder:
         return Job("the evaluation of the best member", self.path / EVALUATED, "tasks.evaluate", params, inputs)
 
     def _inputs(self, stage: str, member: int) -> dict[str, Path]:
-        """Returns what a stage reads of what was made before the member's first turn."""
+        """Returns the inputs of a stage that were produced before the member's first turn."""
         graph = read_graph()
         jobs = self.population.cells[member].jobs
         made = {out: job.folder for name, job in jobs.items() for out in graph[name]["outs"]}
@@ -292,7 +292,7 @@ class PopulationFolder:
 
 
 def _told(result: Result) -> str:
-    """Returns in a few words what a turn did and what came of it."""
+    """Summarises a turn and its result in one line."""
     order = result.order
     begun = f"from member {order.parent}, " if order.is_copied else ""
     begun += ", ".join(f"{name} {value:.3g}" for name, value in order.values.items())

@@ -1,4 +1,4 @@
-"""The page of a population: how it ended, the way to its best member, and the schedule that it found."""
+"""Page of a population: final standings, lineage of the best member, and the schedule found."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from rulka.study.population import PopulationFolder
 from rulka.study.turn import Result
 
 NUM_POINTS = 200
-"""Of the curve of a hand-made schedule."""
+"""Points on the curve of a hand-made schedule."""
 _OUTCOME = {"score": ("m/s", "{:.2f}"), "finish_rate": ("finished", "{:.0%}"), "mean_time_s": ("mean time", "{:.2f} s")}
-"""Columns of what the greedy races after a turn came to."""
+"""Columns for the results of the greedy races after a turn."""
 
 
 class Standing(NamedTuple):
-    """How a member stands after its last turn.
+    """Final standing of a member.
 
     Attributes:
         member: its number.
-        score: mean of its greedy races, m/s; None where it diverged.
-        finish_rate: of these races.
-        mean_time_s: of those that finished; None where none did.
+        score: mean score of its greedy races, m/s; None if it diverged.
+        finish_rate: finish rate of these races.
+        mean_time_s: mean time of the finished ones; None if there are none.
         num_copies: how often it was replaced.
-        values: of the parameters that were searched, as it ended.
-        folder: of its last turn.
+        values: final values of the searched parameters.
+        folder: folder of its last turn.
     """
 
     member: int
@@ -48,12 +48,12 @@ class Standing(NamedTuple):
     folder: Path
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the same as plain values."""
+        """Returns plain JSON."""
         return self._asdict() | {"folder": self.folder.as_posix()}
 
 
 def standings(folder: PopulationFolder) -> list[Standing]:
-    """Returns how the members of a population whose turns are all finished stand, the best first."""
+    """Returns the standings of a finished population, the best member first."""
     finished = folder.finished()
     found = []
     for member in folder.ranking():
@@ -64,7 +64,7 @@ def standings(folder: PopulationFolder) -> list[Standing]:
 
 
 def ancestry(turns: Sequence[Sequence[Result]], member: int) -> list[Result]:
-    """Returns the turns that led to a member's last one, the first one first: its own, and those of whom it copied."""
+    """Returns the lineage of a member from the first turn on: its own turns and those of members it was copied from."""
     found = []
     for results in reversed(turns):
         found.append(results[member])
@@ -73,23 +73,23 @@ def ancestry(turns: Sequence[Sequence[Result]], member: int) -> list[Result]:
 
 
 def format_standings(ended: Sequence[Standing]) -> str:
-    """Returns the members, the best first, as a table in Markdown."""
+    """Formats the standings as a Markdown table."""
     columns = {"member": ("member", "{}"), **_OUTCOME, "num_copies": ("replaced", "{}")}
     columns |= {name: (name, "{:.3g}") for name in ended[0].values}
     return table([each._asdict() | each.values for each in ended], columns)
 
 
 def write_population(folder: PopulationFolder, evaluated: Path, page: Path, command: str) -> None:
-    """Writes the page of a population whose turns are all finished.
+    """Writes the page of a finished population.
 
     Args:
-        folder: of the population.
+        folder: folder of the population.
         evaluated: folder with the evaluation of its agent.
-        page: Markdown file; its picture goes to the folder `images` beside it.
-        command: that makes this page.
+        page: Markdown file; its picture goes to the folder `images` next to it.
+        command: command that writes this page.
 
     Raises:
-        OutputError: if one cannot be written.
+        OutputError: if a file cannot be written.
     """
     name, file = folder.population.name, folder.population.file
     turns, ended = folder.finished(), standings(folder)
@@ -146,7 +146,7 @@ def _copies(turns: Sequence[Sequence[Result]]) -> str:
 
 
 def _schedules(folder: PopulationFolder, way: Sequence[Result]) -> Figure:
-    """Draws what was searched over the steps of a member, as figure F.1 of Espeholt et al. 2018, arXiv:1802.01561."""
+    """Plots the searched parameters over a member's steps, as figure F.1 of Espeholt et al. 2018, arXiv:1802.01561."""
     file, turns = folder.population.file, folder.finished()
     figure, places = plt.subplots(
         len(file.parameters), figsize=(WIDTH_IN, 0.6 + 2.6 * len(file.parameters)), layout="constrained", squeeze=False

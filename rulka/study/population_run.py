@@ -1,4 +1,4 @@
-"""What `rulka population` does: turns that nobody else is at, until all are done; then the best member is evaluated."""
+"""Implements `rulka population`: runs unclaimed turns until all are done, then evaluates the best member."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rulka.study.work import Work
 
 
 def run_population(file: Path, page: Path | None, say: Callable[[str], None]) -> list[Standing]:
-    """Does what is left to do of a population beside what others do, and returns how it ended, the best member first.
+    """Runs the remaining work of a population alongside other processes; returns the final standings, best first.
 
     Args:
-        file: of the population.
+        file: the population file.
         page: Markdown file to write at the end; None writes none.
-        say: gets lines for people while it lasts.
+        say: called with progress messages.
 
     Raises:
         UserError: if the file cannot be run, or the page cannot be written.

@@ -1,7 +1,7 @@
-"""Whether a stage repeats: it is done again in a folder of its own, and every file compared with the output there is.
+"""Checks the reproducibility of a stage: reruns it in a separate folder and compares every output file.
 
-What repeats and what does not: docs/reproducibility.md. A training that came out otherwise is compared by its marks,
-the checksums of its weights at each greedy check, so that it is known from when on.
+docs/reproducibility.md says what is reproducible. If a training differs, its marks, the checksums of its weights at
+each greedy check, tell from when on.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rulka.study.work import Job, Work
 from rulka.training.racing import parted
 
 REPEATED = RUNS / "repeated"
-"""A folder for each stage that was done again, until it is next."""
+"""A folder for each rerun stage, kept until its next rerun."""
 
 
 class Repeated(NamedTuple):
-    """What came of it.
+    """Result of a rerun.
 
     Attributes:
-        out: the output that there was.
-        folder: with the other one.
-        num_files: of either.
-        differences: each file that is not the same, and what is known of it; empty where all are.
+        out: the existing output.
+        folder: the output of the rerun.
+        num_files: number of files in either.
+        differences: a line for each file that differs, with details; empty if none does.
     """
 
     out: Path
@@ -44,11 +44,11 @@ class Repeated(NamedTuple):
 
 
 def repeat_stage(stage: str, say: Callable[[str], None]) -> Repeated:
-    """Does a stage again from the parameters, code and data of now, and compares.
+    """Reruns a stage with the current parameters, code and data, and compares the outputs.
 
     Args:
         stage: its name in `dvc.yaml`.
-        say: gets a line when it is done.
+        say: called with a message when it is done.
 
     Raises:
         UserError: if there is no such stage, or no output of it.
@@ -76,7 +76,7 @@ def _files(folder: Path) -> set[str]:
 
 
 def _difference(name: str, *folders: Path) -> Iterator[str]:
-    """Yields what differs in a file of two folders, if anything does."""
+    """Yields a line if a file differs between two folders."""
     files = [folder / name for folder in folders]
     if missing := [file.as_posix() for file in files if not file.exists()]:
         yield f"{name}: {missing[0]} is not there"
@@ -86,13 +86,13 @@ def _difference(name: str, *folders: Path) -> Iterator[str]:
             yield f"{name}: other content"
         return
     one, other = (json.loads(file.read_bytes()) for file in files)
-    for meta in (one, other):  # where it was made, and of what state of the folder, makes no other output
+    for meta in (one, other):  # the commit, and whether it was dirty, is no difference
         meta["provenance"] = {k: v for k, v in meta.get("provenance", {}).items() if k not in ("commit", "is_dirty")}
     if one != other:
         yield f"{name}: other content{_parted(one, other)}"
 
 
 def _parted(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Says when the weights of two trainings first differed."""
+    """Returns a clause on when the weights of two trainings first differed."""
     words = parted(*(meta["provenance"].get("training", {}).get("marks", []) for meta in (one, other)))
     return f"; {words}" if words else ""

@@ -1,4 +1,4 @@
-"""What the cells of an experiment came to: a row for each finished one, and a summary of each variant."""
+"""Results of an experiment: a row for each finished cell, and a summary of each variant."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rulka.stored import checked
 from rulka.study.plan import EXPERIMENTS, Cell, Plan, StudyError
 
 SCORE = "lap_share"
-"""What runs are compared by: the mean over races of reference lap over race time, 0 for one that did not finish."""
+"""Score of a run: mean over races of reference lap over race time, 0 for an unfinished race."""
 PRETRAINING: Mapping[str, tuple[str, ...]] = {
     "pretrained": ("races", "capture", "pretrain"),
     "cloned": ("races", "capture", "pretrain", "clone"),
 }
-"""The stages that an agent owes something to, by where its parts come from."""
+"""Stages that an agent's parts depend on, by source of the part."""
 PACE = "check_pace"
-"""How well a greedy check went: the share of its races that finished, over their mean time in seconds."""
+"""Score of a greedy check: finish rate over the mean time of finished races in seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Results:
     """All finished cells of an experiment.
 
     Attributes:
-        rows: one for each, with `variant`, `seed`, and its numbers: `measures` where the file names any, else what
-            training and races came to.
-        missing: names of the cells that did not come to their end.
-        curves: the log of training of each, with `variant`, `seed` and `PACE`; its `cpu_minutes` are those of the
-            stages before it as well. Empty with `measures`.
-        tracks: how the agent of each did on each track, in words, with `variant` and `seed`; likewise.
+        rows: one per cell, with `variant`, `seed`, and its numbers: `measures` if the file names any, else results of
+            training and races.
+        missing: names of the unfinished cells.
+        curves: training log of each cell, with `variant`, `seed` and `PACE`; `cpu_minutes` includes the stages before
+            training. Empty with `measures`.
+        tracks: result of each cell's agent on each track, as text, with `variant` and `seed`; likewise.
     """
 
     rows: pd.DataFrame
@@ -55,10 +55,10 @@ class Results:
         return self.rows.loc[self.rows["variant"] == variant, [SCORE]].to_numpy(float)
 
     def summaries(self, baseline: str) -> list[dict[str, Any]]:
-        """Returns what the seeds of each variant with a finished cell say together, in the order of the file.
+        """Aggregates the seeds of each variant with a finished cell, in the order of the file.
 
-        That is the interquartile mean of the score with its interval, the chance that a run scores higher than one of
-        the baseline with its interval (None for the baseline), and means; of times the median, of `kept` the least.
+        Each summary has the interquartile mean of the score and the probability of improvement over the baseline (None
+        for the baseline), both with intervals, the median time, the minimum of `kept`, and means of the rest.
         """
         return [self._summary(variant, runs, baseline) for variant, runs in self.rows.groupby("variant", sort=False)]
 
@@ -82,7 +82,7 @@ class Results:
         }
 
     def level(self, baseline: str) -> float:
-        """Returns the pace of the best greedy check of the baseline's runs, their median; 0 if most finish nothing."""
+        """Returns the median over the baseline's runs of their best greedy check's pace; 0 if most finish nothing."""
         checks = self.curves[(self.curves["variant"] == baseline) & self.curves[PACE].notna()]
         best = [column(run, PACE).max() for _, run in checks.groupby("seed")]
         return float(np.median(best)) if best else 0.0
@@ -90,23 +90,23 @@ class Results:
     def arrivals(self, level: float) -> pd.DataFrame:
         """Returns `variant`, `env_steps` and `cpu_minutes` of each run whose greedy checks reached a level above 0.
 
-        They are those of the first check that did; minutes are of training, and of what came before it.
+        Values are those of the first check that did; minutes include the stages before training.
         """
         reached = self.curves[self.curves[PACE] >= level]
         return reached.groupby(["variant", "seed"], sort=False)[["env_steps", "cpu_minutes"]].first().reset_index()
 
 
 def column(rows: Any, name: str) -> NDArray[np.float64]:
-    """Returns [N] the numbers of a column; NaN where there are none."""
+    """Returns [N] the numbers of a column; NaN if missing."""
     return np.asarray(rows[name], np.float64)
 
 
 def gather(plan: Plan) -> Results:
-    """Reads the results of all cells that came to their end.
+    """Reads the results of all finished cells.
 
     Raises:
-        StudyError: if none has.
-        StudyError: if the file names a number that is not there.
+        StudyError: if no cell has finished.
+        StudyError: if the file names a measure that does not exist.
     """
     finished = [cell for cell in plan.cells if cell.last.cpu_seconds is not None]
     if not finished:
@@ -150,7 +150,7 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     metrics = _json(cell.jobs["evaluate"].folder / EVALUATION / METRICS_FILE)
     trained = cell.jobs["train"].folder
     training = _json(trained / AGENT / META_FILE)["provenance"]["training"]
-    log = trained / TRAINING_RUNS / training["run"] / RUN_METRICS  # with times, which no output has
+    log = trained / TRAINING_RUNS / training["run"] / RUN_METRICS  # has times, unlike any output
     lines = [_object(line, log) for line in log.read_bytes().splitlines()]
     agent, last, before = metrics["agent"], lines[-1], _minutes_before(cell)
     own = {"variant": cell.variant, "seed": cell.seed}
@@ -172,9 +172,9 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
 
 
 def _minutes_before(cell: Cell) -> float:
-    """Returns the CPU minutes of the stages that an agent owes something to; 0 for one from scratch.
+    """Returns the CPU minutes of the stages that an agent depends on; 0 for one from scratch.
 
-    They are counted whole for each cell, also where cells share them.
+    Stages that cells share count in full for each cell.
     """
     report = _json(cell.jobs["transfer"].folder / AGENT_INIT / TRANSFER_REPORT)
     entry, sources = ALGORITHMS[report["algorithm"]], set(report["parts"].values())
@@ -187,10 +187,10 @@ def _minutes_before(cell: Cell) -> float:
 
 
 def kept_of_start(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns how much is kept in the first tenth of a training, as its log has it.
+    """Returns the share of the initial finish rate that is kept in the first tenth of a training.
 
-    That is the lowest finish rate of the greedy checks in the first tenth of all environment steps, in units of the
-    first check's, which is of the weights that training began with. None where these finished nowhere.
+    It is the lowest finish rate of the greedy checks in the first tenth of all environment steps, relative to the first
+    check's, which is of the initial weights. None if these finished no race.
     """
     checks = [line for line in lines if line.get("check_finish_rate") is not None]
     early = [check["check_finish_rate"] for check in checks if check["env_steps"] <= 0.1 * lines[-1]["env_steps"]]

@@ -1,11 +1,11 @@
-"""Who goes on from whom, and with which values: population based training, Jaderberg et al. 2017, arXiv:1711.09846.
+"""Exploit and explore of population-based training, Jaderberg et al. 2017, arXiv:1711.09846.
 
-Pure functions of the races of a whole turn, the turn's number and the population's seed. So whoever works on a folder
-decides the same, and nobody has to be asked.
+Pure functions of the races of a whole turn, the turn's number and the population's seed, so that all processes on a
+folder decide the same without coordination.
 
-Exploit: a member among the worst goes on from one of the best, drawn at random, if that is really ahead of it
-(truncation, but for the last condition). Explore: it takes over the values of its parameters, each multiplied by a
-factor or drawn anew. All others go on as they are.
+Exploit: a member among the worst continues from a random one of the best if that is significantly ahead of it
+(truncation selection plus this condition). Explore: it inherits the other's parameter values, each multiplied by a
+factor or resampled. All others continue unchanged.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rulka.section import Positive, Section, Share, Weight
 from rulka.statistics import stratified_interval
 
 Scores = NDArray[np.float64]
-"""[R] what each greedy race of a member is worth, more is better; race k of all members begins alike. None stands for
-those of a member that has diverged: its weights are no numbers any more."""
+"""[R] score of each greedy race of a member, higher is better; race k has the same start for all members. None stands
+for a diverged member, whose weights are NaN or infinite."""
 Values = Mapping[str, float]
 """Values of the parameters that a population searches, by dotted name."""
 _START, _EXPLOIT, _EXPLORE = 0, 1, 2
-"""What chance is needed for: draws for one purpose change nothing about another."""
+"""RNG purposes: draws for one do not affect another."""
 
 
 class Searched(Section):
     """A parameter that a population searches, in the logarithm of its magnitude.
 
     Attributes:
-        start: least and greatest value that members begin with.
-        range: the same that they may ever have; of one sign, without 0.
-        from_one: whether it is the distance from 1 that is searched, as of a discount.
+        start: range of the initial values.
+        range: range of all values; of one sign, without 0.
+        from_one: True if the distance from 1 is searched, as for a discount.
     """
 
     start: tuple[Weight, Weight] = Field(strict=False, description="what members begin with lies between these")
@@ -57,12 +57,12 @@ class Searched(Section):
         return self
 
     def draw(self, bounds: tuple[float, float], rng: np.random.Generator) -> float:
-        """Draws a value between two others of the range, evenly in the logarithm of its magnitude."""
+        """Draws a value between two bounds in the range, log-uniform in its magnitude."""
         near, far = (math.log(abs(self._inside(bound))) for bound in bounds)
         return self._outside(math.exp(rng.uniform(min(near, far), max(near, far))))
 
     def times(self, value: float, factor: float) -> float:
-        """Returns a value whose magnitude is multiplied, or the end of the range that it would be beyond."""
+        """Multiplies the magnitude of a value by a factor, clipped to the range."""
         return self._outside(abs(self._inside(value)) * factor)
 
     def _inside(self, value: float) -> float:
@@ -75,14 +75,14 @@ class Searched(Section):
 
 
 class Explore(Section):
-    """How the values of a member that was copied differ from those of the one it was copied from."""
+    """Perturbation of the values of a copied member."""
 
     factors: tuple[Positive, ...] = Field(min_length=1, strict=False, description="one is drawn for each parameter")
     resample: Share = Field(description="the chance that a parameter is drawn anew from its range instead")
 
 
 def first_values(searched: Mapping[str, Searched], seed: int, member: int) -> dict[str, float]:
-    """Returns what a member begins with."""
+    """Draws a member's initial values."""
     rng = _rng(seed, _START, 0, member)
     return {name: each.draw(each.start, rng) for name, each in searched.items()}
 
@@ -90,15 +90,15 @@ def first_values(searched: Mapping[str, Searched], seed: int, member: int) -> di
 def explored(
     values: Values, searched: Mapping[str, Searched], explore: Explore, seed: int, turn: int, member: int
 ) -> dict[str, float]:
-    """Returns the values of a member that was copied.
+    """Perturbs the values of a copied member.
 
     Args:
-        values: of the one that it was copied from.
-        searched: the parameters.
-        explore: how they change.
-        seed: of the population.
-        turn: that it is about to begin.
-        member: its number.
+        values: values of the member that it was copied from.
+        searched: the searched parameters.
+        explore: the perturbation.
+        seed: seed of the population.
+        turn: the turn about to start.
+        member: number of the copied member.
     """
     rng = _rng(seed, _EXPLORE, turn, member)
     found = {}
@@ -109,19 +109,19 @@ def explored(
 
 
 def ranking(scores: Sequence[Scores | None]) -> list[int]:
-    """Returns the members from best to worst: by their mean score, diverged ones last, equal ones by number."""
+    """Returns the members from best to worst: by mean score, diverged ones last, ties by number."""
     means = [-math.inf if each is None else float(each.mean()) for each in scores]
     return sorted(range(len(scores)), key=lambda member: (-means[member], member))
 
 
 def parents(scores: Sequence[Scores | None], share: float, seed: int, turn: int) -> list[int]:
-    """Returns for each member whom it goes on from; most go on from themselves.
+    """Returns the parent that each member continues from, mostly itself.
 
     Args:
-        scores: of every member in the turn before, of as many races each; one of them at least has not diverged.
-        share: of the members that is worst, at least one; as many are best.
-        seed: of the population.
-        turn: that is about to begin.
+        scores: scores of every member in the previous turn, of as many races each; at least one has not diverged.
+        share: fraction of the members that count as worst, at least one member; as many count as best.
+        seed: seed of the population.
+        turn: the turn about to start.
     """
     order = ranking(scores)
     count = max(1, int(share * len(scores)))

@@ -1,11 +1,11 @@
 """One turn of one member: `python -m rulka.study.turn` in a folder that looks like the project.
 
-It is an ordinary run of the runtime that ends where the turn does. It begins as its order says: from the initial agent,
-or from the checkpoint that a finished turn ended with, the member's own or another's. Then its newest weights race.
+It is an ordinary training run that stops at the end of the turn. It starts as its order says: from the initial agent,
+or from the last checkpoint of a finished turn, the member's own or another's. Then its newest weights race.
 
 Reads  order.json    see `Order`
        params.yaml, data/    as stage `train` does
-Writes runs/train/   as stage `train` does; what it ended with stays, for the turns after it
+Writes runs/train/   as stage `train` does; the last checkpoint is kept for later turns
        data/agent/   likewise
        result.json   see `Result`
 """
@@ -42,7 +42,7 @@ from rulka.training.racing import AgentRun, Folders
 
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
 PATIENCE_S = 90.0
-"""How long a turn waits for one that was interrupted, and that is still saving its work in the same folder."""
+"""Lock timeout: an interrupted turn in the same folder may still be writing its checkpoint."""
 RecordT = TypeVar("RecordT", bound=Section)
 
 
@@ -51,7 +51,7 @@ class TurnFileError(UserError):
 
 
 class Order(Section):
-    """What a turn is to do, beside its parameters."""
+    """Instructions for a turn, besides its parameters."""
 
     member: int = Field(description="whose turn it is")
     turn: int = Field(description="which one")
@@ -63,14 +63,14 @@ class Order(Section):
 
     @property
     def is_copied(self) -> bool:
-        """Whether the member was replaced."""
+        """True if the member was replaced by a copy of another."""
         return self.parent != self.member
 
 
 class Result(Section):
-    """What a finished turn leaves.
+    """Result of a finished turn.
 
-    The mean of `scores` is what members are compared by; None where the weights are no numbers any more.
+    Members are compared by the mean of `scores`, which is None if the weights have become NaN or infinite.
     """
 
     order: Order = Field(description="what it was to do")
@@ -85,7 +85,7 @@ class Result(Section):
 
     @property
     def score(self) -> float | None:
-        """The mean of its races, m/s; None where it diverged."""
+        """Mean score of its races, m/s; None if it diverged."""
         return None if self.scores is None else float(np.mean(self.scores))
 
 
@@ -94,24 +94,24 @@ def read_record(path: Path, kind: type[RecordT]) -> RecordT:
 
     Raises:
         TurnFileError: if it is damaged.
-        FileNotFoundError: if it is not there.
+        FileNotFoundError: if it does not exist.
     """
     hint = "Remove the folder that it is in: the turn is then done anew."
     return checked(path.read_bytes(), kind, path.as_posix(), TurnFileError, hint)
 
 
 def do_turn(order: Order, params: Params, folders: Folders, device: torch.device, here: Path = Path()) -> Result:
-    """Does a turn, or goes on with one that was killed, and returns what came of it.
+    """Runs a turn, or resumes one that was killed, and returns its result.
 
     Args:
-        order: what to do.
-        params: of the turn.
-        folders: where it reads and writes.
-        device: where it learns.
+        order: instructions.
+        params: parameters of the turn.
+        folders: input and output folders.
+        device: training device.
         here: the turn's folder.
 
     Raises:
-        CheckpointError: if what it is to begin from is damaged.
+        CheckpointError: if the checkpoint to start from is missing or damaged.
         UserError: see `AgentRun`.
     """
     run = AgentRun(params.train.algorithm, params, folders, device)
@@ -141,20 +141,20 @@ def do_turn(order: Order, params: Params, folders: Folders, device: torch.device
 
 
 def take_over(checkpoint: Path, folder: Path, *, is_copied: bool) -> None:
-    """Lets a run begin from the checkpoint of another one.
+    """Initialises a run from the checkpoint of another one.
 
-    Its own checkpoint comes last: a run that has one begins whole, and what was killed before that is done again.
-    What the other run chose among its weights, and its log, stay there. A member that was replaced drives races of its
-    own, by its own seed; one that goes on as it is goes on in the middle of its races.
+    The run's own checkpoint is written last: a run that has one is complete, and one killed before that starts over.
+    The other run's best weights and log are not copied. A replaced member starts new races from its own seed; one that
+    continues resumes in the middle of its races.
 
     Args:
-        checkpoint: that a finished turn ended with; its experience lies beside it.
-        folder: of the run that begins.
-        is_copied: whether the checkpoint is another member's.
+        checkpoint: last checkpoint of a finished turn, with its experience files next to it.
+        folder: folder of the new run.
+        is_copied: True if the checkpoint is another member's.
 
     Raises:
-        CheckpointError: if it is missing or damaged. No older one is taken in its place: that would be of the middle of
-            a turn.
+        CheckpointError: if it is missing or damaged. There is no fallback to an older one, which would be from the
+            middle of a turn.
     """
     state = load_checkpoint(checkpoint)
     for rank, own in enumerate((state, *state["others"])):
@@ -169,7 +169,7 @@ def take_over(checkpoint: Path, folder: Path, *, is_copied: bool) -> None:
 
 
 def _copy_experience(theirs: Path, ours: Path, names: Mapping[int, str]) -> None:
-    """Copies pieces of experience, as further names of the same files where the disk can do that: they never change."""
+    """Hard-links experience files, which never change; copies them if the file system cannot link."""
     source, target = ExperienceFiles(theirs, 0).folder, ExperienceFiles(ours, 0).folder
     target.mkdir(parents=True, exist_ok=True)
     for name in names.values():
@@ -186,14 +186,14 @@ def _copy_experience(theirs: Path, ours: Path, names: Mapping[int, str]) -> None
 def score_races(outcomes: RaceOutcomes, max_race_s: float) -> NDArray[np.float64]:
     """Returns [R] the mean speed of each race in m/s.
 
-    A race that did not finish counts as if it had taken the whole time that races may take: it is worth little beside
-    one that did, and the more the further it came.
+    An unfinished race counts as having taken `max_race_s`: it scores far below a finished one, and higher the further
+    it got.
     """
     return outcomes.progress_m / np.where(outcomes.finished, outcomes.time_ms / 1000.0, max_race_s)
 
 
 def _race(run: AgentRun, learned: Mapping[str, Any], order: Order) -> RaceOutcomes:
-    """Lets the weights that a checkpoint holds race greedily."""
+    """Runs greedy races with the weights of a learner's saved state."""
     spec = run.spec()
     learner = spec.make_learner()
     learner.load_state_dict(learned)
@@ -210,7 +210,7 @@ def _race(run: AgentRun, learned: Mapping[str, Any], order: Order) -> RaceOutcom
 
 
 def main() -> None:
-    """Does the turn of the folder that this process works in."""
+    """Runs the turn of the current folder."""
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     order = read_record(Path(ORDER_FILE), Order)

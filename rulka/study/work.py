@@ -1,10 +1,10 @@
-"""Doing jobs: each a module that runs in a folder of its own, several at once, none twice, whoever does them.
+"""Job runner: each job is a module that runs in its own folder, in parallel with others, once across all processes.
 
-The folder looks to the module like the project: its code and graph are links to those of the project, its inputs links
-to the outputs of the jobs before it, its parameters its own. A job is claimed by a lock on its folder, which the system
-takes from a process that dies. So any number of processes, also on machines that share the folder, do the same work
-together. A finished job has a note of what it took; one that was killed goes on in the way of its module, a training
-from its last checkpoint. A job that fails is named, and those that need it are left out; all others go on.
+To the module the folder looks like the project: code and graph are links to those of the project, inputs are links to
+the outputs of earlier jobs, parameters are its own. A job is claimed by a lock on its folder, which the system releases
+if the process dies. So any number of processes, also on machines that share the folder, can share the work. A finished
+job records its CPU time; a killed one resumes as its module does, a training from its last checkpoint. A failed job is
+reported and its dependents are skipped; all others continue.
 
     <folder>/    params.yaml, log.txt, data/<output>/, and done.json at the end
 """
@@ -35,33 +35,33 @@ from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.stored import checked
 
 DONE_FILE = "done.json"
-"""Of a finished job: `cpu_seconds` that it took, all of its starts together."""
+"""Record of a finished job: `cpu_seconds` over all of its starts."""
 SPENT_FILE = "spent.json"
-"""The same of a job that was stopped, so far."""
+"""The same for a stopped job, so far."""
 LOG_FILE = "log.txt"
 SAVE_GRACE_S = 60.0
-"""How long jobs may take to save their work after Ctrl-C."""
+"""Grace period for jobs to save their work after Ctrl-C."""
 NUM_STARTS = 3
-"""How often a job is started that somebody kills: the system one that takes too much memory, people one they do not
-know."""
+"""Maximum starts of a job that gets killed: by the system for using too much memory, or by a user who does not know
+it."""
 LOOK_S = 0.5
-"""How often it is looked whether a job, here or in another process, has ended."""
+"""Poll interval for the end of a job, here or in another process."""
 
 
 class UnfinishedError(UserError):
-    """Some work did not come to its end."""
+    """Some work did not finish."""
 
 
 class Job(NamedTuple):
-    """Work to be done once.
+    """A unit of work that runs once.
 
     Attributes:
-        name: for people.
-        folder: its own.
-        module: what runs there.
-        params: all parameters; those of sections that the module does not read may be another job's.
-        inputs: folders of the jobs before it, by the output that it reads of them.
-        note: content of a further file for the module, by its name.
+        name: name for messages.
+        folder: its own folder.
+        module: module to run there.
+        params: all parameters; sections that the module does not read may come from another cell.
+        inputs: folder of the job that produces it, for each output that this job reads.
+        note: further files for the module, content by name.
     """
 
     name: str
@@ -73,21 +73,21 @@ class Job(NamedTuple):
 
     @property
     def cpu_seconds(self) -> float | None:
-        """What it took on processors, in all of its processes; None where it is not finished."""
+        """CPU seconds of all its processes; None if it is not finished."""
         return cpu_seconds_in(self.folder)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is not finished, and all jobs before it are."""
+        """True if it is not finished and all jobs it depends on are."""
         return self.cpu_seconds is None and all((before / DONE_FILE).exists() for before in self.inputs.values())
 
 
 class Work:
-    """Does jobs beside other processes, which it knows by their locks alone.
+    """Runs jobs alongside other processes, coordinated only by locks.
 
     Args:
-        num_processes: how many jobs may run at once here.
-        say: gets a line for people when a job ends.
+        num_processes: number of jobs to run in parallel here.
+        say: called with a message when a job ends.
     """
 
     def __init__(self, num_processes: int, say: Callable[[str], None]) -> None:
@@ -97,14 +97,14 @@ class Work:
         self._lock, self._is_stopping = Lock(), False
 
     def do(self, due: Callable[[], Iterable[Job]], end: Callable[[Job], str]) -> None:
-        """Does jobs until nothing is due that has not failed here; see `failures` and `check` afterwards.
+        """Runs jobs until none is due except those that failed here; see `failures` and `check` afterwards.
 
         Args:
-            due: says which jobs can be done now, those included that somebody is at.
-            end: called for each that was done here; returns what to say of it.
+            due: returns the jobs that can run now, including those already running elsewhere.
+            end: called for each job finished here; returns its message.
 
         Raises:
-            KeyboardInterrupt: after the jobs under way have saved their work.
+            KeyboardInterrupt: after the running jobs have saved their work.
         """
         with ThreadPoolExecutor(self._num_processes) as pool:
             try:
@@ -127,10 +127,10 @@ class Work:
                 time.sleep(LOOK_S)
 
     def _does(self, job: Job, end: Callable[[Job], str]) -> bool:
-        """Does a job, unless somebody is at it; returns whether nobody was."""
+        """Runs a job; returns False if it is locked by another process or thread."""
         try:
             with locked(job.folder):
-                if job.cpu_seconds is not None:  # somebody has finished it since it was found due
+                if job.cpu_seconds is not None:  # finished elsewhere since it was found due
                     return True
                 said = self._run(job)
         except RunInUseError:
@@ -143,7 +143,7 @@ class Work:
         return True
 
     def _run(self, job: Job) -> str | None:
-        """Runs a job's module, and returns what it said if it failed."""
+        """Runs a job's module; returns its error message, or None on success."""
         _lay_out(job)
         for _ in range(NUM_STARTS):
             with self._lock, (job.folder / LOG_FILE).open("ab") as log:
@@ -172,12 +172,12 @@ class Work:
 
 
 def jobs_left(jobs: Sequence[Job]) -> int:
-    """Returns how many jobs are not finished."""
+    """Returns the number of unfinished jobs."""
     return sum(job.cpu_seconds is None for job in jobs)
 
 
 def cpu_seconds_in(folder: Path) -> float | None:
-    """Returns what the job in a folder took on processors; None where it is not finished."""
+    """Returns the CPU seconds of the job in a folder; None if it is not finished."""
     return _read_spent(folder / DONE_FILE)
 
 
@@ -197,17 +197,17 @@ def _lay_out(job: Job) -> None:
 
 
 def _environment(num_processes: int) -> Mapping[str, str]:
-    """Returns the environment of a job, with a share of the cores where there are several.
+    """Returns the environment of a job, with a share of the cores if several jobs run in parallel.
 
-    Threads of two pretrainings that both take every core wait for one another at each layer: on two cores 350 frames a
-    second each, and 870 with one thread each.
+    Two pretrainings whose threads both use every core wait for each other at each layer: on two cores 350 frames a
+    second each, against 870 with one thread each.
     """
     shares = {} if num_processes == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))}
     return {**shares, **os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 def _finish(folder: Path, leader: Leader) -> bool:
-    """Waits for the end of a module, notes what it took, and returns whether it ended well."""
+    """Waits for a module to end, records its CPU time, and returns True on success."""
     cpu_seconds = (_read_spent(folder / SPENT_FILE) or 0.0) + _wait(leader)
     end_group(leader)
     is_done = leader.returncode == 0
@@ -219,7 +219,7 @@ def _finish(folder: Path, leader: Leader) -> bool:
 
 
 def _wait(leader: Leader) -> float:
-    """Waits for the end of a module and returns the seconds that its processes had on processors."""
+    """Waits for a module to end and returns the CPU seconds of its processes."""
     seconds: dict[int, float] = {}
     while leader.poll() is None:
         for process in _family(leader.pid):
@@ -246,7 +246,7 @@ def _read_spent(path: Path) -> float | None:
 
 
 def _last_line(log: Path) -> str:
-    """Returns what a module said of its error, else the last line that it printed."""
+    """Returns a module's last error message, else its last line of output."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")

@@ -1,7 +1,7 @@
-"""What the blocks of a Stadium map say of the ground where a recording says less.
+"""Corrects a track's ground with the blocks of its Stadium map where recordings say less.
 
-A cell is 32 x 8 x 32 m. How a block is shaped only the game's meshes tell, but many are level, a metre above the floor
-of their cell. There a car that hopped had road under it, and a turbo block is a pad from edge to edge.
+A cell is 32 x 8 x 32 m. Only the game's meshes define a block's shape, but many blocks are level, one metre above the
+floor of their cell. A car hopping over such a block had road under it, and a turbo block is a pad from edge to edge.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ LEVEL_BLOCKS = tuple(
         "PlatformToRoad",
     )
 )
-"""Recordings show them level; others may be, too."""
+"""Blocks that are level in recordings; others may be level too."""
 NEAR_M, HOP_M = 0.3, 1.5
-"""A line so near to a level block is on it, and one this far above it hops over it."""
+"""A line this close to a level block is on it; up to `HOP_M` above it, it hops over it."""
 FRONT_M, REAR_M = 0.7, 2.3
-"""The wheels are so far ahead of the centre of mass and behind it: any of them on a pad is enough."""
+"""Distance of the wheels ahead of and behind the centre of mass; one wheel on a pad is enough."""
 
 
 class MapBlock(NamedTuple):
     """A block of a map.
 
     Attributes:
-        name: of its model.
+        name: name of its model.
         floor_m: world position of the middle of its floor.
     """
 
@@ -58,13 +58,13 @@ def add_blocks(
     *,
     has_pads: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """Returns the line of a track and its material, corrected where level blocks lie under it.
+    """Returns the line and the material of a track, corrected above level blocks.
 
     Args:
-        centre: [Z, 3] the line on the ground, in gaps the path of the flight.
+        centre: [Z, 3] the line on the ground; in gaps, the flight path.
         material: [Z] ids, `NO_GROUND` in gaps.
-        blocks: of the map.
-        has_pads: the material tells of turbo pads already, and better.
+        blocks: blocks of the map.
+        has_pads: True if `material` already has the turbo pads, more exactly.
     """
     columns: dict[tuple[int, int], list[MapBlock]] = {}
     for block in blocks:
@@ -91,7 +91,7 @@ def add_blocks(
 
 
 def gaps_of(material: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Returns [K, 2] the first zone of each gap, and the first behind it."""
+    """Returns [K, 2] the first zone of each gap and the first zone past it."""
     is_gap = (material == NO_GROUND).astype(np.int64)
     return np.flatnonzero(np.diff(is_gap, prepend=0, append=0)).reshape(-1, 2)
 
@@ -103,7 +103,7 @@ def _cell(point: Sequence[float] | NDArray[np.float64]) -> tuple[int, int]:
 def _level_block(
     columns: dict[tuple[int, int], list[MapBlock]], point: NDArray[np.float64], above_m: float
 ) -> MapBlock | None:
-    """Returns the level block under a point, None if there is none that is at most so far below it."""
+    """Returns the level block at most `above_m` below a point, or None."""
     for block in columns.get(_cell(point), ()):
         if -NEAR_M <= point[1] - block.floor_m[1] - LEVEL_M <= above_m:
             return block

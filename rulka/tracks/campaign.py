@@ -1,7 +1,7 @@
-"""The campaign: ten generated tracks with names, from a first lap to a long finale. Each shows something of its own.
+"""The campaign: ten named, generated tracks, from a first lap to a long finale, each with a theme of its own.
 
-They are made from a few numbers each, in `campaign.yaml`, whenever they are asked for. Reference laps and results
-depend on them, so a test holds each to a hash of its geometry: what changes the generator must leave them as they are.
+Each is generated on demand from a few numbers in `campaign.yaml`. Reference laps and results depend on the tracks, so a
+test pins a hash of each geometry: changes to the generator must not change them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class UnknownCampaignTrackError(UserError):
 
 @dataclass(frozen=True)
 class CampaignTrack:
-    """What a track of the campaign is made from.
+    """The recipe of a campaign track.
 
     Attributes:
-        slug: how it is asked for.
-        name: for people.
-        features: what it shows, a few words for people.
-        seed, length_m, width_m, max_slope, gate_spacing_m: as of `rulka.tracks.generate.generate_track`.
-        style: the difficulty that it belongs to, with shapes, surfaces and edges of its own.
+        slug: identifier.
+        name: display name.
+        features: short description, for people.
+        seed, length_m, width_m, max_slope, gate_spacing_m: arguments of `rulka.tracks.generate.generate_track`.
+        style: the track's difficulty, with its own shapes, surfaces and edges.
     """
 
     slug: CampaignSlug
@@ -53,7 +53,7 @@ class CampaignTrack:
 
 
 def _entry(slug: CampaignSlug, fields: dict[str, Any]) -> CampaignTrack:
-    """Makes an entry of its fields in the file, in which surfaces and edges go by name."""
+    """Builds an entry from its fields in the file, which names surfaces and edges."""
     base, changes = difficulty_named(fields.pop("difficulty")), {}
     for name, value in fields.pop("style").items():
         if isinstance(value, dict):
@@ -66,15 +66,15 @@ def _entry(slug: CampaignSlug, fields: dict[str, Any]) -> CampaignTrack:
 
 
 CAMPAIGN = tuple(_entry(slug, fields) for slug, fields in yaml.safe_load(FILE.read_text(encoding="utf-8")).items())
-"""Ten tracks, the easiest first."""
+"""Ten tracks, easiest first."""
 
 
 @lru_cache(maxsize=len(CAMPAIGN))
 def campaign_track(slug: str) -> Track:
-    """Makes a track of the campaign; a second call returns the same one, whose arrays must not be written to.
+    """Returns a campaign track; it is cached, so its arrays are read-only.
 
     Raises:
-        UnknownCampaignTrackError: if there is none of that name.
+        UnknownCampaignTrackError: if the slug is unknown.
     """
     entry = next((entry for entry in CAMPAIGN if entry.slug == slug), None)
     if entry is None:

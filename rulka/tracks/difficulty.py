@@ -1,4 +1,4 @@
-"""What the generator may put on a track, as named difficulties. "medium" is the one that the pipeline was tuned on."""
+"""Named difficulties: the features that the generator may put on a track. The pipeline was tuned on "medium"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rulka.errors import UserError
 from rulka.tracks.track import DROP, VERGE, WALL
 
 ASPHALT, GRASS, DIRT, TURBO = 16, 2, 6, 7
-"""Contact material ids that the generator lays; groups of them are in `rulka.observation`."""
+"""Contact material ids that the generator uses; `rulka.observation` groups the ids."""
 
 Range = tuple[float, float]
 Shape = Literal["bend", "hairpin", "chicane", "sweeper", "jump"]
@@ -21,11 +21,11 @@ class UnknownDifficultyError(UserError):
 
 @dataclass(frozen=True)
 class Arc:
-    """A piece of a circle, drawn from two ranges.
+    """Ranges from which a circular arc is drawn.
 
     Attributes:
-        radius_m: least and greatest radius.
-        angle_deg: least and greatest turn.
+        radius_m: smallest and largest radius.
+        angle_deg: smallest and largest turn.
     """
 
     radius_m: Range
@@ -34,29 +34,29 @@ class Arc:
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Everything about a generated track but seed, length, width, slope and gates; what is left out is that of medium.
+    """All properties of a generated track except seed, length, width, slope and gates. The defaults are "medium".
 
     Attributes:
-        name: how it is asked for.
-        shapes: dealt like cards: each comes once, in any order, before any comes again.
-        bend, hairpin, sweeper: what these shapes are.
+        name: identifier.
+        shapes: drawn without replacement: each comes once, in random order, before any repeats.
+        bend, hairpin, sweeper: radius and turn of these shapes.
         chicane: first of its three arcs; the second turns back twice as far, the third is like the first.
-        straight_m: least and greatest length of the straights between shapes.
-        turn_back: chance that a shape turns the other way than the one before.
-        wander_deg: the heading stays within this of the general direction where turning the other way can do that;
-            None lets it go anywhere.
-        sweep_deg: how far the general direction turns left from start to finish.
-        clearance_widths: parts of the line that lie apart along it lie this many road widths apart on the ground.
-        crossings: least and greatest number of places where the line crosses itself on a bridge.
+        straight_m: smallest and largest length of the straights between shapes.
+        turn_back: probability that a shape turns the opposite way to the one before.
+        wander_deg: a shape is mirrored if the heading would stray further than this from the general direction and
+            mirroring helps; None for no limit.
+        sweep_deg: total left turn of the general direction from start to finish.
+        clearance_widths: minimum horizontal distance of distant parts of the line, in road widths.
+        crossings: smallest and largest number of places where the line crosses itself on a bridge.
         bridge_edge: edge kind on bridges.
         kicker_slope: slope of the ramp of a jump.
-        width_change: the width varies by at most this share of itself.
+        width_change: largest variation of the width, as a share of it.
         max_bank_deg: roll of the tightest bends toward their inside.
-        surface: material id of the road where nothing else is laid.
-        patches: material ids laid in turn over stretches of it; empty for one surface throughout.
+        surface: default material id of the road.
+        patches: material ids of patches of other surfaces, used in turn; empty for one surface throughout.
         patch_share: share of the road that patches cover.
-        turbos_per_km: turbo pads, on straights.
-        edges: edge kinds that follow one another in stretches, in any order.
+        turbos_per_km: turbo pads per km, on straights.
+        edges: edge kinds of stretches of road, drawn at random.
     """
 
     name: str = "medium"
@@ -125,7 +125,7 @@ def difficulty_named(name: str) -> Difficulty:
     """Returns a difficulty by its name.
 
     Raises:
-        UnknownDifficultyError: if there is none of that name.
+        UnknownDifficultyError: if the name is unknown.
     """
     if name not in DIFFICULTIES:
         message = f"there is no difficulty {name!r}; there are {', '.join(DIFFICULTIES)}"

@@ -1,4 +1,4 @@
-"""What there is to say about a track in a line."""
+"""Summary facts of a track."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rulka.tracks.track import Track
 
 
 def climb_m(track: Track) -> float:
-    """Returns how far a track rises in all, metres, whatever it falls in between."""
+    """Returns the total ascent of a track in metres, ignoring descents."""
     return float(np.diff(track.centre_m[:, 1]).clip(min=0.0).sum())
 
 
 def difficulty_of(track: Track) -> str | None:
-    """Returns the difficulty of a track of the campaign or the generator; None where nobody has named one."""
+    """Returns the name of the difficulty of a campaign track or a generated one; None for other tracks."""
     entry = next((entry for entry in CAMPAIGN if track.uid == UID_PREFIX + entry.slug), None)
     if entry is not None:
         return entry.style.name

@@ -1,4 +1,4 @@
-"""Tracks by name (of the campaign, of a race dataset, files), and all that parameters ask for."""
+"""Finds tracks by name (campaign, race dataset or file) and resolves the sets of tracks in parameters."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rulka.tracks.params import CampaignTracksParams, GeneratedTracksParams, Tra
 from rulka.tracks.track import Track, TrackError, load_track
 
 MOST_FRUITLESS = 100
-"""Seeds that may be passed over, one after another, before it is the settings that make no track."""
+"""Most consecutive seeds skipped before the settings are to blame."""
 
 
 class UnknownTrackError(TrackError):
-    """A track that was named but cannot be found."""
+    """No track has the given name."""
 
 
 def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
-    """Returns the track of a name: a slug of the campaign, the UID of a track in a folder, or the path of a track file.
+    """Returns a track by a slug of the campaign, the UID of a track in a folder, or the path of a track file.
 
     Args:
         name: the name or path.
-        tracks_dir: folder of `<uid>.npz` files, usually `rulka.folders.TRACKS`; it may be missing, None is none.
+        tracks_dir: folder of `<uid>.npz` files, usually `rulka.folders.TRACKS`; it may be missing or None.
 
     Raises:
-        UnknownTrackError: if there is none.
-        TrackError: if it is a file that holds no valid track.
+        UnknownTrackError: if there is no such track.
+        TrackError: if the file is not a valid track.
     """
     slugs = [entry.slug for entry in CAMPAIGN]
     driven = {file.stem: file for file in sorted(tracks_dir.glob("*.npz"))} if tracks_dir else {}
@@ -47,18 +47,18 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
 
 
 class TracksAlikeError(UserError):
-    """A track was asked for twice."""
+    """The same track is requested twice."""
 
 
 def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
-    """Returns all tracks of some sets, in their order.
+    """Returns all tracks of the given sets, in order.
 
     Args:
-        sets: what parameters say.
-        main: the track of `data/races`.
+        sets: the sets from the parameters.
+        main: the main track of `data/races`.
 
     Raises:
-        TracksAlikeError: if one of them comes twice.
+        TracksAlikeError: if a track occurs twice.
     """
     tracks = [track for some in sets for track in _tracks_of(some, main)]
     uids = [track.uid for track in tracks]
@@ -86,6 +86,6 @@ def _generated(some: GeneratedTracksParams) -> Iterator[Track]:
             try:
                 yield generate_track(seed, **shape)
                 break
-            except TrackError:  # no layout of this seed keeps clear of itself
+            except TrackError:  # every layout of this seed overlaps itself
                 if fruitless == MOST_FRUITLESS:
                     raise

@@ -1,9 +1,8 @@
-"""A track from recorded drives: its centreline is where people drove.
+"""Builds a track from recorded drives: its centreline is where people drove.
 
-Every path is cut at its finish and made dense. All are then read side by side, by progress along one of them, and the
-line goes through their median, smoothed and spaced evenly. The road's roll is the cars' own while they touched the
-ground, upside down in a loop included; the ground under their wheels is its surface, and a gate lies where they were
-at the time of its checkpoint.
+Every path is cut at its finish and upsampled. The paths are aligned by progress along one of them, and the line is
+their median, smoothed and evenly spaced. The road's roll is the cars' roll on the ground, also upside down in a loop;
+its surface is the ground under their wheels, and a gate lies at the cars' position at the checkpoint time.
 
 Dimensions: S samples of a path, D dense points of it, Z zones, G gates.
 """
@@ -26,43 +25,43 @@ from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
 
 DENSE_MS = 5
-"""Time between points of a path made dense: well under a metre at any speed."""
+"""Time between points of a dense path: well under a metre at any speed."""
 MAX_AFTER_LAST_SAMPLE_MS = 200
-"""A finish this long after the last sample is still extrapolated to."""
+"""Longest extrapolation from the last sample to the finish."""
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
-"""A step between samples larger than this times the speed, plus this, is a respawn, not a path."""
+"""A step between samples longer than the factor times speed times time, plus `MAX_GAP_M`, is a respawn."""
 MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
-"""Drives beyond these are damaged ones."""
+"""Drives beyond these limits are corrupt."""
 MIN_LENGTH_M = 20.0
 MIN_STEP_M = 1e-3
-"""Dense points nearer than this to the one before are dropped: the car stands."""
+"""Dense points closer than this to the one before are dropped: the car stands."""
 NOT_ON_GROUND = -1
 TURBO_MS = 250
-"""A turbo lasts so long behind its pad."""
+"""Duration of a turbo after its pad."""
 
 MAX_AWAY_M = 30.0
-"""A path further than this from the others somewhere took another way."""
+"""A path that is ever further than this from the line took another route."""
 SMOOTHING_M = 3.0
 """Standard deviation of the smoothing of line, roll and width along the line, metres."""
 EXTENSION_M = 20.0
 """Straight line added at both ends before smoothing, so that the ends stay where they are."""
 EDGE_MARGIN_M = 4.0
-"""Least distance from a recorded path to the edge of the road."""
+"""Minimum distance from a recorded path to the edge of the road."""
 DEFAULT_WIDTH_M = 16.0
-"""Full width of the road where the drives do not need more."""
+"""Full width of the road, unless the drives need more."""
 CAR_HEIGHT_M = 0.36 + CENTRE_OF_MASS_M[1]
 """Height of the centre of mass above the ground: the StadiumCar at rest is at 9.36 m on ground at 9 m."""
 STANDS_MS = 300
-"""The game lets a car fall onto the track at the start; by then it stands."""
+"""The game drops the car onto the track at the start; after this time it stands."""
 MIN_GATE_GAP_M = 1.0
-"""Checkpoints nearer to another than this are one gate."""
+"""Checkpoints closer together than this are one gate."""
 LANDING_M = 24.0
-"""The ground on which cars landed begins up to so many metres before that, at most after half of the flight."""
+"""Landing ground is extended backwards by at most this, and not past the middle of the flight."""
 SURELY_LANDED_M, SLOPE_M = 12.0, 4.0
-"""Behind a landing by so much, samples of 100 ms tell how the ground lies, over so much of it."""
+"""This far past a landing, samples every 100 ms are reliable; the ground's slope is measured over `SLOPE_M` there."""
 NUM_ALIGNMENTS = 2
 MIN_WEIGHT = 0.05
-"""The roll counts as known where at least this share of the paths was on the ground."""
+"""The roll is known where at least this share of the paths was on the ground."""
 NUM_MATERIALS = 32
 
 
@@ -72,12 +71,12 @@ class DrivenPath:
 
     Attributes:
         time_ms: [S] int64 increasing race times.
-        position: [S, 3] world metres of the centre of mass.
-        velocity: [S, 3] world m/s of it.
+        position: [S, 3] centre of mass, world metres.
+        velocity: [S, 3] its velocity, world m/s.
         up: [S, 3] the car's up axis in the world.
-        checkpoint_times_ms: time at each checkpoint, the finish last; empty when it was not finished.
-        material: [S] id of the ground under most of the wheels, `NOT_ON_GROUND` in the air; None where not known.
-        pads_ms: when the car came onto each turbo pad and left it; None where the samples do not tell.
+        checkpoint_times_ms: time at each checkpoint, the finish last; empty if the drive did not finish.
+        material: [S] id of the ground under most of the wheels, `NOT_ON_GROUND` in the air; None if unknown.
+        pads_ms: times at which the car entered and left each turbo pad; None if unknown.
     """
 
     time_ms: NDArray[np.int64]
@@ -95,14 +94,14 @@ def path_from_rows(
     checkpoint_times_ms: Sequence[int | None],
     turbo: NDArray[np.float32] | None = None,
 ) -> DrivenPath:
-    """Makes a path of the `CAR` rows of a race.
+    """Builds a path from the `CAR` rows of a race.
 
     Args:
         time_ms: [S] int64 time of each row.
         rows: [S, NUM_CAR_FIELDS] rows.
         checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached. Without the last
-            one the path counts as not finished.
-        turbo: [S] share of a turbo's time that has passed, see `VehicleState`; None where it is not known.
+            one the path is unfinished.
+        turbo: [S] elapsed share of a turbo, see `VehicleState`; None if unknown.
     """
     rotation = rows[:, CAR["rotation"]].reshape(-1, 3, 3)
     contact = rows[:, CAR["has_contact"]] > 0.5
@@ -111,7 +110,7 @@ def path_from_rows(
     most = np.take_along_axis(ids, alike.argmax(axis=1)[:, None], axis=1)[:, 0]
     pads_ms = None
     is_on_pad = bool((np.isin(ids, TURBO_IDS) & contact).any())
-    # Replays of other programs, ours among them, have no turbo where wheels are on pads.
+    # Replays from other programs, including ours, have no turbo values although wheels are on pads.
     if turbo is not None and not np.isnan(turbo).any() and (turbo.any() or not is_on_pad):
         pads_ms = pad_times(time_ms, turbo)
     is_finished = len(checkpoint_times_ms) > 0 and checkpoint_times_ms[-1] is not None
@@ -127,14 +126,14 @@ def path_from_rows(
 
 
 def pad_times(time_ms: NDArray[np.int64], turbo: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-    """Returns when a car came onto each turbo pad and left it, to some milliseconds.
+    """Returns the times at which a car entered and left each turbo pad, to some milliseconds.
 
-    On the pad the share is t / (t + 250 ms), t after coming onto it; behind it t / T, with T the time on the pad and
-    250 ms. So the first sample of a turbo tells when the car came onto the pad, and the last how long it was there.
+    At time t after entering, the share is t / (t + 250 ms) on the pad and t / T past it, where T is the time on the pad
+    plus 250 ms. So the first sample of a turbo gives the entry time, and the last one the time on the pad.
 
     Args:
-        time_ms: [S] of the samples.
-        turbo: [S] share of a turbo's time that has passed, 0 without one.
+        time_ms: [S] time of the samples.
+        turbo: [S] elapsed share of a turbo, 0 without one.
     """
     is_on = turbo > 0.0
     first = is_on & ~(np.append(False, is_on[:-1]) & (turbo >= np.append(0.0, turbo[:-1])))
@@ -149,11 +148,11 @@ def pad_times(time_ms: NDArray[np.int64], turbo: NDArray[np.float32]) -> tuple[t
 
 
 def problem_of(path: DrivenPath) -> str | None:
-    """Returns why no car can have driven a path to its finish, None when one can; see `jump_of` for jumps in it."""
+    """Returns why a path is invalid or unfinished, or None; `jump_of` checks for jumps."""
     if len(path.time_ms) < 2 or (np.diff(path.time_ms) <= 0).any():
         return "its samples are too few or not in order of time"
     limits = ((path.position, MAX_COORDINATE_M), (path.velocity, MAX_SPEED_MPS), (path.up, 2.0))
-    if not all((np.abs(values) < limit).all() for values, limit in limits):  # false for what is not a number, too
+    if not all((np.abs(values) < limit).all() for values, limit in limits):  # also False for NaN
         return "it holds positions or velocities that no drive has"
     if not path.checkpoint_times_ms or max(path.checkpoint_times_ms) <= path.time_ms[0]:
         return "it was not finished"
@@ -167,7 +166,7 @@ def problem_of(path: DrivenPath) -> str | None:
 
 
 def jump_of(path: DrivenPath) -> str | None:
-    """Returns where a path leaps further than its speed allows, as at a respawn, before the finish; None if nowhere."""
+    """Describes the first jump before the finish that is too far for the speed, as at a respawn; None without one."""
     race = path.time_ms <= max(path.checkpoint_times_ms, default=path.time_ms[-1])
     time_ms = path.time_ms[race]
     step_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1)
@@ -182,16 +181,16 @@ def jump_of(path: DrivenPath) -> str | None:
 
 @dataclass(frozen=True)
 class DensePath:
-    """A path made dense and cut at its finish.
+    """A path, upsampled and cut at its finish.
 
     Attributes:
         time_ms: [D] race times.
         point: [D, 3] points on the ground below the car.
         left: [D, 3] the car's left axis.
-        has_roll: [D] 1 where the car was on the ground at the samples before and after, else 0.
+        has_roll: [D] 1 if the car was on the ground at the samples before and after, else 0.
         material: [D] id of the ground, `NOT_ON_GROUND` in the air.
         gate_times_ms: time at each checkpoint in order, the finish last.
-        along_m: [D] progress along the common line, zeros before there is one.
+        along_m: [D] progress along the common line, zeros before alignment.
     """
 
     time_ms: NDArray[np.float64]
@@ -204,7 +203,7 @@ class DensePath:
 
 
 def make_dense(path: DrivenPath) -> DensePath:
-    """Interpolates a path without a problem to a point every `DENSE_MS`, the last exactly at the finish time."""
+    """Interpolates a valid path to a point every `DENSE_MS`, the last exactly at the finish time."""
     finish_ms = max(path.checkpoint_times_ms)
     times = np.append(np.arange(int(path.time_ms[0]), finish_ms, DENSE_MS), finish_ms).astype(np.float64)
     position = _hermite(path, times)
@@ -214,7 +213,7 @@ def make_dense(path: DrivenPath) -> DensePath:
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
     point = position - CAR_HEIGHT_M * up
     begin = np.flatnonzero(times >= STANDS_MS)
-    if len(begin) and path.time_ms[0] == 0:  # as long as the car falls, the ground is as high as where it stands
+    if len(begin) and path.time_ms[0] == 0:  # while the car falls, use the ground height from where it stands
         fallen = point[: begin[0]] - point[begin[0]]
         point[: begin[0]] -= (fallen @ up[begin[0]])[:, None] * up[begin[0]]
     material, has_roll = _ground(path, times)
@@ -231,7 +230,7 @@ def make_dense(path: DrivenPath) -> DensePath:
 
 
 def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Returns [D] the material, `NOT_ON_GROUND` between samples in the air, and [D] 1 between two on the ground."""
+    """Returns [D] the material, `NOT_ON_GROUND` between two samples in the air, and [D] 1 between two on the ground."""
     material = np.full(len(path.time_ms), ASPHALT) if path.material is None else path.material
     nearest = np.searchsorted((path.time_ms[1:] + path.time_ms[:-1]) / 2, times)
     first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
@@ -241,7 +240,7 @@ def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.in
     if path.pads_ms is not None:
         is_pad = np.isin(material, TURBO_IDS)
         beside = np.flatnonzero(is_on & ~is_pad)
-        if len(beside):  # around a pad lies what was under the wheels before or after it
+        if len(beside):  # the ground around a pad is that before or after it
             index = np.clip(np.searchsorted(beside, first, side="right") - 1, 0, len(beside) - 1)
             ground = np.where(np.isin(ground, TURBO_IDS), material[beside[index]], ground)
         for entered, left in path.pads_ms:
@@ -250,23 +249,23 @@ def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.in
 
 
 def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [D, 3] positions on the cubics that have the recorded velocities; straight on past the last sample."""
+    """Returns [D, 3] positions, by cubic Hermite interpolation; extrapolated linearly past the last sample."""
     last_ms = path.time_ms[-1]
     inside = CubicHermiteSpline(path.time_ms / 1000, path.position, path.velocity)(np.minimum(times, last_ms) / 1000)
     return inside + np.maximum(times - last_ms, 0.0)[:, None] / 1000 * path.velocity[-1].astype(np.float64)
 
 
 def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: Sequence[MapBlock] = ()) -> Track:
-    """Builds a track from drives on one map; those that cannot be used are left out.
+    """Builds a track from drives on one map, ignoring unusable ones.
 
     Args:
         uid: the map's unique name.
-        name: for people.
-        paths: finished drives of the same map; one is enough, more make the line a mean of them.
-        blocks: of the map, as far as they are known.
+        name: display name.
+        paths: finished drives of the same map; one is enough, with more the line is their median.
+        blocks: known blocks of the map.
 
     Raises:
-        TrackError: if not one drive can be used, with the reasons.
+        TrackError: if no drive is usable, with the reasons.
     """
     reasons = [problem_of(path) or jump_of(path) for path in paths]
     dense = [make_dense(path) for path, reason in zip(paths, reasons, strict=True) if reason is None]
@@ -298,11 +297,11 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
 
 
 def _common_line(paths: list[DensePath]) -> tuple[NDArray[np.float64], list[DensePath]]:
-    """Returns [Z, 3] the line through the median of the paths, and the paths that follow it, aligned to it.
+    """Returns [Z, 3] the median line of the paths, and the paths that follow it, aligned to it.
 
-    Its height is that of the ground where any of them rolled, and of the flight where all flew.
+    Its height is that of the ground if any path was on it, else that of the flight.
     """
-    reference = min(paths, key=lambda path: path.time_ms[-1])  # the fastest drive is the one least likely to stray
+    reference = min(paths, key=lambda path: path.time_ms[-1])  # the fastest drive is the least likely to stray
     centre = _evenly_spaced(reference.point)
     for _ in range(NUM_ALIGNMENTS):
         aligned = _followers(centre, paths)
@@ -317,7 +316,7 @@ def _common_line(paths: list[DensePath]) -> tuple[NDArray[np.float64], list[Dens
 
 
 def _followers(centre: NDArray[np.float64], paths: list[DensePath]) -> list[DensePath]:
-    """Returns the paths that stay by the line, aligned to it."""
+    """Returns the paths that stay within `MAX_AWAY_M` of the line, aligned to it."""
     bare, stations_m = _bare_track(centre), np.arange(len(centre)) * ZONE_SPACING_M
     followers = []
     for path in paths:
@@ -346,7 +345,7 @@ def _evenly_spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns points on a line one spacing apart, from its first to within half a spacing of its last."""
+    """Resamples a line to one spacing, from its first point to within half a spacing of its last."""
     along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
     wanted_m = np.arange(round(along_m[-1] / ZONE_SPACING_M) + 1) * ZONE_SPACING_M
     return _interpolated(wanted_m, along_m, points)
@@ -355,7 +354,7 @@ def _spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
 def _spaced_anew(
     line: NDArray[np.float64], material: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """Returns points one spacing apart on a line whose heights have changed, and the material at each."""
+    """Resamples a line to one spacing after its heights have changed, and the material with it."""
     along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1)))
     beyond = line[-1] + 2.0 * (line[-1] - line[-2])
     centre = _spaced(np.concatenate([line, beyond[None]]))[: round(along_m[-1] / ZONE_SPACING_M) + 1]
@@ -364,12 +363,12 @@ def _spaced_anew(
 
 
 def _interpolated(at: NDArray, known: NDArray, values: NDArray) -> NDArray[np.float64]:
-    """Returns [P, 3] at places [P] what lies between [K, 3] values at rising places [K]."""
+    """Interpolates [K, 3] values at rising positions [K] to positions [P]; returns [P, 3]."""
     return np.stack([np.interp(at, known, values[:, axis]) for axis in range(3)], axis=1)
 
 
 def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Smooths [Z, ...] values along the line; the ends are held."""
+    """Smooths [Z, ...] values along the line, padding with the end values."""
     return gaussian_filter1d(values, SMOOTHING_M / ZONE_SPACING_M, axis=0, mode="nearest", truncate=3.0)
 
 
@@ -381,7 +380,7 @@ def _bare_track(centre: NDArray[np.float64]) -> Track:
 
 
 def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
-    """Returns [Z, 3] the road's left axis: the mean of the cars' own while they were on the ground."""
+    """Returns [Z, 3] the road's left axis: the mean left axis of the cars on the ground."""
     along_m = np.arange(len(tangent)) * ZONE_SPACING_M
     total = np.zeros_like(tangent)
     for path in paths:
@@ -398,7 +397,7 @@ def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: 
 
 
 def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
-    """Returns [Z] a width that holds every path with a margin, and never less than the default."""
+    """Returns [Z] a width that contains every path with a margin, at least the default."""
     along_m = np.arange(len(centre)) * ZONE_SPACING_M
     aside_m = np.stack(
         [((_interpolated(along_m, path.along_m, path.point) - centre) * left).sum(axis=1) for path in paths]
@@ -409,7 +408,7 @@ def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[D
 
 
 def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
-    """Returns [Z] the material that most paths had under their wheels; a gap where all of them flew."""
+    """Returns [Z] the majority material under the paths' wheels; a gap where all of them flew."""
     along_m = np.arange(zones) * ZONE_SPACING_M
     votes = np.zeros((zones, NUM_MATERIALS), dtype=np.int64)
     for path in paths:
@@ -420,16 +419,17 @@ def _material(paths: list[DensePath], zones: int) -> NDArray[np.uint8]:
 
 
 def _material_at(path: DensePath, along_m: NDArray) -> NDArray[np.int64]:
-    """Returns [Z] the material under a path at places along the line, `NOT_ON_GROUND` in the air."""
+    """Returns [Z] the material under a path at positions along the line, `NOT_ON_GROUND` in the air."""
     return path.material[np.clip(np.searchsorted(path.along_m, along_m), 0, len(path.along_m) - 1)]
 
 
 def _with_landings(
     centre: NDArray[np.float64], material: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """Lets the ground on which cars landed begin before that, as a car that flies lower lands sooner.
+    """Extends the landing ground backwards, since a car that flies lower lands sooner.
 
-    It is straight, and never above the path of the flight, from which the line sinks to it within as many metres again.
+    The extension is straight and never above the flight path. Before it, the line descends from the flight path over
+    the same distance again.
     """
     centre, material = centre.copy(), material.copy()
     for first, landed in gaps_of(material):
@@ -451,7 +451,7 @@ def _with_landings(
 
 
 def _gates(paths: list[DensePath], length_m: float) -> NDArray[np.float64]:
-    """Returns [G] the median progress at each checkpoint time, of the paths with the usual number of checkpoints."""
+    """Returns [G] the median progress at each checkpoint, over paths with the most common number of checkpoints."""
     counts = [len(path.gate_times_ms) for path in paths]
     usual = max(set(counts), key=counts.count)
     times = [path for path in paths if len(path.gate_times_ms) == usual]

@@ -1,9 +1,9 @@
-"""Tracks from a seed, in named difficulties: a line of straights and shapes over hills, from a start to a finish.
+"""Generates tracks from a seed and a difficulty: a line of straights and shapes over hills, from start to finish.
 
-Equal seeds give equal tracks. A layout that comes too near to itself is dropped and the next one of the seed is tried.
+Equal seeds give equal tracks. A layout that comes too close to itself is rejected and the seed's next one is tried.
 
-A jump is a ramp followed by a landing that falls away. A car leaves the ground where speed squared over the radius of
-the crest is more than gravity: with a ramp of 0.16 at about 31 m/s. Dimensions: Z zones.
+A jump is a ramp followed by a descending landing. A car takes off if speed squared over the radius of the crest exceeds
+gravity: on a ramp of 0.16, at about 31 m/s. Dimensions: Z zones.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ Bytes = NDArray[np.uint8]
 
 MAX_TRIES = 200
 BRIDGE_CLEARANCE_M = 7.0
-"""One part of a line may cross above another where it is this far above it."""
+"""Minimum height at which one part of a line may cross above another."""
 Line = tuple[NDArray[np.float64], NDArray[np.bool_]]
-"""[Z, 3] centre and [Z] whether a zone is on a bridge."""
+"""[Z, 3] centre and [Z] True on bridges."""
 
 START_STRAIGHT_M = 50.0
 FINISH_STRAIGHT_M = 30.0
 TRANSITION_M = 12.0
 """Length over which the curvature of a bend builds up."""
 JUMP_M = 130.0
-"""Length of the straight on which a jump lies."""
+"""Length of a jump's straight."""
 
 WAVES = ((310.0, 0.45), (170.0, 0.6), (95.0, 0.6))
-"""Wavelength in metres and weight of the waves that make the hills."""
+"""Wavelength in metres and weight of the waves that form the hills."""
 FLAT_START_M, FLAT_FINISH_M, FLAT_BLEND_M = 20.0, 10.0, 30.0
-"""The road is level this far from start and finish, and as steep as it likes that much further on."""
+"""The road is level this far from start and finish; the full slope is reached `FLAT_BLEND_M` further on."""
 JUMP_PROFILE = ((0.0, 0.0), (15.0, 0.0), (27.0, 1.0), (32.0, 1.0), (44.0, -0.9), (88.0, -0.9), (115.0, 0.0))
-"""Metres into a jump, and slope there in parts of the ramp's."""
+"""Metres into a jump, and the slope there relative to the ramp's."""
 BRIDGE_TOP_M, BRIDGE_RAMP_M = 24.0, 95.0
-"""A bridge is level this far each way from where the roads cross, and its ramps are this long."""
+"""Half the length of a bridge's level top, centred on the crossing, and the length of each ramp."""
 BRIDGE_HEIGHT_M = 9.0
-"""The upper of two roads that cross is this far above the lower where they do."""
+"""Minimum height of the upper road above the lower at a crossing."""
 MIN_BRIDGE_M = 1.0
-"""A road lifted by more than this is on a bridge."""
+"""A road raised by more than this is on a bridge."""
 CROSSING_STRIDE = 16
-"""Lines are compared in pieces of this many zones."""
+"""Crossings are searched between segments of this many zones."""
 
 WIDTH_WAVE_M = (90.0, 220.0)
-"""The width varies with wavelengths in this range."""
+"""Range of wavelengths of the width's variation."""
 BANK_EASE_M = 40.0
 """Length over which a bank builds up."""
 FULL_BANK_RADIUS_M = 40.0
-"""Bends as tight as this have the full bank, wider ones a part of it."""
+"""Bends of this radius or less have the full bank, wider ones proportionally less."""
 PATCH_M = (30.0, 90.0)
 EDGE_M = (80.0, 240.0)
-"""Lengths of stretches with one surface or one kind of edge."""
+"""Ranges of the length of a patch, and of a stretch with one kind of edge."""
 TURBO_M = 8.0
 STRAIGHT_PER_M = 1e-3
-"""Pads lie only where the line curves less than this."""
+"""Turbo pads lie only where the curvature is below this."""
 
 
 def generate_track(
@@ -71,19 +71,19 @@ def generate_track(
     gate_spacing_m: float,
     difficulty: str | Difficulty = "medium",
 ) -> Track:
-    """Makes a point-to-point track.
+    """Generates a point-to-point track.
 
     Args:
-        seed: which track; any number from 0.
+        seed: any number from 0.
         length_m: distance from start to finish, at least 150 m.
-        width_m: road width; difficulties with a width of their own vary it.
-        max_slope: steepest rise or fall, metres for each metre driven, jumps and bridges apart; below 0.5.
-        gate_spacing_m: about this far apart are the checkpoints.
-        difficulty: one, or the name of one of `rulka.tracks.difficulty`; "medium" is the pipeline's.
+        width_m: road width; difficulties with a `width_change` vary it.
+        max_slope: steepest rise or fall, metres per metre driven, except on jumps and bridges; below 0.5.
+        gate_spacing_m: approximate distance between checkpoints.
+        difficulty: a `Difficulty` or the name of one in `rulka.tracks.difficulty`; the pipeline uses "medium".
 
     Raises:
-        TrackError: if no layout of this seed keeps clear of itself.
-        UnknownDifficultyError: if there is no such difficulty.
+        TrackError: if every layout of this seed overlaps itself.
+        UnknownDifficultyError: if the difficulty is unknown.
     """
     style = difficulty_named(difficulty) if isinstance(difficulty, str) else difficulty
     zones = round(length_m / ZONE_SPACING_M) + 1
@@ -110,7 +110,7 @@ def generate_track(
 
 
 def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Difficulty) -> Line | None:
-    """Returns the line with its bridges, or None where it comes too near to itself."""
+    """Returns the line with its bridges, or None if it comes too close to itself or has a wrong number of crossings."""
     centre = lay_line(layout.curvature, slope)
     is_bridge = np.zeros(len(slope), np.bool_)
     if style.crossings[1] > 0:
@@ -127,7 +127,7 @@ def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Dif
 
 
 def _is_clear(centre: NDArray[np.float64], clearance_m: float, may_cross: bool = False) -> bool:
-    """Tells whether parts of the line that lie apart along it also lie apart on the ground, or well above it."""
+    """True if distant parts of the line keep `clearance_m` horizontally or, with `may_cross`, pass well above."""
     stride = 8
     points = centre[::stride, [0, 2]]
     apart = np.abs(np.subtract.outer(np.arange(len(points)), np.arange(len(points)))) * stride * ZONE_SPACING_M
@@ -145,7 +145,7 @@ class Layout:
 
     Attributes:
         curvature: [Z] 1/m, positive left.
-        jumps: zones at which the straights of its jumps begin.
+        jumps: first zones of the jumps' straights.
     """
 
     curvature: Floats
@@ -153,7 +153,7 @@ class Layout:
 
 
 def draw_layout(rng: np.random.Generator, zones: int, difficulty: Difficulty) -> Layout:
-    """Draws a random row of straights and shapes."""
+    """Draws a random sequence of straights and shapes."""
     parts = [np.zeros(round(START_STRAIGHT_M / ZONE_SPACING_M))]
     sign, deck, heading, jumps = rng.choice((-1.0, 1.0)), [], 0.0, []
     while (laid := sum(map(len, parts))) < zones:
@@ -175,7 +175,7 @@ def draw_layout(rng: np.random.Generator, zones: int, difficulty: Difficulty) ->
 
 
 def eased(values: Floats, over_m: float) -> Floats:
-    """Returns [Z] values whose steps are spread over a length."""
+    """Returns [Z] values smoothed with a Hann window of length `over_m`."""
     window = np.hanning(_zones_of(over_m) + 2)
     return np.convolve(values, window / window.sum(), mode="same").astype(np.float64)
 
@@ -207,14 +207,14 @@ def _turned(arcs: list[Floats]) -> float:
 
 
 def _strays(away: float, turn: float, wander_deg: float | None) -> bool:
-    """Whether a turn leads too far from the general direction and its mirror image less so; angles in radians."""
+    """True if a turn strays too far from the general direction and its mirror image less so; angles in radians."""
     if wander_deg is None:
         return False
     return abs(away + turn) > np.radians(wander_deg) and abs(away - turn) < abs(away + turn)
 
 
 def draw_slope(rng: np.random.Generator, layout: Layout, max_slope: float, difficulty: Difficulty) -> Floats:
-    """Returns [Z] slope: a sum of smooth waves, flat at the start and the finish, with jumps in between."""
+    """Returns [Z] the slope: a sum of sine waves, flat at the start and the finish, with jumps in between."""
     zones = len(layout.curvature)
     along = np.arange(zones) * ZONE_SPACING_M
     waves = sum(np.sin(2 * np.pi * along / length + rng.uniform(0, 2 * np.pi)) * weight for length, weight in WAVES)
@@ -241,12 +241,12 @@ def lay_line(curvature: Floats, slope: Floats) -> Floats:
 
 
 def crossings(centre: Floats) -> list[tuple[int, int]]:
-    """Returns the pairs of zones, the earlier first, near which a line crosses itself as seen from above."""
+    """Returns the pairs of zones, the earlier first, near which a line crosses itself seen from above."""
     ground = centre[::CROSSING_STRIDE, [0, 2]]
     first, step = ground[:-1], np.diff(ground, axis=0)
     between = first[None] - first[:, None]
     area = step[:, None, 0] * step[None, :, 1] - step[:, None, 1] * step[None, :, 0]
-    area = np.where(np.abs(area) < 1e-6, np.nan, area)  # parallel, also on one line: they do not cross
+    area = np.where(np.abs(area) < 1e-6, np.nan, area)  # parallel or collinear: no crossing
     here = (between[..., 0] * step[None, :, 1] - between[..., 1] * step[None, :, 0]) / area
     there = (between[..., 0] * step[:, None, 1] - between[..., 1] * step[:, None, 0]) / area
     is_met = (here >= 0) & (here < 1) & (there >= 0) & (there < 1)
@@ -258,7 +258,7 @@ def crossings(centre: Floats) -> list[tuple[int, int]]:
 
 
 def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tuple[Floats, NDArray[np.bool_]] | None:
-    """Lifts the line over itself where it crosses.
+    """Adds a bridge at every crossing.
 
     Args:
         layout: the line from above.
@@ -266,7 +266,7 @@ def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tu
         met: from `crossings`.
 
     Returns:
-        [Z] slope with bridges and [Z] whether a zone is on one; None where there is no room for one.
+        [Z] slope with bridges and [Z] True on bridges; None if a bridge has no room.
     """
     along = np.arange(len(slope)) * ZONE_SPACING_M
     lift, is_bridge = np.zeros(len(slope)), np.zeros(len(slope), np.bool_)
@@ -288,7 +288,7 @@ def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tu
 
 
 def draw_width(rng: np.random.Generator, zones: int, width_m: float, difficulty: Difficulty) -> Floats:
-    """Returns [Z] road width: the given one, or waves about it."""
+    """Returns [Z] the road width: constant, or waves around `width_m`."""
     if difficulty.width_change == 0.0:
         return np.full(zones, width_m)
     along = np.arange(zones) * ZONE_SPACING_M
@@ -298,7 +298,7 @@ def draw_width(rng: np.random.Generator, zones: int, width_m: float, difficulty:
 
 
 def bank_of(layout: Layout, difficulty: Difficulty) -> Floats:
-    """Returns [Z] roll: the inside of a bend lies lower, eased in and out; none at the start and the finish."""
+    """Returns [Z] the roll: bends bank toward their inside, eased in and out; none at the start and the finish."""
     lean = np.clip(eased(layout.curvature, BANK_EASE_M) * FULL_BANK_RADIUS_M, -1.0, 1.0)
     along = np.arange(len(lean)) * ZONE_SPACING_M
     is_open = np.clip(np.minimum(along, along[-1] - along) / START_STRAIGHT_M, 0.0, 1.0)
@@ -306,7 +306,7 @@ def bank_of(layout: Layout, difficulty: Difficulty) -> Floats:
 
 
 def draw_material(rng: np.random.Generator, layout: Layout, difficulty: Difficulty) -> Bytes:
-    """Returns [Z] material ids: patches of other surfaces, and turbo pads on straights."""
+    """Returns [Z] material ids, with patches of other surfaces and turbo pads on straights."""
     zones = len(layout.curvature)
     material = np.full(zones, difficulty.surface, np.uint8)
     if difficulty.patches:
@@ -323,14 +323,14 @@ def draw_material(rng: np.random.Generator, layout: Layout, difficulty: Difficul
 
 
 def _pad_places(rng: np.random.Generator, layout: Layout, difficulty: Difficulty) -> list[int]:
-    """Returns the first zones of turbo pads: on straights, at most one in 60 m, never on a jump."""
+    """Returns the first zones of turbo pads: on straights, more than 60 m apart, never on a jump."""
     zones = len(layout.curvature)
     is_free = np.abs(layout.curvature) < STRAIGHT_PER_M
     is_free[: _zones_of(START_STRAIGHT_M / 2)] = False
     is_free[-_zones_of(FINISH_STRAIGHT_M) :] = False
     for start in layout.jumps:
         is_free[start : start + _zones_of(JUMP_M)] = False
-    # A pad fires a car into the next bend: it lies at the start of a straight, with room behind it.
+    # A pad shoots a car toward the next bend, so at least 30 m of straight must follow it.
     ahead = _zones_of(30.0)
     room = np.lib.stride_tricks.sliding_window_view(np.pad(is_free, (0, ahead - 1)), ahead).all(axis=1)
     places: list[int] = []
@@ -343,7 +343,7 @@ def _pad_places(rng: np.random.Generator, layout: Layout, difficulty: Difficulty
 
 
 def draw_edges(rng: np.random.Generator, is_bridge: NDArray[np.bool_], difficulty: Difficulty) -> Bytes:
-    """Returns [Z] edge kinds: stretches of the difficulty's kinds, and those of bridges on them."""
+    """Returns [Z] edge kinds: random stretches of the difficulty's kinds, and its `bridge_edge` on bridges."""
     edge = np.full(len(is_bridge), difficulty.edges[0], np.uint8)
     at = 0
     while len(set(difficulty.edges)) > 1 and at < len(edge):

@@ -1,6 +1,6 @@
-"""The axes of a line in space, and whether a road along it has room for itself.
+"""The axes of a line in space, and a check that a road along it does not overlap itself.
 
-Its bends are not tighter than it is wide, and no two parts of it are in one place.
+Bends must not be too tight for the road's width, and no two parts of the road may be in one place.
 
 Dimensions: Z zones, S every `STRIDE`-th of them, L points across the road.
 """
@@ -15,25 +15,25 @@ from rulka.observation import ZONE_SPACING_M
 Floats = NDArray[np.float64]
 
 STEEPEST_TANGENT = 0.999
-"""A line rising more steeply than this (as a sine) has no direction on the map; it keeps the last one."""
+"""A line steeper than this (sine) has no usable horizontal direction and keeps the last one."""
 STRIDE = 4
 BEND_REACH = 4
-"""A bend is measured over this many zones each way, 2 m, so that rounding in a file does not look like one."""
+"""Curvature is measured over this many zones each way, 2 m, so that rounding in a file does not look like a bend."""
 TIGHTEST = 1.1
-"""The radius of a bend is at least this many times half the road's width, so that inner edges do not overlap."""
+"""Minimum radius of a bend, in half road widths, so that inner edges do not overlap."""
 NEAREST_M = 3.0
-"""Surfaces of the road that are nearer than this to one another overlap, beside or above one another."""
+"""Road surfaces closer than this, beside or above one another, count as overlapping."""
 NEIGHBOUR_WIDTHS = 2.0
-"""Parts of the road this many widths apart along it, or less, are neighbours: near one another as of right."""
+"""Parts of the road at most this many widths apart along it are neighbours and may be close."""
 NUM_ACROSS = 7
 MAX_AT_ONCE = 200_000
 
 
 def line_frames(centre_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the axes of a line without bank: a road whose left edge is level.
+    """Returns the axes of a road along a line without bank, so that its left axis is horizontal.
 
     Args:
-        centre_m: [Z, 3] points along the line, no two neighbours alike.
+        centre_m: [Z, 3] points along the line, no two neighbours equal.
 
     Returns:
         [Z, 3] each: unit tangent (central difference), left (horizontal), and normal = tangent x left.
@@ -51,7 +51,7 @@ def line_frames(centre_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDA
 
 
 def problem_in_space(centre: Floats, width: Floats, bank: Floats) -> str | None:
-    """Says where a road overlaps itself.
+    """Checks whether a road overlaps itself.
 
     Args:
         centre: [Z, 3] zone centres, metres.
@@ -59,7 +59,7 @@ def problem_in_space(centre: Floats, width: Floats, bank: Floats) -> str | None:
         bank: [Z] roll, radians.
 
     Returns:
-        What is wrong, for people, or None.
+        A message with the place of the overlap, or None.
     """
     tangent, level, upright = line_frames(centre)
     left = np.cos(bank)[:, None] * level + np.sin(bank)[:, None] * upright
@@ -98,7 +98,7 @@ def _overlap(centre: Floats, left: Floats, width: Floats) -> str | None:
 
 
 def _candidates(centre: Floats, half: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns pairs of zones, the earlier first, that are no neighbours and so near that their roads might touch."""
+    """Returns pairs of zones, the earlier first, that are not neighbours but close enough for their roads to touch."""
     found: list[NDArray[np.int64]] = []
     size, widest = len(centre), half.max()
     gap = int(np.ceil(NEIGHBOUR_WIDTHS * 2.0 * widest / (STRIDE * ZONE_SPACING_M)))
@@ -119,7 +119,7 @@ def _candidates(centre: Floats, half: Floats) -> tuple[NDArray[np.int64], NDArra
 
 
 def _nearest(points: Floats, centre: Floats, left: Floats, half: Floats) -> Floats:
-    """Returns [P] the least distance from [P, L, 3] points to the lines across the road at [P, 3] zones."""
+    """Returns [P] the minimum distance from [P, L, 3] points to the lines across the road at [P, 3] zones."""
     away = points - centre[:, None]
     aside = np.clip((away * left[:, None]).sum(axis=2), -half[:, None], half[:, None])
     return np.linalg.norm(away - aside[..., None] * left[:, None], axis=2).min(axis=1)

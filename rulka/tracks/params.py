@@ -1,4 +1,4 @@
-"""Which tracks are raced on: section `track`, and sets of tracks."""
+"""Parameters that select tracks: section `track`, and sets of tracks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rulka.section import Section, Seed, Several, key
 
 
 class TrackParams(Section):
-    """The track generated where there are no recordings."""
+    """The track that is generated if there are no recordings."""
 
     seed: Seed = key(5, "of the shape of the track")
     length_m: float = key(600.0, "distance from start to finish", ge=150, le=10_000)
@@ -22,13 +22,13 @@ class TrackParams(Section):
 
 
 class MainTrackParams(Section):
-    """The main track of `data/races`, of which the demonstrations are."""
+    """The main track of `data/races`, the one with demonstrations."""
 
     kind: Literal["main"] = key("main", "the main track of data/races")
 
     @property
     def count(self) -> int:
-        """How many tracks they are."""
+        """Number of tracks."""
         return 1
 
 
@@ -40,16 +40,16 @@ class CampaignTracksParams(Section):
 
     @property
     def count(self) -> int:
-        """How many tracks they are."""
+        """Number of tracks."""
         return len(self.slugs)
 
 
 class GeneratedTracksParams(TrackParams):
-    """Tracks generated from one seed after another; a seed that makes no track is passed over."""
+    """Tracks generated from consecutive seeds; a seed without a valid track is skipped."""
 
     kind: Literal["generated"] = key("generated", "generated tracks, from `seed` on")
     count: Several = Field(description="how many")
 
 
 TracksParams = Annotated[MainTrackParams | CampaignTracksParams | GeneratedTracksParams, Field(discriminator="kind")]
-"""Some tracks, told apart by their `kind`; see `rulka.tracks.find`."""
+"""A set of tracks, discriminated by `kind`; see `rulka.tracks.find`."""

@@ -1,11 +1,11 @@
-"""Where something is on a track: distance along, beside and above the line, by local search.
+"""Track coordinates: distance along, beside and above the line, by local search.
 
-Every zone has a plane across the road. A position lies between the planes of two neighbouring zones, and its share of
-the way between them is its progress; so progress never jumps, and driving on never lowers it, in a bend as little as
-on a straight. The search starts at the last known zone and walks plane by plane, so that a crossing, a bridge or a
-parallel straight is never mistaken for progress.
+Every zone has a plane across the road. A position lies between the planes of two neighbouring zones, and progress is
+interpolated between them. So progress is continuous, and driving forward never lowers it, in bends or on straights. The
+search starts at the last known zone and moves plane by plane, so a crossing, a bridge or a parallel straight is never
+mistaken for progress.
 
-Dimensions: Z zones, those extrapolated past the finish included; S samples of a path.
+Dimensions: Z zones, including those extrapolated past the finish; S samples of a path.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import Track
 
 PATH_SEARCH_ZONES = 400
-"""Zones searched between two samples of a driven path: 200 m, more than any car covers in 100 ms."""
+"""Search range in zones between two samples of a driven path: 200 m, more than any car covers in 100 ms."""
 
 
 def zone_frames(track: Track) -> NDArray[np.float64]:
-    """Returns [Z, 9]: unit tangent, left and normal of the road at every zone, bank included, world coordinates."""
+    """Returns [Z, 9] the unit tangent, left and normal of the road at every zone, including bank, in world axes."""
     zones = track.exact_zones
     tangent, level, upright = line_frames(zones)
     bank = np.pad(track.bank_rad, (0, len(zones) - track.num_zones), mode="edge")[:, None]
@@ -40,14 +40,14 @@ def locate(
     max_steps: int,
     spacing_m: float,
 ) -> tuple[int, float, float, float]:
-    """Finds a position in road coordinates. `rulka.simulator.physics` holds the same search for moving cars.
+    """Converts a position to track coordinates. `rulka.simulator.car.find_ground` does the same search for moving cars.
 
     Args:
         position: [3] world, metres.
         centre: [Z, 3] zone centres, at least two.
         frames: [Z, 9] from `zone_frames`.
-        last_index: zone found before, where the search starts.
-        max_steps: zones walked at most; bounds the work where the position has jumped.
+        last_index: zone found last, where the search starts.
+        max_steps: most zones searched; bounds the work if the position has jumped.
         spacing_m: distance between zones.
 
     Returns:
@@ -78,7 +78,7 @@ def locate(
 def _beyond(
     position: NDArray[np.float64], centre: NDArray[np.float64], frames: NDArray[np.float64], zone: int
 ) -> float:
-    """Returns how far a position lies past the plane of a zone, metres."""
+    """Returns the signed distance of a position past the plane of a zone, metres."""
     return (
         (position[0] - centre[zone, 0]) * frames[zone, 0]
         + (position[1] - centre[zone, 1]) * frames[zone, 1]
@@ -105,7 +105,7 @@ def _walk(
 def progress_along(
     track: Track, position_m: NDArray
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Follows a driven path along a track.
+    """Converts a driven path to track coordinates.
 
     Args:
         track: the track.

@@ -1,4 +1,4 @@
-"""A track from above, turned so that it fills the page."""
+"""A track from above, rotated to fill the page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rulka.tracks.track import Track
 
 @dataclass(frozen=True)
 class TopView:
-    """Where a world point lies on the page: seen from above, turned so that the track lies along the page.
+    """Maps world points to the page: seen from above, rotated so that the track lies along the page.
 
     Attributes:
-        centre_m: [2] world x and z in the middle of the page.
+        centre_m: [2] world x and z of the middle of the page.
         axes: [2, 2] page directions in world x and z; never mirrored, so that left turns look left.
     """
 
@@ -29,18 +29,18 @@ class TopView:
 
 
 def top_view(track: Track) -> TopView:
-    """Returns the view in which a track is widest, its start on the left."""
+    """Returns the view with the track's longest extent horizontal and its start on the left."""
     ground = track.centre_m[:, [0, 2]]
     centre_m = ground.mean(axis=0)
     direction = np.linalg.eigh(np.cov((ground - centre_m).T))[1][:, -1]
     if (ground[-1] - ground[0]) @ direction < 0:
         direction = -direction
-    # From above, with x to the right, z points down the page: up is direction turned by a quarter toward -z.
+    # From above, with x to the right, z points down the page: up is `direction` rotated by 90 degrees toward -z.
     return TopView(centre_m, np.stack([direction, np.array([direction[1], -direction[0]])]))
 
 
 def road_edges(track: Track, view: TopView) -> NDArray[np.float64]:
-    """Returns page coordinates [2, Z, 2] of the left and right edge of the road."""
+    """Returns page coordinates [2, Z, 2] of the left and right edges of the road."""
     centre = view(track.centre_m)
     ahead = np.gradient(centre, axis=0)
     ahead /= np.maximum(np.linalg.norm(ahead, axis=1, keepdims=True), 1e-9)

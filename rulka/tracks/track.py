@@ -1,7 +1,7 @@
-"""A track: a 3D centreline with width, banking, surface and gates, in one file format.
+"""A track: a 3D centreline with width, banking, surface and gates, and its file format.
 
-File: an uncompressed-or-compressed `.npz` of plain arrays (no pickle) with a `schema` number, holding exactly the
-fields of `Track`. Positions are world metres, x, y (up), z.
+File: an `.npz`, compressed or not, of plain arrays (no pickle): a `schema` number and exactly the fields of `Track`.
+Positions are world metres, x, y (up), z.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
 MIN_STEP_M = 1e-6
 VERGE, WALL, DROP = 0, 1, 2
-"""What lies beyond the edges of the road: grass to drive on, a wall to bounce off, nothing but air."""
+"""Kinds of ground beyond the road's edges: drivable grass, a wall that cars bounce off, or air."""
 EDGE_KINDS = (VERGE, WALL, DROP)
 NO_GROUND = 255
-"""Material of a gap: where every recorded car flew, there is nothing to stand on."""
+"""Material of a gap: no ground, since all recorded cars flew there."""
 DRIVEN_SOURCE = "driven paths"
-"""How the source of a track made from recordings begins. Such a road is where people drove, its width a guess: a map
-may lead over the same ground twice, so that it may overlap itself, which no other track may."""
+"""Prefix of `Track.source` for tracks made from recordings. Their road follows the drives and its width is a guess. A
+map may pass over the same ground twice, so these tracks, and no others, may overlap themselves."""
 NUM_EXTRA_ZONES = NUM_WAYPOINTS * WAYPOINT_STRIDE
-"""Zones extrapolated straight past the finish, so that every waypoint of a car on the track exists."""
+"""Zones extrapolated straight past the finish, so that every car on the track has all its waypoints."""
 
 
 class TrackError(UserError):
-    """A track that cannot be raced on; the message says what is wrong with it."""
+    """An invalid track; the message names the fault."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class Track:
     """A point-to-point track: start gate at the first zone, finish gate at the last.
 
     Attributes:
-        uid: unique name, a map UID or one made from the generator's seed.
-        name: for people.
+        uid: unique name, a map UID or derived from the generator's seed.
+        name: display name.
         centre_m: [Z, 3] float64 zone centres, `ZONE_SPACING_M` apart along the line.
         width_m: [Z] float64 full road width at each zone.
         bank_rad: [Z] float64 roll of the road about its direction, positive lifts the left edge.
         material: [Z] uint8 contact material id of the road surface.
-        edge: [Z] uint8 what lies beyond both edges of the road: `VERGE`, `WALL` or `DROP`.
+        edge: [Z] uint8 kind of ground beyond both edges of the road: `VERGE`, `WALL` or `DROP`.
         gate_m: [G] float64 distance along the line of each checkpoint; the finish, last, is the track's length.
-        source: where it came from, one line for people; begins with `DRIVEN_SOURCE` for a track from recordings.
-        medals_ms: author, gold, silver and bronze time of its map in the game; empty where there is none, or not known.
+        source: one-line origin, for people; begins with `DRIVEN_SOURCE` for a track from recordings.
+        medals_ms: author, gold, silver and bronze time of its map in the game; empty if there are none or unknown.
 
     Raises:
-        TrackError: if it cannot be raced on; a road that overlaps itself is refused unless people drove it.
+        TrackError: if the track is invalid; only tracks from recordings may overlap themselves.
     """
 
     uid: str
@@ -91,30 +91,30 @@ class Track:
 
     @property
     def is_driven(self) -> bool:
-        """Made from recordings, not drawn or generated."""
+        """True if made from recordings, not drawn or generated."""
         return self.source.startswith(DRIVEN_SOURCE)
 
     @property
     def exact_zones(self) -> NDArray[np.float64]:
-        """[Z + NUM_EXTRA_ZONES, 3] zone centres, extrapolated straight on past the finish."""
+        """[Z + NUM_EXTRA_ZONES, 3] zone centres, extrapolated straight past the finish."""
         direction = self.centre_m[-1] - self.centre_m[-2]
         beyond = self.centre_m[-1] + np.arange(1, NUM_EXTRA_ZONES + 1)[:, None] * direction
         return np.concatenate([self.centre_m, beyond])
 
     @cached_property
     def zones(self) -> NDArray[np.float32]:
-        """`exact_zones` in float32, of which observations are made."""
+        """`exact_zones` in float32, for observations."""
         return self.exact_zones.astype(np.float32)
 
     def save(self, path: Path) -> None:
-        """Writes the track to an `.npz` file, all or nothing."""
+        """Writes the track to an `.npz` file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         fields = {name: np.asarray(getattr(self, name)) for name in Track.__dataclass_fields__}
         with new_file(path) as beside:
             np.savez_compressed(beside, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **fields)
 
 
-# What NumPy and zipfile raise where they meet another file, or single bytes that were changed.
+# Raised by NumPy and zipfile for other kinds of files or corrupt bytes.
 _NO_TRACK_FILE = (ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, tokenize.TokenError)
 
 
@@ -122,7 +122,7 @@ def load_track(path: Path) -> Track:
     """Reads a track file.
 
     Raises:
-        TrackError: if the file is missing, no track file, of another schema, or no valid track.
+        TrackError: if the file is missing, not a track file, of another schema, or not a valid track.
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -138,7 +138,7 @@ def load_track(path: Path) -> Track:
     if schema != SCHEMA_VERSION:
         message = f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again"
         raise TrackError(message)
-    medals_ms = tuple(fields.pop("medals_ms", np.empty(0, np.int64)).ravel().tolist())  # older files have none
+    medals_ms = tuple(fields.pop("medals_ms", np.empty(0, np.int64)).ravel().tolist())  # missing in older files
     missing = set(Track.__dataclass_fields__) - {"medals_ms"} ^ set(fields)
     if missing:
         message = f"{path} does not hold the fields of a track: {sorted(missing)}"
@@ -185,9 +185,9 @@ def _check_numbers(track: Track, where: str) -> None:
 
 
 def are_medals(times_ms: Sequence[object]) -> TypeGuard[tuple[int, int, int, int]]:
-    """Returns whether these are the author, gold, silver and bronze time of a race.
+    """Returns True if the values are the author, gold, silver and bronze time of a race.
 
-    Maps of other modes hold points or respawns in their place.
+    Maps of other modes store points or respawns instead.
     """
     times = [each for each in times_ms if isinstance(each, int) and each > 0]
     return len(times_ms) == 4 and times == sorted(times) and len(times) == 4

@@ -1,5 +1,5 @@
-"""Trainings: the seam between environments and the runtime (`run`), and what is trained on either side of it.
+"""Training of agents: the interface between environments and the runtime (`run`), and its implementations.
 
-Each says what a run is made of, as a `rulka.runtime.specs.RunSpec`, has `rulka.runtime.connect` do it, and makes an
-agent of its outcome. What cars, tracks and recordings are is known here, and not in the runtime.
+Each builds a `rulka.runtime.specs.RunSpec`, lets `rulka.runtime.connect` run it, and turns the outcome into an agent.
+Cars, tracks and recordings are known here, not in the runtime.
 """

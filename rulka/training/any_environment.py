@@ -1,8 +1,8 @@
-"""The training of one agent in one Gymnasium environment.
+"""Training of one agent in one Gymnasium environment.
 
-The runtime is that of the races: an environment takes the place of a car, an episode that of a race, and weights are
-chosen by the mean return of greedy episodes. The folder of a run is named by what decides it. It holds metrics while
-the run goes on, and the agent, an artifact as those of races (`rulka.artifacts`), when it has ended.
+It uses the runtime of races: an environment stands for a car, an episode for a race, and the best weights are selected
+by the mean return of greedy episodes. The name of a run's folder contains a hash of its configuration. The folder holds
+metrics during the run and the agent, an artifact as for races (`rulka.artifacts`), at its end.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from rulka.training.run_folder import drop_experience
 ENVIRONMENT_RUNS = RUNS / "environments"
 KEY_LENGTH = 16
 SECTIONS = ("observation", "encoder", "network", "train")
-"""Sections of the parameters that decide such a training, beside that of its algorithm."""
+"""Sections of the parameters that affect such a training, in addition to that of its algorithm."""
 FINAL_SEED = 3
-"""Added to the run's seed, shifted, as the seeds of greedy checks are: starts of the episodes that are reported."""
+"""Added to the shifted seed of the run, as for greedy checks: seeds the reported episodes."""
 UNUSED_ENCODER = ConvConfig(kind="conv", adaptive_pool=0)
-"""Where there is no image: it can be built for the smallest one, and is never run."""
+"""Encoder for environments without an image: it can be built for the smallest image, and is never run."""
 _LOGGER = logging.getLogger(__name__)
 
 
 class EnvironmentRunError(UserError):
-    """An agent cannot be trained in an environment with these parameters, or a folder holds something else."""
+    """An agent cannot be trained in an environment with these parameters, or a folder holds no such agent."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class GymnasiumEnvironment(Environment):
     """Any Gymnasium environment; see `rulka.training.run.Environment`.
 
     Attributes:
-        facts: what it shows and takes.
-        observation: what agents see of that, see `EnvironmentFacts.seen`.
+        facts: observation and action layout.
+        observation: observation parameters, from `EnvironmentFacts.seen`.
     """
 
     facts: EnvironmentFacts
@@ -90,42 +90,42 @@ class GymnasiumEnvironment(Environment):
 
     @property
     def sight(self) -> SightContract:
-        """What agents see."""
+        """Observation contract of agents."""
         layout = hash_json([self.facts.image, self.facts.numbers, self.facts.num_floats])[:KEY_LENGTH]
         return SightContract(schema_version=SCHEMA_VERSION, float_layout=layout, **dict(self.observation))
 
     @property
     def actions(self) -> ActionSpace:
-        """What its decisions are."""
+        """Action space."""
         return self.facts.actions
 
     def make_cars(self, num_cars: int, *, at_line: bool) -> Episodes:
-        """Makes environments side by side, which begin all episodes alike."""
+        """Creates parallel environments; `at_line` makes no difference."""
         del at_line
         return Episodes(self.name, num_cars, self.observation)
 
     def demonstrations(self) -> list[ExperienceBlock]:
-        """Replays the recordings that the environment brings."""
+        """Replays the environment's recordings."""
         return [replay(self.facts, self.observation, each) for each in recordings_of(self.name)]
 
 
 def train_in_environment(
     facts: EnvironmentFacts, params: Params, runs: Path = ENVIRONMENT_RUNS, device: torch.device = CPU
 ) -> tuple[Path, Artifact]:
-    """Trains an agent, or goes on training it, until there is one; what is done is not done again.
+    """Trains an agent, resuming an interrupted run. Returns a finished agent without training again.
 
     Args:
         facts: of the environment.
-        params: all parameters, of which `train.algorithm` names the agent.
-        runs: in which the folder of the run lies, named by a hash of what decides it.
-        device: where it learns.
+        params: all parameters; `train.algorithm` selects the agent.
+        runs: parent of the run's folder, whose name contains a hash of its configuration.
+        device: of the learner.
 
     Returns:
-        The folder, and the agent that lies there.
+        The run's folder, and the agent in it.
 
     Raises:
-        UnfitEnvironmentError: if agents cannot see what the parameters leave of the environment.
-        EnvironmentRunError: if the parameters cannot be.
+        UnfitEnvironmentError: if the parameters leave no usable observation of the environment.
+        EnvironmentRunError: if the parameters are impossible.
         UserError: see `rulka.training.run.check_machine` and `rulka.runtime.connect.train_run`.
     """
     check_machine(params.train, device)
@@ -138,7 +138,7 @@ def train_in_environment(
     environment = GymnasiumEnvironment(facts, observation)
     normalisation = measure_normalisation(facts, params.train.seed)
     spec = agent_spec(params, params.train.algorithm, environment, normalisation)
-    # Refuses what the algorithm or the encoder cannot do, before there is a folder.
+    # Raises if the algorithm or the encoder is unsuitable, before a folder is created.
     collecting_actor(spec, params.train)(0)
     sections = sections_of(params, spec.algorithm, SECTIONS)
     plain = {name: section.model_dump(mode="json") for name, section in sections.items()}
@@ -151,7 +151,7 @@ def train_in_environment(
             return folder, load_environment_agent(folder)
         outcome = train_run(run_spec(environment, spec, params.train, folder, device))
         agent = trained_agent(environment, spec, outcome, provenance(None, dict(params), {}))
-        # The agent was chosen for its returns in the last check, which are therefore higher than it deserves.
+        # The returns of the last check are biased upwards, because they selected the weights: measure new ones.
         seed = (params.train.seed << 8) + FINAL_SEED
         agent.provenance["training"]["returns"] = race_in_environment(
             agent, params.train.final_check_races, seed, device
@@ -163,16 +163,16 @@ def train_in_environment(
 
 
 def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: torch.device = CPU) -> list[float]:
-    """Lets an agent act greedily and returns the undiscounted return of each episode.
+    """Runs an agent greedily and returns the undiscounted return of each episode.
 
     Args:
-        agent: that `train_in_environment` trained.
-        num_episodes: how many.
-        seed: of where they begin.
-        device: where its network runs.
+        agent: trained by `train_in_environment`.
+        num_episodes: number of episodes.
+        seed: of their starts.
+        device: of the network.
 
     Raises:
-        UnfitEnvironmentError: if the environment shows or takes something else than it did.
+        UnfitEnvironmentError: if the environment's observations or actions have changed since the training.
         ParamsError: if the agent was trained with parameters of another version.
     """
     torch.set_num_threads(1)
@@ -195,10 +195,10 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
 
 
 def load_environment_agent(folder: Path) -> Artifact:
-    """Reads an agent that `train_in_environment` trained.
+    """Reads an agent trained by `train_in_environment`.
 
     Raises:
-        EnvironmentRunError: if there is none, or it is damaged, or races.
+        EnvironmentRunError: if there is none, it is damaged, or it is an agent for races.
     """
     hint = "`rulka env train` makes one, and says where."
     try:
@@ -212,7 +212,7 @@ def load_environment_agent(folder: Path) -> Artifact:
 
 
 def _check(facts: EnvironmentFacts, params: Params) -> None:
-    """Refuses parameters that ask for what an environment has not, before anything is trained."""
+    """Raises EnvironmentRunError if the parameters need something that the environment does not have."""
     algorithm = params.train.algorithm
     entry, section = ALGORITHMS[algorithm], params.algorithms[algorithm]
     wrong = None

@@ -1,8 +1,8 @@
-"""Captured races as experience: rewards by the formulas that training uses, over progress on the same track.
+"""Captured races as experience, with the reward formulas of training, on the same track.
 
-Only races that were driven in the simulator are replayed. Of a recording neither the decisions nor what they led to are
-those of the environment: a player changes keys within a decision and steers by halves, of which a label is the nearest
-action, and the next state is the real game's. Recordings teach the clone, whose loss asks for labels alone.
+Only races driven in the simulator are replayed. The transitions of a recording are not those of the environment: a
+player changes keys within a decision and steers partially, so the label is only the nearest action, and the next state
+comes from the real game. Recordings are for cloning, whose loss needs only labels.
 
 Dimensions: T decisions, H x W pixels.
 """
@@ -36,11 +36,11 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrackEnd:
-    """How a race reached the finish.
+    """Finish of a race.
 
     Attributes:
-        length_m: of the track.
-        time_ms: of the race.
+        length_m: length of the track.
+        time_ms: race time.
     """
 
     length_m: float
@@ -53,14 +53,14 @@ def demonstration_blocks(
     """Turns every captured training race of the simulator on the main track into blocks of one car.
 
     Returns:
-        A block of each race, as many as decisions are repeated; none, with a warning, where all races are recordings.
+        One block per race and repeat of a decision; none, with a warning, if all races are recordings.
 
     Args:
         frames_dir: the frame dataset.
-        races: the races that the frames were captured from.
+        races: the races from which the frames were captured.
         rewards: weights of the reward.
-        frames_seen: at once.
-        table: of the agent that learns from them.
+        frames_seen: frames per observation.
+        table: action table of the learning agent.
 
     Raises:
         FrameDataError: if the frames show another track, or a race that is not in the dataset.
@@ -103,10 +103,9 @@ def demonstration_blocks(
 
 
 def longer_decisions(race: CapturedRace, table: ActionTable) -> list[CapturedRace]:
-    """Returns a race as an agent sees it that takes each decision several times: once from each of its first decisions.
+    """Resamples a race for an agent with action repeat: one race for each possible offset of the first decision.
 
-    What was done in a longer decision is the action that was held longest in it. A race is the same where decisions are
-    taken once.
+    The action of a longer decision is the one held longest in it. Without action repeat, the race is returned as it is.
     """
     if table.repeats == 1:
         return [race]
@@ -136,15 +135,15 @@ def longer_decisions(race: CapturedRace, table: ActionTable) -> list[CapturedRac
 def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) -> ExperienceBlock:
     """Turns one captured race into a block of one car.
 
-    The frames are those before each decision. The last decision of a race that finished leads over the line: its
-    observation after does not exist and does not matter, as no value follows. Of a race that did not finish, the last
-    frame only says what the decision before it led to; it counts as cut there. Engineered rewards have the weights of
-    step 0 of the run, before which demonstrations were driven; that of the last decision over the line, and the finish,
-    are for what was seen before it.
+    Each frame precedes a decision. The last decision of a finished race crosses the line: it has no next observation,
+    and needs none because no value follows. In an unfinished race, the last frame is only the next observation of the
+    decision before it; the race is truncated there. Engineered rewards have their weights at step 0 of the run, because
+    demonstrations were driven before it. For the decision that crosses the line, they and the finish reward use the
+    state before it.
 
     Args:
-        race: at least two frames; actions [N, K] where decisions are of K.
-        end: how it finished, or None if it did not.
+        race: at least two frames; actions [N, K] if decisions are chunks of K.
+        end: its finish, or None if it did not finish.
         rewards: weights of the reward.
     """
     after = slice(None) if end else slice(None, -1)

@@ -1,4 +1,4 @@
-"""Section `train`: which agents are trained, and on which races."""
+"""Section `train`: the trained agents and their races."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rulka.tracks.params import MainTrackParams, TracksParams
 
 
 class TrainParams(RuntimeParams, TrainingRaceParams):
-    """Stage `train`: which agents are trained, on which races, and the runtime shared by every algorithm."""
+    """Stage `train`: the trained agents, their races, and the runtime shared by all algorithms."""
 
     environment: Backend = key("simulator", "where the races are driven")
     algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
@@ -26,7 +26,7 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:
-        """All that are trained, that of `data/agent` first."""
+        """All trained algorithms, that of `data/agent` first."""
         return (self.algorithm, *self.compared)
 
     def _impossible(self) -> Iterator[str]:
@@ -38,7 +38,7 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
             yield f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
 
     def _impossible_in_game(self) -> Iterator[str]:
-        """Yields what one car in a real game cannot do."""
+        """Yields settings that are impossible with one car in a real game."""
         if self.environment != "game":
             return
         if self.cluster != "none":
@@ -54,12 +54,12 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
             yield f"a game's clock does not wait: {TAKE_FREE}"
 
     def of(self, algorithm: Algorithm) -> Self:
-        """Returns what the training of one algorithm goes by."""
+        """Returns the section as it applies to one algorithm."""
         if algorithm == self.algorithm or self.compared_env_steps is None:
             return self
         return self.model_copy(update={"max_env_steps": min(self.max_env_steps, self.compared_env_steps)})
 
     @property
     def num_tracks(self) -> int:
-        """How many tracks are raced on."""
+        """Number of training tracks."""
         return sum(some.count for some in self.tracks)

@@ -1,8 +1,9 @@
-"""Preference pairs out of captured races: as a file names them, or the faster one of any two over the same stretch.
+"""Preference pairs from captured races: listed in a file, or the faster of any two races over the same stretch.
 
-A race is cut where it crosses the ends of the stretch, so the stretches of a pair take as long as they took, and the
-last one of a track ends at the finish. They begin in the same place, not in the same state: one car may come in faster.
-Races of the test split are not used; those of validation are, as two recordings of a map leave no other for training.
+A race is cut where it crosses the ends of a stretch, so the two sides of a pair differ in duration; the last stretch of
+a track ends at the finish. Both sides begin at the same place but not in the same state: one car may enter faster.
+Races of the test split are not used. Those of validation are, because with two recordings of a map only one is in the
+training split.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from rulka.section import NotNegative, Positive, Section
 
 USED_SPLITS: tuple[Split, ...] = ("train", "validation")
 ENTRY_M = 10.0
-"""How far behind the beginning of a stretch a race may be first seen; a car moves less than that between two frames."""
+"""Largest distance from the start of a stretch to a race's first frame in it; a car moves less between two frames."""
 LEAST_RACES = 2
 
 
 class PreferenceError(UserError):
-    """A pair cannot be learned from; the message says which and why."""
+    """A pair is unusable; the message names it and the reason."""
 
 
 class PairRow(Section):
-    """A line of a file of pairs."""
+    """Line of a file of pairs."""
 
     chosen: str = Field(min_length=1, description="id of the race that is preferred")
     rejected: str = Field(min_length=1, description="id of the other one")
@@ -58,7 +59,7 @@ class PairRow(Section):
 
 
 class _Stretch(NamedTuple):
-    """Frames `first` to before `end` of a race, among those of its split, and how long they took."""
+    """Frames `first` to `end` (exclusive) of a race, indexed within its split, and their duration."""
 
     race_id: str
     split: Split
@@ -69,7 +70,7 @@ class _Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class _Captured:
-    """A captured race: where its frames are, and how it ended."""
+    """A captured race: its frames, track length and race time."""
 
     entry: FrameRace
     time_ms: NDArray[np.int32]
@@ -78,10 +79,10 @@ class _Captured:
     race_time_ms: int | None
 
     def stretch(self, from_m: float, to_m: float | None) -> _Stretch:
-        """Returns the frames between two places; `to_m` None is the race's end, whether it finished or not.
+        """Returns the frames between two distances; `to_m` None is the race's end, whether it finished or not.
 
         Raises:
-            PreferenceError: if it did not drive there.
+            PreferenceError: if the race does not cover them.
         """
         race_id, along_m = self.entry.race_id, self.along_m
         first = int(np.argmax(along_m >= from_m)) if (along_m >= from_m).any() else -1
@@ -100,7 +101,7 @@ class _Captured:
         return _Stretch(race_id, self.entry.split, start + first, start + end, seconds)
 
     def _end(self, first: int, to_m: float | None) -> tuple[int, float]:
-        """Returns the frame behind the last one of a stretch, and the time at which it ends."""
+        """Returns the exclusive end frame of a stretch, and the time at which it ends."""
         num_frames = len(self.along_m)
         last_ms = float(self.time_ms[-1]) if self.race_time_ms is None else float(self.race_time_ms)
         if to_m is None:
@@ -115,7 +116,7 @@ class _Captured:
         raise PreferenceError(message)
 
     def _crossing_ms(self, frame: int, at_m: float) -> float:
-        """Returns when the race was at a place that it had reached by a frame, between that and the one before."""
+        """Returns the time at which the race passed `at_m`, interpolated between `frame` and the one before."""
         if frame == 0:
             return float(self.time_ms[0])
         around = slice(frame - 1, frame + 1)
@@ -123,16 +124,16 @@ class _Captured:
 
 
 class CapturedRaces:
-    """The frames of all races that pairs may be made of."""
+    """Frames of all races that can form pairs."""
 
     def __init__(self, frames_dir: Path, races: RaceDataset, frames_seen: int, places: int) -> None:
-        """Opens them.
+        """Opens the frame datasets.
 
         Args:
             frames_dir: the frame dataset.
-            races: the races that the frames were captured from.
-            frames_seen: at once.
-            places: actions of one decision.
+            races: the races from which the frames were captured.
+            frames_seen: frames per observation.
+            places: actions per decision.
 
         Raises:
             FrameDataError: if the frames were captured from other races.
@@ -155,10 +156,10 @@ class CapturedRaces:
         return [self._captured(entry) for entry in uids]
 
     def of(self, race_id: str) -> _Captured:
-        """Returns the race of an id.
+        """Returns the race with an id.
 
         Raises:
-            PreferenceError: if it was not captured, or is one of the test split.
+            PreferenceError: if it was not captured, or is in the test split.
         """
         split = self._splits.get(race_id)
         if split is None:
@@ -176,7 +177,7 @@ class CapturedRaces:
         return self._tracks[self._main_track].length_m
 
     def pairs(self, pairs: Sequence[tuple[_Stretch, _Stretch]]) -> PreferencePairs:
-        """Reads the frames of all stretches once, whatever they are part of."""
+        """Reads the frames of all stretches, each once even if it is in several pairs."""
         stretches = list(dict.fromkeys(stretch for pair in pairs for stretch in pair))
         place = {stretch: number for number, stretch in enumerate(stretches)}
         parts = [(self._frames[stretch.split], slice(stretch.first, stretch.end)) for stretch in stretches]
@@ -197,10 +198,10 @@ class CapturedRaces:
 
 
 def pairs_file(source: FilePairsParams) -> Path:
-    """Returns the file of pairs.
+    """Returns the path of the file of pairs.
 
     Raises:
-        PreferenceError: if there is none.
+        PreferenceError: if the file does not exist.
     """
     path = Path(source.path)
     if not path.is_file():
@@ -210,10 +211,10 @@ def pairs_file(source: FilePairsParams) -> Path:
 
 
 def pairs_of_file(path: Path, captured: CapturedRaces) -> PreferencePairs:
-    """Reads a file of pairs, a JSON object of a `PairRow` in each line; empty lines do not count.
+    """Reads a file of pairs with one JSON `PairRow` per line; empty lines are skipped.
 
     Raises:
-        PreferenceError: if there is none, or a line cannot be learned from; the message names it.
+        PreferenceError: if the file cannot be read or has no pair, or a line is unusable; the message names it.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -262,9 +263,9 @@ def pairs_of_demonstrations(params: DemonstrationPairsParams, captured: Captured
     """Pairs races on the main track over stretches of equal length; the faster one over a stretch is preferred.
 
     Args:
-        params: how long stretches are, and how much faster is preferred.
+        params: stretch length, minimum gain in time, and maximum number of pairs.
         captured: the races.
-        seed: of which pairs are taken where there are too many.
+        seed: for subsampling if there are too many pairs.
 
     Raises:
         PreferenceError: if there are too few races, or none is faster than another.
@@ -294,11 +295,11 @@ def pairs_of_demonstrations(params: DemonstrationPairsParams, captured: Captured
 
 
 def _driven(races: Sequence[_Captured], from_m: float, to_m: float) -> list[_Stretch]:
-    """Returns a stretch of every race that drove all of it."""
+    """Returns the stretch of every race that covers it completely."""
     stretches = []
     for race in races:
         try:
             stretches.append(race.stretch(from_m, to_m))
-        except PreferenceError:  # it began behind, or ended before
+        except PreferenceError:  # it began after the start of the stretch, or ended before its end
             continue
     return stretches

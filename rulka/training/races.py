@@ -1,4 +1,4 @@
-"""Races as what agents are trained in: cars on the simulator's tracks, or one car in each of several games."""
+"""Race environments for training: cars on the simulator's tracks, or one car in each of several games."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class Races(Environment):
     """Races in the simulator; see `rulka.training.run.Environment`.
 
     Attributes:
-        settings: how training races go; greedy checks only start all of theirs at the line.
-        tracks: that are raced on.
-        num_shares: in how many collectors part the tracks where there are enough, so that each bakes few of them.
+        settings: of training races; greedy checks use the same, but start at the line.
+        tracks: training tracks.
+        num_shares: shares into which the tracks are split among collectors, if there are enough, so that each collector
+            bakes only a few.
         races_dir: the race dataset, for demonstrations.
-        frames_dir: the frames captured of it.
+        frames_dir: the frames captured from it.
     """
 
     settings: RaceSettings
@@ -47,22 +48,22 @@ class Races(Environment):
 
     @property
     def name(self) -> str:
-        """What artifacts call it."""
+        """Environment name in artifacts."""
         return RACES
 
     @property
     def sight(self) -> SightContract:
-        """What agents see."""
+        """Observation contract of agents."""
         return sight_contract(self.settings.image, self.settings.actions_per_decision)
 
     @property
     def actions(self) -> ActionTable:
-        """What a decision does."""
+        """The action table."""
         return self.settings.table
 
     @property
     def keeps_record(self) -> bool:
-        """Whether the fastest race is kept: of several tracks it is but one on the shortest."""
+        """Whether the fastest race is kept; with several tracks it would merely be one on the shortest."""
         return len(self.tracks) == 1
 
     def make_cars(self, num_cars: int, *, at_line: bool) -> CarBatch:
@@ -73,7 +74,7 @@ class Races(Environment):
         return CarsOnTracks(num_cars, self.tracks, settings)
 
     def cars_of_collector(self, collector: int) -> MakeCars:
-        """Returns what builds the cars of a collector, on its share of the tracks."""
+        """Returns the factory of a collector's cars, on its share of the tracks."""
         num_shares = min(self.num_shares, len(self.tracks))
         return replace(self, tracks=self.tracks[collector % num_shares :: num_shares]).make_cars
 
@@ -96,11 +97,11 @@ class Races(Environment):
 
 @dataclass(frozen=True, kw_only=True)
 class Games(Races):
-    """The same in games, each of which has one car: one for every collector, and the last for greedy checks.
+    """Races in games with one car each: one game per collector, and the last one for greedy checks.
 
     Attributes:
-        link: the way to the first game.
-        last: number of the last one.
+        link: connection to the first game.
+        last: index of the last game.
     """
 
     link: GameLink
@@ -113,9 +114,9 @@ class Games(Races):
         return self._car_in(self.last, num_cars, at_line=at_line)
 
     def cars_of_collector(self, collector: int) -> MakeCars:
-        """Returns what connects a collector to a game of its own."""
+        """Returns the factory that connects a collector to its own game."""
         return partial(self._car_in, collector)
 
     def _car_in(self, game: int, num_cars: int, *, at_line: bool) -> GameRace:
-        del num_cars, at_line  # parameters that ask for more than one, or for another start, are refused
+        del num_cars, at_line  # the parameters allow only one car, at the start line
         return GameRace(self.tracks[0], self.settings, self.link.instance(game))

@@ -1,8 +1,8 @@
-"""The training of one algorithm: where it lies, what decides it, and how it becomes a finished agent.
+"""Training run of one algorithm: its folder, its fingerprint, and the delivery of the finished agent.
 
-A run is known by its fingerprint, a hash of parameters, inputs and code: a killed one goes on from its last checkpoint,
-one whose parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in
-its run, and is delivered again whenever it is asked for.
+A run is identified by its fingerprint, a hash of parameters, inputs and code. A killed run resumes from its last
+checkpoint. If parameters, inputs or code have changed, the fingerprint differs and a new run starts. The trained agent
+stays in its run, from which it can be delivered again.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from rulka.training.run import agent_spec, check_machine, run_spec, trained_agen
 from rulka.training.run_folder import FINAL_FOLDER
 
 SECTIONS = ("observation", "actions", "simulator", "race_end", "encoder", "network", "rewards", "train")
-"""Sections of the parameters that training reads, beside those of the algorithms that are trained."""
+"""Sections of the parameters that training reads, in addition to those of the trained algorithms."""
 _LOGGER = logging.getLogger(__name__)
 
 
 class TrainInputError(UserError):
-    """The initial agent was made for other parameters; the message names what differs."""
+    """The initial agent was created with other parameters; the message names the difference."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Folders:
 
 
 def sections_of(params: Params, algorithm: Algorithm, shared: tuple[str, ...] = SECTIONS) -> dict[str, BaseModel]:
-    """Returns the sections that matter to the training of one algorithm, by name."""
+    """Returns the sections that affect the training of one algorithm, by name."""
     return {name: getattr(params, name) for name in (*shared, algorithm)}
 
 
@@ -89,15 +89,15 @@ class AgentRun:
 
     Attributes:
         folder: `runs/train/<algorithm>-<fingerprint>`.
-        final_dir: the trained agent, as soon as there is one.
+        final_dir: the trained agent, once it exists.
     """
 
     def __init__(self, algorithm: Algorithm, params: Params, folders: Folders, device: torch.device = CPU) -> None:
-        """Finds out which run it is; the device decides where it computes, and nothing else.
+        """Computes the fingerprint and folder of the run. The device is not part of the fingerprint.
 
         Raises:
-            UserError: if the initial agent is missing, damaged or made for other parameters; or if actors cannot
-                compute here in `train.acting_precision`, or there are more learners than devices, or no cluster.
+            UserError: if the initial agent is missing, damaged or made for other parameters; if actors cannot compute
+                here in `train.acting_precision`; if there are more learners than devices; or if there is no cluster.
         """
         check_machine(params.train, device)
         params = params.model_copy(update={"train": params.train.of(algorithm)})
@@ -116,9 +116,9 @@ class AgentRun:
         self.final_dir = self.folder / FINAL_FOLDER
 
     def finish(self) -> None:
-        """Trains, or goes on training, until there is a trained agent in `final_dir`.
+        """Trains, or resumes training, until `final_dir` holds the trained agent.
 
-        The folder has to be locked, see `rulka.training.run_folder`.
+        The caller must lock the folder, see `rulka.training.run_folder`.
         """
         if self._is_trained():
             return
@@ -142,7 +142,7 @@ class AgentRun:
         self._compare(agent.provenance["training"])
 
     def spec(self) -> RunSpec:
-        """Returns the specification of the run, for whoever races its weights.
+        """Returns the specification of the run, for racing with its weights.
 
         Raises:
             UserError: if the initial agent is damaged or does not fit the parameters.
@@ -150,7 +150,7 @@ class AgentRun:
         return self._run_spec(self._initial(), self._races())
 
     def deliver(self, out: Path) -> None:
-        """Copies the trained agent, the record and the log, without what was measured, into the stage's output."""
+        """Copies the trained agent, the record and the log (without the `MEASURED` columns) into the stage's output."""
         out.mkdir(parents=True, exist_ok=True)
         for file in self.final_dir.iterdir():
             shutil.copyfile(file, out / file.name)
@@ -161,7 +161,7 @@ class AgentRun:
             shutil.copyfile(self.folder / RECORD_FILE, out / RECORD_FILE)
 
     def _compare(self, training: Mapping[str, Any]) -> None:
-        """Says so where the agent in the stage's output came of an equal run, and is another one."""
+        """Warns if the agent in the stage's output came from an identical run but has different weights."""
         out = self._folders.out
         if self._algorithm != self._params.train.algorithm:
             out = out / COMPARED / self._algorithm
@@ -187,14 +187,14 @@ class AgentRun:
         return True
 
     def _fingerprint(self) -> str:
-        """Returns a hash of everything that decides how the run goes."""
+        """Returns a hash of everything that affects the run."""
         return hash_json([self._algorithm, self._parameters(), self._inputs(), code_hash()])
 
     def _parameters(self) -> dict[str, Any]:
         """Returns the parameters that the training of this algorithm reads."""
         read = sections_of(self._params, self._algorithm)
         sections = {name: section.model_dump(mode="json") for name, section in read.items()}
-        # Which other algorithms are trained makes no difference.
+        # The choice of other trained algorithms makes no difference.
         for name in ("algorithm", "compared", "compared_env_steps"):
             del sections["train"][name]
         others = tuple(key for name in ALGORITHM_NAMES if name != self._algorithm for key in keys_of(name))
@@ -227,7 +227,7 @@ class AgentRun:
         return initial
 
     def _races(self, link: GameLink | None = None) -> Races:
-        """Returns what the agent is trained in: the simulator, or games, the first of which is linked."""
+        """Returns the training environment: games if there is a link to the first one, else the simulator."""
         own, train = self._params, self._params.train
         settings = RaceSettings.for_training(
             own.observation,
@@ -246,7 +246,7 @@ class AgentRun:
             frames_dir=self._folders.frames,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
-        if races.keeps_record:  # the live page shows cars on the one track that there is
+        if races.keeps_record:  # the live page shows cars if there is only one track
             races.tracks[0].save(self.folder / TRACK_FILE)
         return races if link is None else Games(**vars(races), link=link, last=train.num_batches)
 
@@ -259,7 +259,7 @@ class AgentRun:
 
 
 def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:
-    """Returns nested parameters without the keys whose dotted names begin so."""
+    """Returns nested parameters without keys whose dotted names start with one of `beginnings`."""
     return {
         key: _without(value, beginnings, f"{inside}{key}.") if isinstance(value, dict) else value
         for key, value in values.items()
@@ -268,11 +268,11 @@ def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = 
 
 
 def parted(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str:
-    """Says when the weights of two trainings first differed; nothing where they never did.
+    """Describes when the weights of two trainings first differed; empty if they never did.
 
     Args:
-        one: marks of a training: environment steps at each greedy check, and the checksum of the weights then.
-        other: those of the other one.
+        one: marks of a training: environment steps at each greedy check, and the weights' checksum then.
+        other: marks of the other training.
     """
     same = 0
     for mark, found in zip_longest(one, other):
@@ -284,5 +284,5 @@ def parted(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str:
 
 
 def code_hash() -> str:
-    """Returns the SHA-256 of the code that decides how a training goes: all that `dvc.yaml` names for the stage."""
+    """Returns the SHA-256 of the code that affects training: all that `dvc.yaml` lists for the stage."""
     return hash_code(code_files("train"))

@@ -1,7 +1,7 @@
-"""The seam between environments and the runtime: what an environment is, and the run and the agent that come of one.
+"""Interface between environments and the runtime: `Environment`, and the run and agent built from one.
 
-Racing (`rulka.training.races`) and any Gymnasium environment (`rulka.training.any_environment`) are each an
-`Environment`. All that follows from one is here, and the same for both.
+Races (`rulka.training.races`) and any Gymnasium environment (`rulka.training.any_environment`) each implement
+`Environment`. The code here is the same for both.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from rulka.runtime.specs import MakeActor, MakeCars, RunSpec
 from rulka.training.params import TrainParams
 
 STEP_MS = 50
-"""How long a step of an environment counts to last that has no clock."""
+"""Assumed duration of a step in an environment without a clock."""
 
 
 class Environment(ABC):
-    """What agents are trained in; picklable, as collectors and learners build what they need in their own processes.
+    """Training environment; picklable, because collectors and learners build their parts in their own processes.
 
-    A further kind of environment is one class of these; a further Gymnasium environment needs none.
+    Another kind of environment needs another subclass; another Gymnasium environment does not.
 
     Attributes:
-        is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
-        final_check_cars: side by side in the last choice of weights; None lets all of its races go at once.
+        is_by_return: whether weights are selected by the return of greedy episodes, because there is no finish.
+        final_check_cars: parallel cars in the final selection of weights; None runs all of its races at once.
     """
 
     is_by_return: ClassVar[bool] = False
@@ -55,17 +55,17 @@ class Environment(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What artifacts call it."""
+        """Environment name in artifacts."""
 
     @property
     @abstractmethod
     def sight(self) -> SightContract:
-        """What agents see of it, as artifacts say it."""
+        """Observation contract of agents, as stored in artifacts."""
 
     @property
     @abstractmethod
     def actions(self) -> ActionTable | ActionSpace:
-        """What decisions are chosen from."""
+        """Action table or action space."""
 
     @property
     def keeps_record(self) -> bool:
@@ -77,16 +77,16 @@ class Environment(ABC):
         """Builds cars for greedy checks; see `rulka.runtime.specs.MakeCars`."""
 
     def cars_of_collector(self, collector: int) -> MakeCars:
-        """Returns what builds the cars of the collector of a number, where each has a place of its own."""
+        """Returns the factory of a collector's cars, if collectors differ."""
         del collector
         return self.make_cars
 
     @abstractmethod
     def demonstrations(self) -> list[ExperienceBlock]:
-        """Reads what algorithms that learn from demonstrations are shown, in blocks of one car."""
+        """Reads the demonstrations, in blocks of one car."""
 
     def pairs(self, wanted: GivenPairsParams, seed: int) -> PreferencePairs:
-        """Reads the preferences that DPO asks for, where there are any."""
+        """Reads the preference pairs for DPO, if the environment has any."""
         raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ def agent_spec(
     normalisation: Normalisation,
     encoder: EncoderConfig | None = None,
 ) -> AgentSpec:
-    """Returns the specification of an agent in an environment; `encoder` takes the place of the parameters'."""
+    """Returns the specification of an agent in an environment; `encoder` overrides that of the parameters."""
     actions = environment.actions
     return AgentSpec(
         algorithm=algorithm,
@@ -120,16 +120,16 @@ def run_spec(
     device: torch.device = CPU,
     initial: Path | None = None,
 ) -> RunSpec:
-    """Returns what a run is made of.
+    """Returns the specification of a run.
 
     Args:
-        environment: where the agent acts.
+        environment: of the agent.
         spec: of the agent.
-        train: how to run.
+        train: section `train`.
         folder: of the run.
-        device: where it learns.
-        initial: artifact of kind "agent_init", whose weights it begins with and which was found to fit; None begins
-            with fresh ones.
+        device: of the learner.
+        initial: artifact of kind "agent_init" with the initial weights, already checked to fit; None initialises new
+            weights.
     """
     return RunSpec(
         make_cars=environment.make_cars,
@@ -151,8 +151,8 @@ def run_spec(
 def _build_learner(
     environment: Environment, spec: AgentSpec, seed: int, initial: Path | None, num_learners: int, device: torch.device
 ) -> Learner:
-    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.BuildLearner`."""
-    share = spec.settings.share_of_learner(num_learners)  # of batch and buffer sizes; the only one has all
+    """Builds a learner of a run, in any process; see `rulka.runtime.specs.BuildLearner`."""
+    share = spec.settings.share_of_learner(num_learners)  # divides batch and buffer sizes among learners
     learner = make_learner(replace(spec, settings=share), seed, device)
     fresh = learner.network.state_dict()
     learner.load_network(fresh if initial is None else load_artifact(initial, "agent_init").tensors)
@@ -167,14 +167,14 @@ def _build_learner(
 def trained_agent(
     environment: Environment, spec: AgentSpec, outcome: Outcome, origin: Mapping[str, Any], **facts: Any
 ) -> Artifact:
-    """Returns the agent that a run ended with.
+    """Returns the trained agent of a finished run.
 
     Args:
-        environment: where it was trained.
+        environment: of the training.
         spec: of the agent.
         outcome: of the run.
         origin: its provenance.
-        **facts: of the training, beside those of every training, for reports.
+        **facts: additional facts about the training, for reports.
     """
     state, best = outcome.state, outcome.best
     training = {
@@ -201,7 +201,7 @@ def trained_agent(
 
 
 def agent_config(spec: AgentSpec) -> dict[str, Any]:
-    """Returns plain JSON from which the network of an agent can be rebuilt; `config` of its artifact."""
+    """Returns plain JSON from which an agent's network can be rebuilt; the `config` of its artifact."""
     return {
         "algorithm": spec.algorithm,
         "encoder": spec.encoder.model_dump(mode="json"),
@@ -227,18 +227,18 @@ def block_spec(
 
 
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
-    """Returns the factory of the actors of collectors and policy workers."""
+    """Returns the actor factory for collectors and policy workers."""
     return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
 
 
 def check_machine(train: TrainParams, device: torch.device) -> None:
-    """Makes sure that a run can be on this machine and its cluster, as far as that is known before it.
+    """Checks, as far as possible in advance, that this machine and its cluster can do a run.
 
-    Comes first: a script that trains without a guard must not get further in the processes of its own training.
+    Call it first: a script without a `__main__` guard must get no further in its own child processes.
 
     Raises:
-        UserError: if there are more learners than devices, actors cannot compute in `train.acting_precision`, or there
-            is no cluster.
+        UserError: if there are more learners than devices, actors cannot compute in `train.acting_precision`, or the
+            cluster is missing.
     """
     check_is_guarded()
     devices_of_learners(device, train.learners)

@@ -1,6 +1,6 @@
-"""The folders of training runs: what they leave there, and what of it may go.
+"""Folders of training runs, and the clean-up of old ones.
 
-`final/` is the trained agent, which stays there: a run that is finished is delivered again, never trained again.
+`final/` holds the trained agent and is kept: a finished run is delivered again, not trained again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def drop_experience(folder: Path) -> int:
-    """Removes the experience of a run, by far the most of its bytes, and returns how many these were.
+    """Removes the experience of a run, by far its largest part, and returns the number of bytes freed.
 
-    Checkpoints and the trained agent stay. A run that goes on from a checkpoint without it gathers experience anew.
+    Checkpoints and the trained agent stay. A run that resumes without its experience collects new experience first.
     """
     files = [ExperienceFiles(each, 0) for each in rank_folders(folder)]
     num_bytes = sum(file.stat().st_size for each in files for file in each.folder.rglob("*") if file.is_file())
@@ -37,14 +37,14 @@ def drop_experience(folder: Path) -> int:
 
 
 def clean_up(runs: Path, current: Collection[Path]) -> None:
-    """Removes what old runs can do without, and says what it was.
+    """Removes and logs dispensable files of old runs: half-written files of killed runs, and experience.
 
-    That is half-written files of killed runs, and experience, of which the newest unfinished run of each algorithm
-    keeps its own: a changed parameter is often changed back. The folder of a live process is left alone.
+    The newest unfinished run of each algorithm keeps its experience, because a changed parameter is often changed back.
+    Folders locked by a live process are skipped.
 
     Args:
         runs: the folder of all runs.
-        current: folders of the runs that are about to go on, which this process has locked.
+        current: folders of the runs about to continue, locked by this process.
     """
     folders = [folder for folder in runs.iterdir() if _NAME.fullmatch(folder.name) and folder not in current]
     kept = set[str]()

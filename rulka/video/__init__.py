@@ -1,1 +1,1 @@
-"""Races as moving pictures: MP4 files, a window, and what is written over them."""
+"""Race videos: MP4 files, live window, and the overlay (HUD)."""

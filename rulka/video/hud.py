@@ -1,4 +1,4 @@
-"""What is written over the video: speed, time, splits, the driver's inputs, a small map, and the agent's own view."""
+"""Overlay (HUD) of the video: speed, time, splits, the driver's inputs, a minimap, and the agent's own view."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ CAR: Colour = (230, 60, 56)
 GHOST: Colour = (90, 150, 235)
 OPACITY = 0.72
 DESIGN_HEIGHT = 540
-"""Sizes below are for an image of this height; others are scaled."""
+"""Image height that the sizes below refer to; they scale with the actual height."""
 SPLIT_SHOWN_MS = 3000
 MAP_LEFT, MAP_TOP, MAP_WIDTH, MAP_MAX_HEIGHT, MAP_MARGIN = 16, 108, 300, 170, 14
 LINE_PX, DOT_PX, END_PX = 3.0, 11.0, 6.6
 SMOOTHING = 4
-"""The map is drawn this many times as large and then reduced: Pillow draws lines and dots without grey."""
+"""Supersampling factor of the minimap: Pillow draws lines and dots without antialiasing."""
 
 
 @dataclass(frozen=True)
 class HudTexts:
-    """Texts that stay the same for the whole video.
+    """Constant texts of a video.
 
     Attributes:
-        title: who drives.
-        subtitle: where.
-        ghost: what the other car is, empty without one.
+        title: the driver.
+        subtitle: the track.
+        ghost: describes the ghost car; empty without one.
     """
 
     title: str
@@ -52,7 +52,11 @@ class HudTexts:
 
 
 def split_at(race: RaceResult, ghost: RaceResult | None, time_ms: int) -> tuple[str, bool | None]:
-    """Returns the text of the last gate passed shortly before `time_ms`, and whether it was ahead of the ghost."""
+    """Returns the split text shown at `time_ms`, and whether the car was ahead of the ghost there.
+
+    A split is shown for `SPLIT_SHOWN_MS` after its gate, the finish for good. The text is empty if there is none;
+    the second value is None without a comparison.
+    """
     passed = np.flatnonzero((race.gate_times_ms > 0) & (race.gate_times_ms <= time_ms))
     if not len(passed):
         return "", None
@@ -78,10 +82,10 @@ def draw_hud(
 
     Args:
         image: the image.
-        texts: what stays the same.
-        moment: of the car that is followed.
-        split: what `split_at` says.
-        view: [h, w] what the agent sees, None to leave it out.
+        texts: constant texts.
+        moment: state of the followed car.
+        split: result of `split_at`.
+        view: [h, w] the agent's observation; None to leave it out.
     """
     pen = _Pen(image)
     _draw_titles(pen, texts)
@@ -93,15 +97,15 @@ def draw_hud(
 
 
 class _Pen:
-    """Draws on an image of any height in pixels of one that is `DESIGN_HEIGHT` high."""
+    """Draws on an image of any height, in coordinates of an image `DESIGN_HEIGHT` high."""
 
     def __init__(self, image: Image.Image) -> None:
         self.image, self.scale = image, image.height / DESIGN_HEIGHT
         self.width, self.height = image.width / self.scale, float(DESIGN_HEIGHT)
-        self._draw = ImageDraw.Draw(image, "RGBA")  # so that colours with an opacity are mixed in
+        self._draw = ImageDraw.Draw(image, "RGBA")  # blends colours by their opacity
 
     def px(self, length: float) -> int:
-        """Returns a length in pixels of the image."""
+        """Converts a length to pixels of the image."""
         return round(length * self.scale)
 
     def box(self, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0) -> None:
@@ -113,7 +117,7 @@ class _Pen:
     def text(
         self, text: str, x: float, y: float, size: float, colour: Colour, *, bold: bool = False, anchor: str = "l"
     ) -> None:
-        """Writes a line; `y` is its base line, `x` its left end, middle or right end: anchor "l", "m" or "r"."""
+        """Writes a line of text with baseline `y`; anchor "l", "m" or "r": `x` is its left end, middle or right end."""
         font, letters = font_of(max(1, self.px(size)), bold)
         known = "".join(letter for letter in text if ord(letter) in letters)
         self._draw.text((self.px(x), self.px(y)), known, (*colour, 255), font, f"{anchor}s")
@@ -121,10 +125,10 @@ class _Pen:
 
 @lru_cache(maxsize=64)
 def font_of(size_px: int, is_bold: bool = False) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
-    """Returns the font that comes with matplotlib in a size, and the letters that it has."""
+    """Returns matplotlib's bundled font in a size, and the code points that it has."""
     weight = "bold" if is_bold else "normal"
     path = font_manager.findfont(font_manager.FontProperties(family="DejaVu Sans", weight=weight))
-    # Pillow would draw a box for a letter that is missing; names of players are full of them.
+    # Pillow draws a box for a missing glyph; player names are full of them.
     return ImageFont.truetype(path, size_px), frozenset(FT2Font(path).get_charmap())
 
 
@@ -152,7 +156,7 @@ def _draw_speed(pen: _Pen, speed_mps: float) -> None:
 
 
 def _draw_controls(pen: _Pen, controls: tuple[float, float, float]) -> None:
-    """Draws steering as a bar from the middle, gas and brake as bars from the left."""
+    """Draws steering as a bar from the centre, gas and brake as bars from the left."""
     top, left, bar_left, bar_width = pen.height - 88, 200, 262, 156
     pen.box(left, top, 232, 72, PANEL, OPACITY)
     steer, gas, brake = controls
@@ -171,7 +175,7 @@ def _draw_controls(pen: _Pen, controls: tuple[float, float, float]) -> None:
 
 
 def _draw_view(pen: _Pen, view: NDArray[np.uint8]) -> None:
-    """Draws the agent's image, enlarged without smoothing, in the lower right corner."""
+    """Draws the agent's image in the lower right corner, enlarged by nearest neighbour."""
     factor = max(1, round(180 * pen.scale / view.shape[0]))
     width, height = view.shape[1] * factor, view.shape[0] * factor
     left, top = pen.image.width - pen.px(20) - width, pen.image.height - pen.px(20) - height
@@ -184,7 +188,7 @@ def _draw_view(pen: _Pen, view: NDArray[np.uint8]) -> None:
 
 
 class Minimap:
-    """The small map over the video: the track from above, with a dot for each car. Draws onto images of one height."""
+    """Minimap: the track from above with a dot for each car. Draws onto images of one height."""
 
     def __init__(self, track: Track, image_height: int) -> None:
         self._scale = image_height / DESIGN_HEIGHT
@@ -206,8 +210,8 @@ class Minimap:
 
         Args:
             image: the image.
-            car_m: [3] world position of the car that is followed.
-            ghosts_m: [M, 3] of the others.
+            car_m: [3] world position of the followed car.
+            ghosts_m: [M, 3] world positions of the ghosts.
         """
         large = self._large.copy()
         pen = ImageDraw.Draw(large)

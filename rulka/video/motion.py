@@ -1,4 +1,4 @@
-"""A race between its samples: where the car was, how fast, and what its driver did, at any moment."""
+"""Interpolates a race between its samples: pose, speed and controls at any time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rulka.observation import CAR
 from rulka.tracks.progress import progress_along
 
 POSE = slice(CAR["position"].start, CAR["rotation"].stop)
-"""Position and rotation, which lie side by side in a `CAR` row."""
+"""Position and rotation, which are adjacent in a `CAR` row."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of a race.
+    """State of a race at one time.
 
     Attributes:
-        time_ms: race time, at most that of the finish.
-        pose: [12] float32 position and rotation, between the samples around it.
+        time_ms: race time, at most the race's duration.
+        pose: [12] float32 position and rotation, interpolated between the adjacent samples.
         zone_index: zone of the car.
-        seen: index of the last sample, whose image the driver acted on.
+        seen: index of the last sample; the driver acted on its image.
         speed_mps: speed over ground.
         controls: steering, gas and brake.
     """
@@ -41,7 +41,7 @@ class Motion:
     """A race as a function of time.
 
     Args:
-        race: at least one sample.
+        race: with at least one sample.
     """
 
     def __init__(self, race: RaceResult) -> None:
@@ -49,7 +49,7 @@ class Motion:
         self.zone_index: NDArray[np.int64] = progress_along(race.track, race.position_m)[0]
 
     def at(self, time_ms: float) -> Moment:
-        """Returns the moment at a race time; before the first and after the last sample the car stands there."""
+        """Returns the state at a race time; outside the samples the car stands at the first or last one."""
         race = self.race
         now_ms = float(np.clip(time_ms, race.sample_ms[0], race.sample_ms[-1]))
         after = int(np.clip(np.searchsorted(race.sample_ms, now_ms, side="right"), 1, max(1, len(race.sample_ms) - 1)))
@@ -71,7 +71,7 @@ class Motion:
 
 
 def _between(first: NDArray[np.float32], second: NDArray[np.float32], share: float) -> NDArray[np.float32]:
-    """Returns the pose [12] a share of the way from one to another."""
+    """Interpolates poses [12]: position linearly, rotation by slerp."""
     turned = Slerp([0.0, 1.0], Rotation.from_matrix(np.stack([first[3:], second[3:]]).reshape(2, 3, 3)))(share)
     place = (1.0 - share) * first[:3].astype(np.float64) + share * second[:3]
     return np.concatenate([place, turned.as_matrix().ravel()]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The video of a race, as MP4: seen from behind one car, with others as ghosts, and what the driver sees."""
+"""Renders a race as MP4: chase camera behind one car, ghosts, overlay and the driver's own view."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from rulka.video.motion import Moment, Motion
 
 MAX_THREADS = 8
 AHEAD = 4
-"""Pictures that are drawn ahead for each thread."""
+"""Frames rendered ahead per thread."""
 BEFORE_START_S = 0.6
 AFTER_END_S = 1.6
-"""The first and the last picture stand still for this long."""
+"""How long the first and the last frame stand still."""
 
 
 @dataclass(frozen=True)
 class VideoRace:
-    """What a video shows.
+    """Content of a video.
 
     Attributes:
-        race: whose car is followed.
-        ghosts: further cars, started at the same moment; splits are compared with the first one's.
-        texts: what stands in the corner.
+        race: the followed car's race.
+        ghosts: races of further cars, started at the same moment; splits compare with the first.
+        texts: constant texts of the overlay.
     """
 
     race: RaceResult
@@ -58,14 +58,14 @@ def write_video(
     evaluate: EvaluateParams,
     stream: TextIO | None = None,
 ) -> None:
-    """Writes the video of a race in real time, and shows how far it is.
+    """Writes a video that plays in real time, with a progress bar.
 
     Args:
         path: MP4 file.
-        shown: the race.
-        camera: through which the agent sees.
-        observation: size of what it sees.
-        evaluate: size and rate of the video.
+        shown: content of the video.
+        camera: the agent's camera.
+        observation: size of the agent's image.
+        evaluate: size and frame rate of the video.
         stream: where progress is shown; standard output when None.
 
     Raises:
@@ -79,23 +79,23 @@ def write_video(
 def race_frames(
     shown: VideoRace, camera: CameraParams, observation: ObservationParams, evaluate: EvaluateParams
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yields the pictures [H, W, 3] of a race in order, `evaluate.video_fps` a second; arguments of `write_video`."""
+    """Yields the frames [H, W, 3] of a race in order, `evaluate.video_fps` a second; arguments as in `write_video`."""
     renderer = _Renderer(shown, camera, observation, (evaluate.video_width, evaluate.video_height))
     times_ms = frame_times_ms(shown.race.duration_ms, evaluate.video_fps)
     num_threads = min(MAX_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(num_threads) as pool:  # the kernels let go of the interpreter while they draw
+    with ThreadPoolExecutor(num_threads) as pool:  # the render kernels release the GIL
         for first in range(0, len(times_ms), AHEAD * num_threads):
             yield from pool.map(renderer.render, times_ms[first : first + AHEAD * num_threads])
 
 
 def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
-    """Returns the race time shown by each frame; time stands still before the start and after the end."""
+    """Returns the race time of each frame; the clock stands still before the start and after the end."""
     num_frames = round((BEFORE_START_S + duration_ms / 1000.0 + AFTER_END_S) * fps)
     return np.clip((np.arange(num_frames) / fps - BEFORE_START_S) * 1000.0, 0.0, duration_ms)
 
 
 class _Renderer:
-    """Renders the picture of any moment, in several threads at once."""
+    """Renders the frame at any race time; thread-safe."""
 
     def __init__(
         self, shown: VideoRace, camera: CameraParams, observation: ObservationParams, size: tuple[int, int]
@@ -111,14 +111,14 @@ class _Renderer:
         self._minimap = Minimap(track, size[1])
 
     def render(self, time_ms: float) -> NDArray[np.uint8]:
-        """Returns the picture [H, W, 3] at a race time: track and cars, and what is written over them."""
+        """Returns the frame [H, W, 3] at a race time: track, cars and overlay."""
         moment = self._motion.at(time_ms)
         others = np.array([ghost.at(time_ms).pose for ghost in self._ghosts], np.float32).reshape(-1, POSE_SIZE)
         width, height = self._size
         frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
         if len(others):
             with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
-            # Their mean, so that the own car shows through them.
+            # Mean of both images, so that the followed car shows through the ghosts.
             frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> np.uint8(1))
         image = Image.fromarray(frame)
         rival = self._ghosts[0].race if self._ghosts else None
@@ -128,7 +128,7 @@ class _Renderer:
         return np.array(image)
 
     def _seen(self, moment: Moment) -> NDArray[np.uint8]:
-        """Returns the image on which the driver's current action rests."""
+        """Returns the image that the driver's current action was based on."""
         cars = self._motion.race.cars[moment.seen : moment.seen + 1]
         zone_index = self._motion.zone_index[moment.seen : moment.seen + 1]
         view = np.zeros(self._view_size, np.uint8)
@@ -141,11 +141,11 @@ ENCODERS: dict[str, dict[str, str]] = {
     "libopenh264": {"b": "2500000"},
     "libvpx-vp9": {"crf": "36", "b": "0", "deadline": "realtime", "cpu-used": "6"},
 }
-"""Encoders by preference, with their settings; every current browser plays what they write."""
+"""Encoders by preference, with their settings; every current browser plays their output."""
 
 
 class VideoError(UserError):
-    """A video cannot be written here; the message says why."""
+    """A video cannot be written; the message says why."""
 
 
 def write_mp4(
@@ -160,7 +160,7 @@ def write_mp4(
         on_frame: called after each frame.
 
     Raises:
-        VideoError: if no encoder is there or no frame came.
+        VideoError: if no encoder is available or `frames` is empty.
     """
     name = next((name for name in ENCODERS if name in av.codecs_available), None)
     if name is None:

@@ -1,4 +1,4 @@
-"""Races in one picture, as a video or in a window: what `rulka watch` does with them."""
+"""Implements `rulka watch` for races: shows them together, in a window or as a video."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ def show_races(
 
     Args:
         sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets, files of reference
-            laps or slugs of the campaign for the laps that come with it.
-        params: how agents race, and size and rate of the pictures.
+            laps, or slugs of campaign tracks for their bundled laps.
+        params: race settings, and size and frame rate of the video.
         track: uid or file of the track on which agents race, see `rulka.video.sources.gather`.
-        num_races: of each agent and of each dataset.
+        num_races: races of each agent and of each dataset.
         out: MP4 file to write; None opens a window.
-        device: name of where networks of agents run; see `rulka.device.choose_device`.
+        device: device of the agents' networks; see `rulka.device.choose_device`.
 
     Returns:
-        One line that says what was shown.
+        One line that describes what was shown.
 
     Raises:
-        UserError: if nothing is named, a source is nothing to watch, sources are of different tracks, or there is no
-            screen.
+        UserError: if there is no source or no screen, a source is of no known kind, or sources are of different tracks.
     """
     found = sort_sources(sources)
     if out is None:

@@ -1,8 +1,8 @@
-"""What can be watched together: recordings, agents, stored races and reference laps, read or driven.
+"""Collects races to watch together, read from recordings, datasets and reference laps, or driven by agents.
 
-The first race of the first source is followed; all others are ghosts, started at the same moment. Of recordings every
-ghost of every file is shown, finished or not, on the track that they were driven on: unlike the `races` stage, which
-takes only what can be learned from, this takes whatever has a path.
+The camera follows the first race of the first source; all others are ghosts, started at the same moment. Recordings
+contribute every ghost of every file, finished or not, on the track that they were driven on: unlike the `races` stage,
+which keeps only useful training data, this accepts any race that has a path.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ SOURCES = (
 )
 LAP_SUFFIX = ".txt"
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
-"""Around a name, so that one in another direction of writing does not turn the line around."""
+"""Put around a name, so that right-to-left script in it does not reverse the line."""
 
 
 class UnknownSourceError(UserError):
-    """Something to watch that is neither a recording, nor an agent, nor a race dataset."""
+    """No source was given, or one is neither a recording, an agent, a race dataset nor a reference lap."""
 
 
 class OtherMapError(UserError):
-    """Recordings that are to be shown together were driven on different maps."""
+    """Races to be shown together were driven on different maps."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What was named, by kind, and what was named first."""
+    """Sources by kind, and the first one given."""
 
     first: Path
     recordings: list[Path]
@@ -70,10 +70,10 @@ class Sources:
 
 
 def sort_sources(sources: Sequence[Path]) -> Sources:
-    """Tells by looking at each what kind of source it is.
+    """Detects the kind of each source.
 
     Raises:
-        UnknownSourceError: if nothing is named, or one is nothing to watch.
+        UnknownSourceError: if there is no source, or one is of no known kind.
     """
     if not sources:
         message = "nothing is named to watch"
@@ -98,15 +98,15 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
 
 
 def gather(found: Sources, params: Params, track: str | None, num_races: int, device: str | None = None) -> VideoRace:
-    """Reads or drives everything that is to be shown.
+    """Reads or drives all races to show.
 
     Args:
-        found: what was named.
-        params: how agents race.
-        track: uid or file of the track on which agents race; without it that of the recordings or datasets
-            named beside them, or the main track of `data/races`.
+        found: the sources.
+        params: race settings.
+        track: uid or file of the track on which agents race; None takes the track of the recordings, datasets or laps
+            given with them, or the main track of `data/races`.
         num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
-        device: name of where networks of agents run; see `rulka.device.choose_device`.
+        device: device of the agents' networks; see `rulka.device.choose_device`.
 
     Raises:
         UserError: if a source cannot be read, or sources are of different tracks.
@@ -171,12 +171,12 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
     """Reads recordings of one map.
 
     Returns:
-        The track that the drives make, and every ghost as its driver's name and race, in the order of the files.
+        The track built from the recorded paths, and for every ghost its driver's name and race, in file order.
 
     Raises:
         OtherMapError: if the files are of more than one map.
         RecordingError: if a file cannot be read or holds no path.
-        TrackError: if no drive makes a track.
+        TrackError: if no track can be built from the paths.
     """
     recordings = [read_recording(path) for path in files]
     uids = sorted({recording.map_uid for recording in recordings})
@@ -188,7 +188,7 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
     rows = [car_rows(ghost) for ghost in ghosts]
     paths = [path_from_rows(*row, ghost.checkpoint_times_ms) for row, ghost in zip(rows, ghosts, strict=True)]
     if not any(path.checkpoint_times_ms for path in paths):
-        # Of a map that nobody finished, a path ends where its samples do.
+        # If no ghost finished, let each path end at its last sample.
         paths = [replace(path, checkpoint_times_ms=(int(path.time_ms[-1]),)) for path in paths]
     track = track_from_paths(uids[0], map_name(recordings[0]), paths, blocks_of(embedded_map(recordings[0])))
     races = [(_name(ghost), _recorded(ghost, *row, track)) for ghost, row in zip(ghosts, rows, strict=True)]
@@ -201,14 +201,14 @@ def _name(ghost: Ghost) -> str:
 
 def _recorded(ghost: Ghost, time_ms: NDArray[np.int64], rows: NDArray[np.float32], track: Track) -> RaceResult:
     gate_times_ms = np.array([time or 0 for time in ghost.checkpoint_times_ms], np.int64)
-    if len(gate_times_ms) != len(track.gate_m):  # its checkpoints are not those of the track
+    if len(gate_times_ms) != len(track.gate_m):  # the ghost's checkpoints do not match the track's gates
         gate_times_ms = np.zeros(len(track.gate_m), np.int64)
     race_time_ms = ghost.race_time_ms if ghost.is_finished else None
     return RaceResult.recorded(track, race_time_ms, gate_times_ms, time_ms, rows, _controls(ghost, time_ms))
 
 
 def _controls(ghost: Ghost, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Returns [S, 3] the inputs at every sample; zeros where the recording holds none."""
+    """Returns the inputs at every sample, [S, 3]; zeros if the recording holds none."""
     if not ghost.events:
         return np.zeros((len(time_ms), 3), np.float32)
     num_ticks = int(time_ms[-1]) // TICK_MS + 1

@@ -1,4 +1,4 @@
-"""Shows pictures in a window at their own pace."""
+"""Shows frames in a window at a given rate."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
 class NoWindowError(UserError):
-    """No window can be opened here; the message says why."""
+    """No window can be opened; the message says why."""
 
 
 def show_frames(frames: Iterable[NDArray[np.uint8]], fps: int, title: str) -> None:
-    """Shows pictures one after another until the last, or until the window is closed or Escape is pressed.
+    """Shows all frames in turn, or until the window is closed or Escape is pressed.
 
-    The space bar pauses. Where drawing is slower than `fps`, the race plays slower; no picture is left out.
+    The space bar pauses. If rendering is slower than `fps`, the race plays slower; no frame is dropped.
 
     Args:
         frames: images [H, W, 3] of one size.
-        fps: pictures a second.
-        title: of the window.
+        fps: frames per second.
+        title: window title.
 
     Raises:
         NoWindowError: if there is no screen, or pygame is not installed.
@@ -57,7 +57,7 @@ def show_frames(frames: Iterable[NDArray[np.uint8]], fps: int, title: str) -> No
 
 
 def check_screen() -> None:
-    """Raises NoWindowError where no window can be opened."""
+    """Raises NoWindowError if no window can be opened."""
     hint = "Write a video instead: `rulka watch ... --out race.mp4`."
     if importlib.util.find_spec("pygame") is None:
         message = "a window needs the package pygame-ce, which is not installed"

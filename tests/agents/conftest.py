@@ -1,7 +1,7 @@
-"""Small agents and tiny worlds for the agents' tests.
+"""Small agents and tiny environments for the agents' tests.
 
-A *probe* is a world so small that its values are known, each made to fail for one fault only. All actors and learners
-are driven through the interface that the runtime uses.
+A *probe* is an environment so small that its values are known; each is designed to expose one kind of bug. All actors
+and learners are driven through the interface that the runtime uses.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COMMON: dict[str, Any] = {
     "n_steps": 1,
     "start_steps": 256,
 }
-"""What the sections of small agents say, as far as they know such a key; everything else is as it comes."""
+"""Settings of small agents, applied where an algorithm's section has the key; all others keep their defaults."""
 OWN: dict[Algorithm, dict[str, Any]] = {
     "ppo": {"gae_lambda": constant(0.9), "value_clip": constant(10.0)},
     "grpo": {"steps_per_update": 192, "gamma": constant(1.0), "group_size": 4, "cut_worth": 0.0},
@@ -94,7 +94,7 @@ OWN: dict[Algorithm, dict[str, Any]] = {
         "buffer_steps": 4096,
     },
 }
-"""What differs for one algorithm. A further one needs nothing here to be driven through all probes."""
+"""Overrides per algorithm. A new algorithm needs no entry to run on all probes."""
 PRIORITISED: dict[str, Any] = {
     "alpha": 0.6,
     "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
@@ -113,7 +113,7 @@ PLAIN = IqnNetworkParams(
 
 
 class Step(NamedTuple):
-    """What one decision leads to; `end` is "terminated", "truncated" or nothing."""
+    """Result of one decision; `end` is "terminated", "truncated" or empty."""
 
     reward: float
     state: float
@@ -121,11 +121,11 @@ class Step(NamedTuple):
 
 
 Probe = Callable[[int, Any], Step]
-"""State and action (or block) to what follows; races start in state 0 or, where given, any of `starts`."""
+"""Maps state and action (or chunk) to a `Step`; races start in state 0, or in one of `starts` if given."""
 
 
 class Races:
-    """Races of many cars in a probe world, with gymnasium's next-step autoreset; the state is float 1.
+    """Races of many cars in a probe, with gymnasium's next-step autoreset; the state is float 1.
 
     Images and potentials are zeros, or `noise` if that is given.
     """
@@ -147,7 +147,7 @@ class Races:
         self.dealt: EqualStarts | None = None
 
     def deal(self, races_per_start: int) -> None:
-        """Lets so many races begin alike, as an environment does; begins all of them anew."""
+        """Gives groups of `races_per_start` races the same start, as an environment does; restarts all races."""
         self.dealt = EqualStarts(self.spec.num_cars, races_per_start, 1)
         self._begin(np.ones(self.spec.num_cars, np.bool_))
 
@@ -190,9 +190,9 @@ class Races:
 
 
 def random_races(spec: AgentSpec, seed: int, **shape: int) -> Races:
-    """Returns races in which nothing follows from anything: rewards, states, ends, images and potentials are noise.
+    """Returns races of pure noise: rewards, states, ends, images and potentials are random.
 
-    No two observations have the same state, but those that races of a group begin with.
+    All observed states differ, except the shared starts of a group's races.
     """
     rng = np.random.default_rng(seed)
 
@@ -212,7 +212,7 @@ class Trained(NamedTuple):
     metrics: dict[str, float]
 
     def values(self, *states: int) -> list[float]:
-        """The value of each state, at the start of a mini-race: V, or the best mean Q for IQN."""
+        """The value of each state, at the start of a mini-race: V, or the best mean Q for a quantile network."""
         network, tau = self.learner.network, torch.linspace(1 / 64, 63 / 64, 32)
         image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
         floats = torch.zeros(len(states), NUM_FLOATS)
@@ -232,7 +232,11 @@ class Trained(NamedTuple):
 
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
-    """A tiny agent in float32; `changes` are of its algorithm, `extras` of IQN's network, or `encoder` and `fusion`."""
+    """A tiny float32 agent.
+
+    `changes` override settings of its algorithm; `extras` those of IQN's network, `encoder`, `fusion` or
+    `actions_per_decision`.
+    """
     section: Any = Params.model_fields[algorithm].annotation
     common = {name: value for name, value in COMMON.items() if name in section.model_fields}
     settings = section.model_validate(common | OWN.get(algorithm, {}) | changes)
@@ -248,7 +252,7 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
 
 
 def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
-    """Serial training as the runtime does it: drive while allowed, learn while possible, publish."""
+    """Trains serially like the runtime: drive while allowed, learn while possible, publish."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
     actor.load_network(learner.network.state_dict())
     if spec.settings.races_per_start > 1:
@@ -268,14 +272,14 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
 
 
 def learner_and_actor(spec: AgentSpec) -> tuple[Any, Any]:
-    """Returns a learner and an actor with its weights."""
+    """Returns a learner, and an actor with the learner's weights."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
     actor.load_network(learner.network.state_dict())
     return learner, actor
 
 
 def filled(spec: AgentSpec, races: Races, num_blocks: int = 2) -> Any:
-    """Returns a learner that was given blocks."""
+    """Returns a learner with `num_blocks` blocks inserted."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
     for _ in range(num_blocks):
         learner.insert(races.drive(actor), 0, 0)
@@ -283,7 +287,7 @@ def filled(spec: AgentSpec, races: Races, num_blocks: int = 2) -> Any:
 
 
 def weights(of: Any) -> dict[str, torch.Tensor]:
-    """Returns a copy of the weights of a network, or of what a learner has learned."""
+    """Returns a copy of the weights of a network, or of a learner's network."""
     return {name: tensor.clone() for name, tensor in getattr(of, "network", of).state_dict().items()}
 
 
@@ -293,7 +297,10 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
 
 
 def update(learner: Any, actor: Any, races: Races, log_prob: float = 0.0) -> dict[str, float]:
-    """Drives until there is an update; groups of four races begin alike. Adds `log_prob` to what actions had."""
+    """Drives until there is an update; groups of four races share their start.
+
+    `log_prob` is added to the actions' log-probabilities.
+    """
     if races.dealt is None:
         races.deal(4)
     while (metrics := learner.update()) is None:
@@ -304,7 +311,7 @@ def update(learner: Any, actor: Any, races: Races, log_prob: float = 0.0) -> dic
 
 
 def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns random images and floats of so many cars, or nothing but zeros without a seed."""
+    """Returns random images and floats for `num_cars` cars; zeros without a seed."""
     if seed is None:
         return torch.zeros(num_cars, 1, SIZE, SIZE, dtype=torch.uint8), torch.zeros(num_cars, NUM_FLOATS)
     generator = torch.Generator().manual_seed(seed)
@@ -314,7 +321,7 @@ def views(num_cars: int, seed: int | None = 0) -> tuple[torch.Tensor, torch.Tens
 
 @pytest.fixture
 def races() -> Races:
-    """Races of three decisions, each paid by the number of its action; images and potentials are noise."""
+    """Races of three decisions whose reward is the action's index; images and potentials are noise."""
 
     def probe(state: float, action: int) -> Step:
         return Step(float(action), state + 1, "terminated" if state == 2 else "")

@@ -12,7 +12,7 @@ from rulka.buffers.ring import NO_SLOT, BlockRing
 
 
 def check_links(ring: BlockRing) -> None:
-    """A block is followed by a newer one, which begins with the observation that ended it."""
+    """Checks that each block's successor is newer and begins with the block's last observation."""
     for slot in range(ring.num_blocks):
         following = int(ring.arrays.next_slot[slot])
         if following != NO_SLOT:
@@ -23,7 +23,7 @@ def check_links(ring: BlockRing) -> None:
 
 @pytest.fixture
 def make_stream() -> Callable[..., list[ExperienceBlock]]:
-    """Random consecutive blocks of one collector, with races that end and resets that follow.
+    """Returns a function that makes random consecutive blocks of one collector, with race ends followed by resets.
 
     Every observation is unique: float 1 is `1000 * stream + decision + car / 100`, and so is the image's first pixel.
     """

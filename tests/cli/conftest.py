@@ -1,4 +1,4 @@
-"""A small project in which every command finds what it needs."""
+"""A small project with the inputs of every command."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def call(arguments: str) -> int:
 
 
 __all__ = ["site"]
-"""The small exchange of the tests of `fetch`, as a fixture here too."""
+"""Re-exports the fixture of the fake exchange from the tests of `fetch`."""
 
 
 @pytest.fixture(scope="session")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of simulated races, written as the recordings that the game would write."""
+    """A folder of simulated races, written as game recordings."""
     return write_recordings(tmp_path_factory.mktemp("recordings"), seed=3)
 
 
@@ -70,7 +70,7 @@ def write_recordings(folder: Path, seed: int) -> Path:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
-    """What every project begins as; each test works on a copy."""
+    """Template project; each test works on a copy."""
     made = tmp_path_factory.mktemp("made")
     (made / "data" / "races").mkdir(parents=True)
     for folder in ("out", "runs/train/a"):

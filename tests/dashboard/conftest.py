@@ -1,4 +1,4 @@
-"""A project with one training at work."""
+"""A project with one active training run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(project: Path, track: Track, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run with two reports, half a line and cars on a generated track, at work, however long a test takes."""
+    """A run with two metrics lines, an incomplete third and cars on a generated track; active throughout the test."""
     monkeypatch.setattr("rulka.dashboard.live.STALE_S", PATIENCE_S)
     folder = project / "runs/train/ppo-1"
     folder.mkdir(parents=True)
@@ -59,7 +59,7 @@ def run(project: Path, track: Track, monkeypatch: pytest.MonkeyPatch) -> Path:
 def lap_of(
     track: Track, race_id: str, speed_mps: float, *, source: Source = "driver", player: str = "", sample_ms: int = 50
 ) -> Race:
-    """A race along the middle of a track at one speed, sampled until shortly behind the finish."""
+    """A race along the centre line at constant speed, sampled until shortly after the finish."""
     race_time_ms = round(1000.0 * track.length_m / speed_mps)
     time_ms = np.arange(0, race_time_ms + 2 * sample_ms, sample_ms)
     zone = np.minimum(time_ms / 1000.0 * speed_mps / ZONE_SPACING_M, track.num_zones - 1)

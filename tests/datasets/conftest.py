@@ -1,4 +1,4 @@
-"""Races of random numbers, and what races are captured with."""
+"""Random races, and the settings to capture them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = CaptureSettings(64, 64, TABLE, 0.0153, camera_array(PARAMS.simulator.
 
 
 def random_race(race_id: str, num_ticks: int, *, seed: int | None = 3, map_uid: str = "map/1") -> Race:
-    """A finished race of the built-in driver; without a seed a recording that was not finished."""
+    """A finished race of the built-in driver, or without a seed an unfinished recording."""
     rng, num_states = np.random.default_rng(num_ticks), num_ticks // 5 + 1
     is_driven = seed is not None
     return Race(

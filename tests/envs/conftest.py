@@ -1,4 +1,4 @@
-"""Small races: a short straight track, so that races end soon."""
+"""Environments on a short straight track, so that races end soon."""
 
 from collections.abc import Callable
 from typing import Any

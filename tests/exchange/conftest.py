@@ -1,4 +1,4 @@
-"""A small exchange on a real socket that pages, throttles, breaks off and lies, as it is told."""
+"""A fake exchange on a real socket that pages, throttles, cuts responses and lies, as configured."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ MAP_UID = forge.MAP_UID
 
 @dataclass
 class Site:
-    """What the exchange has, what it was asked, and how it misbehaves.
+    """State of the exchange: its content, the requests received, and the failures to inject.
 
     Attributes:
         maps: rows of maps.
         replays: rows of recordings by map.
         files: bytes by path.
-        page: rows in one page, whatever was asked for.
-        failures: for each path, answers to give before the good one: a status, or "cut" to break off in the middle.
-        retry_after: header of every failed answer.
-        asked: number of requests by path, parameters left out.
+        page: rows per page, whatever the request says.
+        failures: per path, responses to send before the good one: a status, or "cut" to cut the body in half.
+        retry_after: Retry-After header of every failed response; empty sends none.
+        asked: number of requests by path, without query.
+        url: base URL of the server.
     """
 
     maps: list[dict[str, Any]] = field(default_factory=list)
@@ -111,7 +112,7 @@ def site() -> Iterator[Site]:
 
 @dataclass
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """Fake clock that advances only in `sleep`."""
 
     now_s: float = 0.0
     slept: list[float] = field(default_factory=list)
@@ -124,7 +125,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Stands in for the clock of the client and of urllib3's waits."""
+    """Replaces the clock of the client and of urllib3's retries."""
     found = Clock()
     stand_in = SimpleNamespace(sleep=found.sleep, monotonic=lambda: found.now_s)
     monkeypatch.setattr(exchange, "time", stand_in)

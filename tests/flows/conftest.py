@@ -39,10 +39,10 @@ stages:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Yields a port for a server that takes seconds to start; on Linux nobody else is given it within the block.
+    """Yields a free port for a server that takes seconds to start; on Linux it stays reserved within the block.
 
-    There, a server may listen where somebody else only has the port, if both ask for SO_REUSEADDR; elsewhere the port
-    is free as the block begins, and no more.
+    On Linux a server may listen on a port that another socket has bound without listening, if both set SO_REUSEADDR.
+    Elsewhere the port is only known to be free when the block begins.
     """
     with socket.socket() as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -55,22 +55,22 @@ def reserved_port() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def prefect_server(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # Prefect's whole server: not where it is not used.
+    # Imported here: this loads Prefect's whole server.
     from prefect.settings import PREFECT_HOME, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(prefect_database, folder / "prefect-test.db")
     with pytest.MonkeyPatch.context() as patch, reserved_port() as port:
-        patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))  # where it looks for its database
+        patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))  # folder of its database
         patch.setattr("prefect.testing.utilities._find_available_port", lambda: port)
-        # Its home would be in this checkout, where another run of the tests may have one too.
+        # Prefect's default home is in this checkout, where a concurrent test run may use it too.
         with temporary_settings({PREFECT_HOME: folder}), prefect_test_harness(server_startup_timeout=int(PATIENCE_S)):
             yield
 
 
 def make_project(folder: Path, graph: str = TOY_GRAPH) -> Path:
-    """Writes a project of stand-in stages, with this project's settings of Prefect."""
+    """Writes a project of stand-in stages, with this repository's Prefect settings."""
     (folder / "dvc.yaml").write_text(graph)
     (folder / ".dvc").mkdir()
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
@@ -80,14 +80,14 @@ def make_project(folder: Path, graph: str = TOY_GRAPH) -> Path:
 
 
 def far_from_now(deployments: str) -> str:
-    """Puts the nightly evaluation of a `prefect.yaml` half a day away: none begins by itself while a test runs."""
+    """Moves the nightly evaluation of a `prefect.yaml` twelve hours away, so that none starts during a test."""
     assert NIGHTLY in deployments
     return deployments.replace(NIGHTLY, f'cron: "0 {(datetime.now(UTC).hour + 12) % 24} * * *"')
 
 
 @pytest.fixture
 def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with three tiny stages, and the working directory of the test."""
+    """A project with three tiny stages, as the working directory."""
     monkeypatch.chdir(make_project(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return tmp_path
@@ -95,7 +95,7 @@ def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of Prefect in which all tables are made, which takes ten seconds; once for all processes of pytest."""
+    """A Prefect database with all tables. Creating it takes ten seconds, so all pytest workers share it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -112,39 +112,39 @@ def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def used_project(toy_project: Path, prefect_database: Path) -> Path:
-    """The toy project, in which Prefect has run before."""
+    """The toy project, with the database of an earlier Prefect run."""
     return use_before(toy_project, prefect_database)
 
 
 def no_privileges() -> None:
-    """Runs in a child before its program: takes from root what lets it write where the mode forbids it."""
+    """Drops root's permission to override file modes (CAP_DAC_OVERRIDE); runs in a child before its program."""
     drop_from_bounding_set, may_override_modes = 24, 1
     ctypes.CDLL(None).prctl(drop_from_bounding_set, may_override_modes, 0, 0, 0)
 
 
 def use_before(project: Path, database: Path) -> Path:
-    """Puts into a project what Prefect leaves there."""
+    """Puts a Prefect database into a project, as an earlier run leaves it."""
     (project / ".prefect").mkdir(mode=0o700)
     shutil.copy(database, project / ".prefect" / "prefect.db")
     return project
 
 
 def change_command(stage: str, command: str) -> None:
-    """Gives a stage of the project in the working directory another command."""
+    """Replaces the command of a stage in the working directory's `dvc.yaml`."""
     graph = yaml.safe_load(Path("dvc.yaml").read_text())
     graph["stages"][stage]["cmd"] = command
     Path("dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
 
 
 def family_of(process: psutil.Process) -> dict[psutil.Process, list[str]]:
-    """Returns all that a process has started, and these in turn, with their command lines."""
+    """Returns all descendants of a process with their command lines."""
     family = {}
     for one in process.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it may end between two looks
+        with suppress(psutil.NoSuchProcess):  # it may exit meanwhile
             family[one] = one.cmdline()
     return family
 
 
 def dvc(*arguments: str) -> str:
-    """Calls DVC in the working directory; returns what it wrote."""
+    """Runs DVC in the working directory and returns its standard output."""
     return subprocess.run([*DVC, *arguments], capture_output=True, text=True, check=True).stdout

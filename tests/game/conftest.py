@@ -1,4 +1,4 @@
-"""A short track, and servers on free ports that end with their test."""
+"""A short track, and servers on free ports that stop with their test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ def track() -> Track:
 
 @pytest.fixture
 def serve(track: Track, params: Params, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerMaker]:
-    """Starts servers in threads of their own, which wait for an echo as long as a busy machine may take."""
+    """Starts servers in threads, with an echo timeout long enough for a busy machine."""
     monkeypatch.setattr(protocol, "DEFAULT_TIMEOUT_MS", round(1000 * PATIENCE_S))
     with ExitStack() as running:
         yield lambda on=track, **options: running.enter_context(served(on, params, **options))

@@ -1,4 +1,4 @@
-"""A folder in which a pipeline has run."""
+"""A folder with the outputs of a pipeline."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.tasks.test_evaluate import demonstration, save_driver, short_track
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With agents of two kinds, an encoder, frames, races, a recording."""
+    """A folder with agents of two algorithms, an encoder, frames, races and a recording."""
     folder = tmp_path_factory.mktemp("library")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""Limits of work and memory."""
+"""Limits on work and memory of readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_STEPS = 5_000_000
 
 @contextmanager
 def little_work() -> Iterator[None]:
-    """Ends what calls and returns more often than is done in about two seconds, on any machine."""
+    """Fails the test after `MAX_STEPS` calls and returns, about two seconds of work; independent of machine speed."""
     num_steps, before = 0, sys.getprofile()
 
     def count(*_: object) -> None:
@@ -36,7 +36,7 @@ def little_work() -> Iterator[None]:
 
 @contextmanager
 def little_memory(max_bytes: int) -> Iterator[None]:
-    """Fails where more is taken at once."""
+    """Fails if peak memory reaches `max_bytes`."""
     tracemalloc.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A project with two agents that learned nothing: one accelerates, one stands still."""
+"""A project with two untrained agents: one accelerates, one stands still."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ IDLE = 3
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: the latest agent accelerates, `slow` does not; a race dataset on a track of 60 m."""
+    """A project as the working directory: the latest agent accelerates, `slow` does not; races on a 60 m track."""
     params = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
     (tmp_path / "params.yaml").write_text(params, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Lets spawned collectors import the fakes, which they get by name; and a short track."""
+"""Puts the fakes on the path, so that spawned collectors can import them by name; and a short track."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracks of simple shape, and the parameters of the repository."""
+"""Tracks of simple shape, and the reference parameters."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def table() -> ActionTable:
 
 @pytest.fixture(scope="session")
 def make_track() -> TrackMaker:
-    """Makes a track from curvature (1/m, positive left), slope (rise for each metre) and bank along it."""
+    """Makes a track from its curvature (1/m, positive left), slope (rise per metre) and constant bank."""
 
     def make(
         length_m: float = 400.0,

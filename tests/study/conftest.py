@@ -1,4 +1,4 @@
-"""Projects whose stages are made up, and take no time."""
+"""Projects with fake stages that take no time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def write_project(
     """Makes the working directory a project.
 
     Args:
-        stages: by name the code of each, the outputs that it reads, its own, and its sections of parameters.
-        folders: packages that it has besides.
+        stages: by name: code, outputs of other stages that it reads, its own output, and its parameter sections.
+        folders: further packages to create.
     """
     graph = {
         name: {
@@ -34,6 +34,6 @@ def write_project(
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": graph}, sort_keys=False))
     Path(".dvcignore").write_text("__pycache__/\n")
     shutil.copy(ROOT / "params.yaml", "params.yaml")
-    Path("tasks/__init__.py").touch()  # else the project's own package would come first
+    Path("tasks/__init__.py").touch()  # otherwise Rulka's own package `tasks` is imported first
     for name, (code, *_) in stages.items():
         Path(f"tasks/{name}.py").write_text(code)

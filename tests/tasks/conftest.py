@@ -1,4 +1,4 @@
-"""Small inputs of the late stages: pretrained artifacts with random weights, and a short track with demonstrations."""
+"""Small inputs of the late stages: artifacts with random weights, and a short track with demonstrations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL_NETWORK: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def small_params() -> Params:
-    """The parameters of the project, with small networks, a short track and a moment of training."""
+    """The project's parameters, with small networks, a short track and very little training."""
     params = read_params(Path(__file__).resolve().parents[2] / "params.yaml").model_dump()
     params["network"] |= SMALL_NETWORK
     params["track"] |= {"length_m": 150.0}
@@ -51,7 +51,7 @@ def small_params() -> Params:
         "cars_per_collector": 4,
         "block_steps": 16,
         "max_env_steps": 512,
-        "max_minutes": None,  # schedules and checks would go by the clock where a machine is slow
+        "max_minutes": None,  # otherwise schedules and checks would follow the clock on a slow machine
         "num_checks": 2,
         "check_races": 2,
         "check_candidates": 2,
@@ -63,7 +63,7 @@ def small_params() -> Params:
 
 
 def write_pretrained(folder: Path, encoder: EncoderConfig, places: int = 1) -> tuple[Path, Path]:
-    """Writes an encoder and a cloned policy, of `places` actions a decision, with random weights; returns both."""
+    """Writes an encoder and a cloned policy with random weights and `places` actions per decision; returns folders."""
     torch.manual_seed(0)
     observation, single, table = sees(64, 64), action_table(5), action_table(5, places)
     network = NetworkParams(**SMALL_NETWORK | {"actions_per_decision": places})
@@ -81,7 +81,7 @@ def write_pretrained(folder: Path, encoder: EncoderConfig, places: int = 1) -> t
 
 @pytest.fixture
 def encoder() -> EncoderConfig:
-    """That of the pretrained artifacts; a test that wants another one parametrizes it."""
+    """Encoder of the pretrained artifacts; tests parametrize it to change it."""
     return CONV
 
 
@@ -96,7 +96,7 @@ def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tu
     """Folders of a few races of the built-in driver on a short track, and of their frames."""
     folder, params = tmp_path_factory.mktemp("driven"), small_params
     (folder / "recordings").mkdir()
-    # A driver needs longer than the races of training may last here.
+    # The built-in driver needs longer than the shortened training races.
     longer = params.model_copy(update={"race_end": reference_params().race_end})
     races(longer, recordings_dir=folder / "recordings", out_dir=folder / "races")
     capture(params, races_dir=folder / "races", out_dir=folder / "frames")
@@ -105,7 +105,7 @@ def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 @pytest.fixture
 def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
-    """Where a training with initial agents reads and writes."""
+    """Folders of a training run whose initial agents exist."""
     return begin_training(small_params, pretrained, driven, tmp_path)
 
 
@@ -119,7 +119,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def begin_training(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], folder: Path) -> Folders:
-    """Makes the initial agents of a training, and returns where it reads and writes."""
+    """Makes the initial agents of a training run, and returns its folders."""
     init = folder / "agent_init"
     transfer(params, encoder_dir=pretrained[0], policy_dir=pretrained[1], out_dir=init)
     return Folders(init, *driven, folder / "runs", folder / "agent")

@@ -1,10 +1,10 @@
 // Rulka's side of the link in the game: a plugin for TMInterface 2 (AngelScript).
 //
 // Listens on 127.0.0.1 at the port in the variable `custom_port` and speaks the protocol of rulka/game/protocol.py,
-// where ids and payloads are explained. A test holds this file's ids and payloads to that table.
+// where ids and payloads are explained. A test compares this file's ids and payloads with that table.
 //
-// The rule that everything here follows: a sync (ids 1 to 5) is written, then messages are read and handled until the
-// same id comes back; at any other time nothing is read. What the game calls meanwhile, as within a rewind, says nothing.
+// The rule throughout: the plugin writes a sync (ids 1 to 5), then reads and handles messages until the same id comes
+// back; at any other time it reads nothing. Callbacks of the game during a sync, as within a rewind, send nothing.
 //
 // This file was run in AngelScript's engine, not in the game: see docs/game.md.
 
@@ -14,9 +14,9 @@ const int DEFAULT_PERIOD_MS = 10;
 const int MOST_STATE_BYTES = 115016;
 const int MOST_COMMAND_BYTES = 65536;
 const int MOST_FRAME_SIDE = 4096;
-const uint SILENCE_MS = 100; // after so long, another program may take the place of one that holds the game
-const uint ACCEPT_MS = 10; // how long to wait for it at a time: a held game takes little of the processor
-const uint RETRY_MS = 1000; // until a port that is taken is tried again
+const uint SILENCE_MS = 100; // after this much silence, another program may replace the one that holds the game
+const uint ACCEPT_MS = 10; // wait for another program per poll, so that a held game uses little CPU time
+const uint RETRY_MS = 1000; // pause before retrying a taken port
 const int LINK_VERSION = 1;
 const string VERSION_COMMAND = "rulka_version";
 const string VERSION_MARK = "# rulka link ";
@@ -48,12 +48,12 @@ enum Id {
     GetInputs = 23
 }
 
-// Where programs are awaited.
+// The socket on which programs connect.
 Net::Socket@ listener = null;
 int listenerPort = 0;
 uint64 nextTryMs = 0;
 
-// What belongs to one program, and is forgotten with it.
+// State of one program's connection, reset when it is dropped.
 Net::Socket@ program = null;
 uint timeoutMs = DEFAULT_TIMEOUT_MS;
 int frameWidth = 0;
@@ -62,7 +62,7 @@ bool greetingDue = false;
 bool saysVersion = false;
 bool saidNoFrame = false;
 
-// What outlives it.
+// State that outlives the connection.
 int periodMs = DEFAULT_PERIOD_MS;
 bool isWaiting = false; // in a sync
 
@@ -88,7 +88,7 @@ void OnDisabled()
     listenerPort = 0;
 }
 
-// Between two pictures: nothing is blocked here, so this is where programs are accepted and frames are sent.
+// Called between two frames, outside any sync: accepts programs and sends frames.
 void Render()
 {
     isWaiting = false; // also after an error in a callback
@@ -99,8 +99,8 @@ void Render()
     }
 }
 
-// The port is set on the game's command line, which is carried out some time after plugins are loaded, or on its
-// console at any time; until then the variable may hold the port of an earlier session.
+// The port is set on the game's command line, which runs some time after plugins are loaded, or on its console at any
+// time; until then the variable may hold the port of an earlier session.
 void Listen()
 {
     const int port = int(GetVariableDouble("custom_port"));
@@ -125,7 +125,7 @@ void Listen()
     }
 }
 
-// Lets a program that connects take the place of the one there is.
+// Accepts a new program, which replaces the current one.
 void TakeNewcomer(uint waitMs)
 {
     if (listener is null) {
@@ -151,8 +151,8 @@ void Accept()
     }
 }
 
-// The request is forgotten only after the wait, and with it one that was made in between. A picture that fails is tried
-// again with the next one.
+// Forgets the request only after the echo, along with any made meanwhile. A failed screenshot is retried at the next
+// Render.
 void SendFrame()
 {
     const auto@ pixels = Graphics::CaptureScreenshot(vec2(frameWidth, frameHeight));
@@ -203,7 +203,7 @@ void SendCount(int id, int current, int target)
     WaitForEcho(id);
 }
 
-// The game stands still in here. The timeout counts from the start, and only while nothing can be read.
+// The game stands still in here. The timeout counts from the start, and is checked only while nothing can be read.
 void WaitForEcho(int id)
 {
     isWaiting = true;
@@ -246,7 +246,7 @@ void ForgetFrame()
     frameHeight = 0;
 }
 
-// Reads and handles one message; returns its id, or None where there is nothing to read.
+// Reads and handles one message; returns its id, or None if there is nothing to read.
 int HandleNext()
 {
     if (program.Available == 0) {
@@ -325,7 +325,7 @@ int HandleNext()
     return id;
 }
 
-// Whether so many bytes can follow; where they cannot, what comes next can no longer be told.
+// Checks the length of a message's content; drops the program if it is out of range, since the rest cannot be parsed.
 bool IsBelievable(int id, int size, int most)
 {
     if (size >= 0 && size <= most) {
@@ -356,7 +356,7 @@ void RewindToCurrent(SimulationManager@ race)
     }
 }
 
-// A length of 0 where there is no state.
+// Sends a length of 0 if there is no state.
 void SendState(SimulationManager@ race)
 {
     auto@ state = race.SaveState();
@@ -383,7 +383,7 @@ void SetKeys(SimulationManager@ race)
     }
 }
 
-// The handshake is a command that is caught here, before the console, which may carry commands out only later.
+// Catches the handshake's command here, since the console may run commands only later.
 void Execute()
 {
     const int size = program.ReadInt32();

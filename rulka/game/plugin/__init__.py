@@ -5,4 +5,4 @@ from __future__ import annotations
 from pathlib import Path
 
 PLUGIN_FILE = Path(__file__).parent / "Rulka.as"
-"""To be copied into the folder `Plugins` of TMInterface; see docs/game.md."""
+"""Copy it into TMInterface's folder `Plugins`; see docs/game.md."""
