@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.shown import Rates, Variants, best_rates, show
+from benchmarks.harness import Rates, Variants, best_rates, show
 from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner

@@ -26,9 +26,9 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.harness import show
 from benchmarks.ray_nodes import pretended_cluster
 from benchmarks.runtime import run_spec
-from benchmarks.shown import show
 from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import new_block
@@ -72,7 +72,7 @@ def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
     return spent_s
 
 
-class Way:
+class Setup:
     """Collectors of either kind; they drive for a given number of blocks."""
 
     def __init__(self, spec: RunSpec, collectors: CollectorProcesses | RayCollectors, per_version: int) -> None:
@@ -97,10 +97,10 @@ class Way:
         return num_blocks * self._spec.block.num_env_steps
 
 
-def turn(way: Way, plain: Sequence[int], num_blocks: int, *, on_cluster: bool) -> dict[str, float]:
+def turn(setup: Setup, plain: Sequence[int], num_blocks: int, *, on_cluster: bool) -> dict[str, float]:
     """Runs one turn of one variant, and returns its rates and CPU shares."""
     before, start_s = cpu_by_part(plain, on_cluster=on_cluster), time.monotonic()
-    env_steps = way.drive(num_blocks)
+    env_steps = setup.drive(num_blocks)
     wall_s = time.monotonic() - start_s
     spent_s = {part: after - before[part] for part, after in cpu_by_part(plain, on_cluster=on_cluster).items()}
     own_s = sum(spent_s.values()) - spent_s["daemons"]
@@ -114,7 +114,7 @@ def measure(
     """Returns the rates and CPU shares of each round, for both variants."""
     with ExitStack() as stack:
         address = stack.enter_context(pretended_cluster(NUM_NODES, 1, STORE_MB)).address
-        ways: dict[str, Way] = {}
+        setups: dict[str, Setup] = {}
         plain: list[int] = []
         for cluster in ("none", "ray"):
             train = params.train.model_copy(update={"num_collectors": NUM_NODES, "cluster": cluster} | PLAIN)
@@ -129,13 +129,13 @@ def measure(
             stack.callback(collectors.stop)
             collectors.start()
             plain = plain or (collectors.pids if isinstance(collectors, CollectorProcesses) else [])
-            way = Way(spec, collectors, max(1, params.ppo.steps_per_update // spec.block.num_env_steps))
-            way.drive(3 * NUM_NODES)  # warm-up: kernels are compiled, all collectors have started
-            ways["cluster" if cluster == "ray" else "processes"] = way
+            setup = Setup(spec, collectors, max(1, params.ppo.steps_per_update // spec.block.num_env_steps))
+            setup.drive(3 * NUM_NODES)  # warm-up: kernels are compiled, all collectors have started
+            setups["cluster" if cluster == "ray" else "processes"] = setup
         rounds = []
         for number in range(num_rounds):
-            order = list(ways) if number % 2 == 0 else list(reversed(ways))
-            rounds.append({name: turn(ways[name], plain, num_blocks, on_cluster=name == "cluster") for name in order})
+            order = list(setups) if number % 2 == 0 else list(reversed(setups))
+            rounds.append({name: turn(setups[name], plain, num_blocks, on_cluster=name == "cluster") for name in order})
         return rounds
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algorithm", default="ppo", choices=("ppo", "impala", "iqn"), help="whose actors drive")
     parser.add_argument("--blocks", type=int, default=8, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each way")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each setup")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -157,8 +157,8 @@ def main() -> None:
         generate_track(**params.track.model_dump()).save(track)
         rounds = measure(params, track, arguments.algorithm, arguments.rounds, arguments.blocks)
     result: dict[str, Any] = {
-        way: {name: statistics.median(each[way][name] for each in rounds) for name in rounds[0][way]}
-        for way in ("processes", "cluster")
+        setup: {name: statistics.median(each[setup][name] for each in rounds) for name in rounds[0][setup]}
+        for setup in ("processes", "cluster")
     }
     rate = "env_steps_per_cpu_s"
     ratios = [each["cluster"][rate] / each["processes"][rate] for each in rounds]

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import psutil
 
-from benchmarks.shown import show
+from benchmarks.harness import show
 from rulka.actions import CONTROLS
 from rulka.game.client import Frame, GameClient
 from rulka.game.frames import grey_from_bgra

@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 import torch
 
+from benchmarks.harness import show
 from benchmarks.runtime import run_spec
-from benchmarks.shown import show
 from rulka.agents.params import Algorithm
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params

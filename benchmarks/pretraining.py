@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.shown import show
+from benchmarks.harness import show
 from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import raise_malloc_thresholds
@@ -31,7 +31,7 @@ from rulka.datasets.frames import Batch, FrameDataset, Images
 from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, wait_for
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
-from rulka.pretraining.fit import Lessons, fit
+from rulka.pretraining.fit import TrainingTask, fit
 from rulka.pretraining.objectives import OBJECTIVES, Objective, build_objective
 from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
@@ -45,7 +45,7 @@ NUM_DEMONSTRATIONS = 8
 
 Round = Callable[[], int]
 """Trains on some batches and returns their number of frames."""
-Way = tuple[nn.Module, FitParams, Callable[..., Any], Callable[[Any], Tensor]]
+Setup = tuple[nn.Module, FitParams, Callable[..., Any], Callable[[Any], Tensor]]
 """Network, training parameters, iterator over an epoch's batches, and loss of a batch."""
 
 
@@ -59,9 +59,9 @@ def make_frames(params: Params, folder: Path) -> FrameDataset:
     return FrameDataset(folder / "frames", "train")
 
 
-def ways_of(params: Params, frames: FrameDataset, device: torch.device) -> dict[str, Way]:
+def setups_of(params: Params, frames: FrameDataset, device: torch.device) -> dict[str, Setup]:
     """Returns the setups of every Level 0 objective, and of Level 1, by name."""
-    found: dict[str, Way] = {}
+    found: dict[str, Setup] = {}
     for kind in OBJECTIVES:
         objective, generator = build_objective(kind(), params.encoder, params.observation), make_generator(device, 0)
 
@@ -80,9 +80,9 @@ def ways_of(params: Params, frames: FrameDataset, device: torch.device) -> dict[
     return found | {"clone": (policy, params.clone, frames.iterate_batches, imitate)}
 
 
-def rounds_of(way: Way) -> dict[str, Round]:
+def rounds_of(setup: Setup) -> dict[str, Round]:
     """Returns two rounds of training: "read" reads its batches, "cached" repeats the first one."""
-    network, params, iterate, loss = way
+    network, params, iterate, loss = setup
     device = next(network.parameters()).device
     epochs = itertools.count()
 
@@ -93,18 +93,18 @@ def rounds_of(way: Way) -> dict[str, Round]:
     once = params.model_copy(update={"epochs": 1})
 
     def learn(batches: Callable[[], Iterator[Any]]) -> int:
-        lessons = Lessons(lambda _: itertools.islice(batches(), NUM_BATCHES), loss, lambda: None)
+        task = TrainingTask(lambda _: itertools.islice(batches(), NUM_BATCHES), loss, lambda: None)
         bar = Progress("", None, "frames", stream=io.StringIO())
-        fit(network, once, NUM_BATCHES, lessons, bar)
+        fit(network, once, NUM_BATCHES, task, bar)
         wait_for(device)
         return int(bar.done)
 
     return {"read": lambda: learn(read), "cached": lambda: learn(lambda: itertools.repeat(first))}
 
 
-def median_rates(ways: dict[str, Way]) -> dict[str, dict[str, float]]:
+def median_rates(setups: dict[str, Setup]) -> dict[str, dict[str, float]]:
     """Returns median frames per second of wall time, read and cached, and their median ratio; rounds interleave."""
-    rounds = {name: rounds_of(way) for name, way in ways.items()}
+    rounds = {name: rounds_of(setup) for name, setup in setups.items()}
     rates: dict[str, list[dict[str, float]]] = {name: [] for name in rounds}
     rng = np.random.default_rng(0)
     for attempt in range(NUM_ROUNDS + 1):
@@ -131,7 +131,7 @@ def main() -> None:
     device = choose_device(arguments.device or os.environ.get(DEVICE_VARIABLE, "cpu")).device
     with tempfile.TemporaryDirectory() as folder:
         frames = make_frames(params, Path(folder))
-        rates = median_rates(ways_of(params, frames, device))
+        rates = median_rates(setups_of(params, frames, device))
     facts = {"device": str(device), "batch": params.pretrain.batch_size}
     show(facts | {"frames_per_s": rates}, arguments.json)
 

@@ -26,7 +26,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.shown import best_rates, show
+from benchmarks.harness import best_rates, show
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race, cars_at, decision_times

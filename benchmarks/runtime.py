@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from benchmarks.agents import agent_spec, peak_bytes
-from benchmarks.shown import show
+from benchmarks.harness import show
 from rulka.actions import action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner

@@ -24,7 +24,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shown import show
+from benchmarks.harness import show
 from rulka.actions import action_table
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv

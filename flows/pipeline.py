@@ -23,7 +23,7 @@ Stage = Literal["races", "capture", "pretrain", "clone", "transfer", "train", "e
 """Stages of `dvc.yaml`: the deployment's page lists them, and Prefect rejects other names."""
 Hours = Annotated[float, Field(gt=0.0, le=168.0)]
 HOUR_S = 3600.0
-GOES_ON = ("pretrain", "clone", "train")
+RESUMABLE_STAGES = ("pretrain", "clone", "train")
 """Stages that resume from a checkpoint; retried once if killed."""
 RETRY_DELAY_S = 30.0
 KILLED = re.compile(r"exited with -\d+")
@@ -67,7 +67,7 @@ def _what_to_do(stage: str, error: CommandError) -> str:
         # Keep only the last update of each progress bar.
         following = [*error.lines[1:], ""]
         said = [line for line, then in zip(error.lines, following, strict=True) if not (is_bar(line) and is_bar(then))]
-    goes_on = ", which goes on from its last checkpoint" if stage in GOES_ON else ""
+    goes_on = ", which goes on from its last checkpoint" if stage in RESUMABLE_STAGES else ""
     return "\n".join([str(error), *said[-LAST_LINES:], f"  Mend that, then `dvc repro {stage}`{goes_on}."])
 
 
@@ -100,7 +100,7 @@ def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: 
         if stage not in changed and set(outcomes.values()) <= {Outcome.UNCHANGED}:
             outcomes[stage] = Outcome.UNCHANGED
             continue
-        run = reproduce.with_options(retries=int(stage in GOES_ON))
+        run = reproduce.with_options(retries=int(stage in RESUMABLE_STAGES))
         state = run(stage, force, timeout_h, return_state=True)
         if not state.is_completed():
             return Failed(message=f"stage {stage}: {state.message}")

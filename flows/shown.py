@@ -72,7 +72,7 @@ class StageProgress:
 
     def _tell(self, percent: float, text: str) -> None:
         self._percent = percent
-        with _which_may_fail(self._say):
+        with _log_prefect_errors(self._say):
             if self._artifact is None:
                 made = create_progress_artifact(percent, key=self._key, description=text)
                 self._artifact = cast(UUID, made)
@@ -83,7 +83,7 @@ class StageProgress:
 
 
 @contextmanager
-def _which_may_fail(say: Callable[[str], None]) -> Iterator[None]:
+def _log_prefect_errors(say: Callable[[str], None]) -> Iterator[None]:
     """Logs errors of Prefect's server instead of raising: the artifact is lost, the stage continues."""
     try:
         yield
@@ -98,7 +98,7 @@ def show_results(stage: str, say: Callable[[str], None]) -> None:
         stage: name of the stage.
         say: receives a line if the server fails.
     """
-    with _which_may_fail(say):
+    with _log_prefect_errors(say):
         for out in (Path(path) for path in read_graph()[stage]["outs"]):
             if numbers := numbers_of(out):
                 rows = [{"measure": name, "value": value} for name, value in numbers.items()]
@@ -119,14 +119,14 @@ def show_link(key: str, page: str, text: str, say: Callable[[str], None]) -> Non
         say: receives a line if the server fails.
     """
     served = f"On the machine that did the work, while `rulka dashboard` runs there in `{Path.cwd()}`."
-    with _which_may_fail(say):
+    with _log_prefect_errors(say):
         url = f"http://{LOOPBACK[0]}:{DASHBOARD_PORT}/{page}"
         create_link_artifact(url, link_text=text, key=key, description=served)
 
 
 def show_rows(rows: list[dict[str, Any]], key: str, description: str, say: Callable[[str], None]) -> None:
     """Puts a table on the page of this run; `say` receives a line if the server fails."""
-    with _which_may_fail(say):
+    with _log_prefect_errors(say):
         create_table_artifact(rows, key=key, description=description)
 
 

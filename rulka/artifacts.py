@@ -81,7 +81,7 @@ class ObservationContract:
 
 
 @dataclass(frozen=True)
-class SightContract(ObservationContract):
+class NetworkInputContract(ObservationContract):
     """The observation that a network was trained on.
 
     Attributes:
@@ -117,7 +117,7 @@ class Artifact:
     kind: str
     tensors: dict[str, torch.Tensor]
     config: dict[str, Any]
-    observation: SightContract
+    observation: NetworkInputContract
     actions: ActionTable | ActionSpace
     normalisation: Normalisation
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class _Meta(BaseModel):
     kind: str
     environment: str
     config: _Named
-    observation: SightContract
+    observation: NetworkInputContract
     actions: ActionTable | ActionSpace
     normalisation: Annotated[dict[str, list[float]], AfterValidator(Normalisation.from_json)]
     provenance: _Provenance
@@ -191,9 +191,9 @@ def observation_contract(observation: ObservationParams, actions_per_decision: i
     return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, layout)
 
 
-def sight_contract(observation: ObservationParams, actions_per_decision: int = 1) -> SightContract:
+def network_input_contract(observation: ObservationParams, actions_per_decision: int = 1) -> NetworkInputContract:
     """Returns this code version's contract for networks with this observation that decide for K actions."""
-    return SightContract(
+    return NetworkInputContract(
         schema_version=OBSERVATION_SCHEMA_VERSION,
         float_layout=float_layout_hash(actions_per_decision),
         **dict(observation),

@@ -67,7 +67,7 @@ class ChosenDevice(NamedTuple):
     problem: str = ""
 
 
-def arithmetic_here() -> str:
+def numerics_fingerprint() -> str:
     """Describes what determines rounding of sums on this machine: processor, number of threads, torch."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):  # only Linux has the file, and not every processor the line

@@ -37,7 +37,7 @@ from rulka.envs.settings import (
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.evaluation.contest import Driver, race_all
-from rulka.evaluation.guests import Act, Guest, find_guest, is_guest
+from rulka.evaluation.guests import Act, ExternalPolicy, find_guest, is_guest
 from rulka.evaluation.metrics import metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import RaceResult
@@ -385,7 +385,9 @@ def evaluate(
         policy, name, settings = driver.policy, driver.name, read_settings(driver.settings, keywords)
         driver.check_settings(settings)
     else:
-        policy = find_guest(str(driver), keywords) if isinstance(driver, str | Path) else Guest(driver, keywords)
+        policy = (
+            find_guest(str(driver), keywords) if isinstance(driver, str | Path) else ExternalPolicy(driver, keywords)
+        )
         name, settings = policy.label, policy.settings
     of_races = with_given(params.evaluate, num_races=num_races, seed=seed)
     seeds = range(of_races.seed, of_races.seed + of_races.num_races)

@@ -80,7 +80,7 @@ def num_floats(actions_per_decision: int) -> int:
     return float_slices(actions_per_decision)["is_free_wheeling"].stop
 
 
-def places_of(length: int) -> int:
+def actions_per_decision_of(length: int) -> int:
     """Returns K, the number of actions per decision, from the length of the float vector."""
     return 1 + (length - NUM_FLOATS) // (NUM_PREVIOUS_ACTIONS * 4)
 
@@ -170,7 +170,7 @@ class Normalisation:
     @property
     def actions_per_decision(self) -> int:
         """K, derived from the number of floats."""
-        return places_of(len(self.mean))
+        return actions_per_decision_of(len(self.mean))
 
     def for_chunks(self, actions_per_decision: int) -> Normalisation:
         """Expands a normalisation for one action per decision to K actions.

@@ -46,7 +46,7 @@ class ObservationParams(Section):
     frames_as: FramesAs = key("channels", "of several: channels of one image, or features side by side")
     withheld: tuple[Part, ...] = key((), "parts of the observation that agents are not shown", strict=False)
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         repeated = sorted({part for part in self.withheld if self.withheld.count(part) > 1})
         if repeated:
             yield f"withheld names {', '.join(repeated)} twice"

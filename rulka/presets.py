@@ -27,9 +27,9 @@ from rulka.params import (
     Params,
     checked_params,
     keys_of,
+    packaged_file,
     read_sections,
     resolved,
-    that_comes_with_the_package,
 )
 from rulka.params.problems import did_you_mean
 from rulka.params.reader import parsed
@@ -96,14 +96,14 @@ def apply_preset(name: str) -> Applied:
     overlay, written = read_sections(preset_file, PresetError), read_sections(PARAMS_FILE)
     base = resolved(written, f"{PARAMS_FILE} is wrong")
     found = list(differences(base, overlay, f"preset {name!r}", PresetError))
-    merged = laid_over(base, overlay, f"preset {name!r}", PresetError)
+    merged = merge_overlay(base, overlay, f"preset {name!r}", PresetError)
     params = checked_params(merged, f"preset {name!r} does not fit {PARAMS_FILE}")
     text = _text(PARAMS_FILE)
     below = _applied_before(text)
     brought = [section for section, values in overlay.items() if values and not written.get(section)]
     body = with_sections(text.partition("\n")[2] if below else text, _text(preset_file), brought)
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
-    changes = _told(found)
+    changes = _format_changes(found)
     remarks = _remarks(below, name, changes, params)
     if brought:  # most of such a section is at its defaults, which `changes` does not list
         remarks.append(f"{PARAMS_FILE} now shows what {name} sets in {', '.join(brought)}")
@@ -132,12 +132,12 @@ def undo_preset() -> Applied:
         message = f"{PARAMS_FILE} is not as preset {names[-1]} left it here, and what was changed since would be lost"
         raise PresetError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
     now, before = (resolved(each, f"{PARAMS_FILE} is wrong") for each in (sections, parsed(notes[-1]["before"])))
-    changes = _told(differences(now, before, f"{PARAMS_FILE} before", PresetError))
+    changes = _format_changes(differences(now, before, f"{PARAMS_FILE} before", PresetError))
     _write(notes[-1]["before"], notes[:-1])
     return Applied(changes, [])
 
 
-def _told(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
+def _format_changes(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
     return [f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}" for keys, old, new in found]
 
 
@@ -174,14 +174,14 @@ def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params
     params_file, *layers = map(_nearest, (PARAMS_FILE, *(PRESETS_DIR / f"{name}.yaml" for name in names)))
     sections = resolved(read_sections(params_file), f"{params_file} is wrong")
     for file in filter(Path.is_file, layers):  # few environments have their own preset
-        sections = laid_over(sections, read_sections(file, PresetError), file.as_posix(), PresetError)
+        sections = merge_overlay(sections, read_sections(file, PresetError), file.as_posix(), PresetError)
     for overlay in overlays:
-        sections = laid_over(sections, overlay, "the command line", PresetError)
+        sections = merge_overlay(sections, overlay, "the command line", PresetError)
     return checked_params(sections, f"the parameters for {environment} are wrong")
 
 
 def _nearest(path: Path) -> Path:
-    return path if path.is_file() else that_comes_with_the_package(path)
+    return path if path.is_file() else packaged_file(path)
 
 
 def _remarks(below: list[str], name: str, changes: list[str], params: Params) -> list[str]:
@@ -248,7 +248,7 @@ def differences(
             yield keys, base[key], value
 
 
-def laid_over(
+def merge_overlay(
     base: Mapping[str, Any], overlay: Mapping[str, Any], whose: str, error_class: type[UserError]
 ) -> dict[str, Any]:
     """Returns sections of parameters merged with an overlay; see `differences`."""

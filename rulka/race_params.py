@@ -43,7 +43,7 @@ class RaceStartParams(LineStartParams):
     start_speed_mps: StartSpeedMps = key(30.0, "speed at which those begin")
     start_from_earlier: Share = key(0.0, "share of races that begin where an earlier one of their car was")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if self.start_anywhere + self.start_from_earlier > 1.0:
             yield "start_anywhere and start_from_earlier are shares of the same races: at most 1 together"
 

@@ -40,8 +40,8 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     randomisation: RandomisationParams = Field(ALIKE, description="how races differ: physics, camera, light, noise")
     races_per_start: Several = Field(1, description="races of as many cars side by side that begin alike; 1 for none")
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         if self.continuous and self.actions_per_decision > 1:
             yield "continuous actions are held for a whole decision: actions_per_decision must be 1"
         if self.races_per_start > 1 and self.start_from_earlier > 0.0:

@@ -89,11 +89,11 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_impossible(self) -> Self:
-        for problem in self._impossible():
+        for problem in self._check_combinations():
             raise ValueError(problem)
         return self
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         """Yields a sentence for each invalid combination of keys; the first becomes the error."""
         yield from ()
 

@@ -30,28 +30,35 @@ from models.actor_critic import CloningHeads
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import OWN_FILES, Artifact, load_artifact, observation_contract, sight_contract, write_artifact
+from rulka.artifacts import (
+    OWN_FILES,
+    Artifact,
+    load_artifact,
+    network_input_contract,
+    observation_contract,
+    write_artifact,
+)
 from rulka.datasets.frames import Batch, FrameDataset, check_contract, frames_of
 from rulka.datasets.races import load_races
 from rulka.datasets.split import SPLITS, Split
 from rulka.device import Generators, device_of, use_cores, use_device
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
-from rulka.evaluation.visiting import visit
+from rulka.evaluation.visiting import collect_dagger_races
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.cloning import (
+    CloningTask,
     Labels,
-    Lesson,
+    augment_floats,
     check_races,
     disconnect,
-    disturb,
     measure,
     measured_races,
     predict_own,
     races_of,
 )
-from rulka.pretraining.fit import History, Lessons, fit, resumable, say_if_stopped
+from rulka.pretraining.fit import History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.params import CloneParams, DaggerParams
 from rulka.pretraining.visited import Visited
 from rulka.progress import Progress
@@ -133,7 +140,7 @@ def clone(params: Params, *, folders: Folders) -> None:
                 "num_actions": table.num_actions,
                 "shape": clone.shape,
             },
-            observation=sight_contract(observation, places),
+            observation=network_input_contract(observation, places),
             actions=table,
             normalisation=normalisation,
             provenance=origin,
@@ -165,11 +172,11 @@ def _train(
     frames = frames_of(races_of(train, clone.maps))
     labels_of = partial(Labels.of, kind=clone.labels, is_analog=table.is_analog)
     labels = labels_of(train)
-    lesson = Lesson(policy, heads, labels.to(device), table)
+    task = CloningTask(policy, heads, labels.to(device), table)
 
     def loss(batch: Batch) -> torch.Tensor:
-        floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device)
-        return visited.taught_beside(lesson).loss(batch, floats)
+        floats = augment_floats(batch.floats, policy.float_mean, policy.float_std, clone, generators.device)
+        return visited.with_visited_labels(task).loss(batch, floats)
 
     taught = nn.ModuleList([policy, heads])
 
@@ -178,7 +185,7 @@ def _train(
     def validate() -> float | None:
         if wanted is None:
             return None
-        return float(lesson.policy_loss(predict_own(policy, validation, choosing, table).outputs, wanted))
+        return float(task.policy_loss(predict_own(policy, validation, choosing, table).outputs, wanted))
 
     def judge(epoch: int) -> tuple[float, float] | None:
         if races is None:
@@ -195,7 +202,7 @@ def _train(
             taught,
             clone,
             math.ceil(len(frames) / clone.batch_size),
-            Lessons(
+            TrainingTask(
                 batches=lambda epoch: visited.batches(
                     train, frames, seed=clone.seed, epoch=epoch, batch_size=clone.batch_size
                 ),
@@ -219,7 +226,7 @@ def _visit_when_due(
         return
     first = VISITED_SEED + len(visited.rounds) * dagger.num_races
     seeds = range(first, first + dagger.num_races)
-    visited.add(epoch, visit(policy, replace(races, seeds=seeds), dagger.pace, f"visited-{epoch + 1}"))
+    visited.add(epoch, collect_dagger_races(policy, replace(races, seeds=seeds), dagger.pace, f"visited-{epoch + 1}"))
 
 
 def _write_results(

@@ -23,7 +23,7 @@ from matplotlib.image import imsave
 
 from rulka.actions import action_table
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import OWN_FILES, Artifact, observation_contract, sight_contract, write_artifact
+from rulka.artifacts import OWN_FILES, Artifact, network_input_contract, observation_contract, write_artifact
 from rulka.datasets.card import contact_sheet
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.datasets.split import SPLITS
@@ -32,7 +32,7 @@ from rulka.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS, PREVIEWS
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.backbones import first_encoder
-from rulka.pretraining.fit import FitError, History, Lessons, fit, resumable, say_if_stopped
+from rulka.pretraining.fit import FitError, History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, ViewsObjective, build_objective
 from rulka.pretraining.params import PretrainParams
 from rulka.pretraining.probes import probe_encoder, spread
@@ -44,7 +44,7 @@ from rulka.terminal import tell
 
 NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512
-NEARLY_BLIND = 0.99
+NO_LEARNING_RATIO = 0.99
 """Above this share of the loss of an encoder that tells no frames apart, pretraining warns that it learned nothing."""
 
 
@@ -78,7 +78,7 @@ def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path)
             kind="encoder",
             tensors={f"encoder.{name}": tensor for name, tensor in objective.encoder.state_dict().items()},
             config={"encoder": first.config.model_dump(mode="json")},
-            observation=sight_contract(observation),
+            observation=network_input_contract(observation),
             actions=table,
             normalisation=reference_normalisation(),
             provenance=origin | {"probes": probes},
@@ -105,7 +105,7 @@ def _train(
             objective,
             pretrain,
             _steps_per_epoch(objective, len(train), pretrain.batch_size),
-            Lessons(
+            TrainingTask(
                 batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
                 loss=lambda batch: objective.loss(batch.image, generators.device),
                 validate=lambda: _validation_loss(objective, validation, pretrain),
@@ -117,7 +117,7 @@ def _train(
     say_if_stopped("pretrain", history)
     if isinstance(objective, ViewsObjective):
         loss, blind = history.best.train_loss, objective.blind_loss(min(pretrain.batch_size, len(train)))
-        if loss > NEARLY_BLIND * blind:
+        if loss > NO_LEARNING_RATIO * blind:
             said = f"the loss, {loss:.3f}, is no better than {blind:.3f}, as if no frames were told apart"
             tell(f"pretrain: {said}; frames that differ more, or more epochs, may help")
     return history
@@ -185,7 +185,7 @@ def _write_results(
 def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
     """Draws frames, and in rows below their reconstructions or two views."""
     device = device_of(objective)
-    images = torch.from_numpy(frames.seen(spread(np.arange(len(frames)), NUM_PREVIEWS)))
+    images = torch.from_numpy(frames.frame_stacks(spread(np.arange(len(frames)), NUM_PREVIEWS)))
     generator = make_generator(device, pretrain.seed)
     with torch.no_grad():
         shown = [objective.preview(images.to(device), generator) for _ in range(1 + objective.compares_frames)]

@@ -19,9 +19,9 @@ from rulka.artifacts import (
     actions_to_json,
     float_layout_hash,
     load_artifact,
+    network_input_contract,
     read_meta,
     save_artifact,
-    sight_contract,
     write_artifact,
 )
 from rulka.observation import reference_normalisation
@@ -43,7 +43,7 @@ def make_artifact() -> Artifact:
             "encoder.count": torch.tensor(7),
         },
         config={"widths": [3, 4], "sizes": {"dense": 8}, "ratio": 0.1},
-        observation=sight_contract(OBSERVATION),
+        observation=network_input_contract(OBSERVATION),
         actions=ACTIONS,
         normalisation=reference_normalisation(),
         provenance={"commit": None},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rulka import cli
-from rulka.cli import COMMANDS, GONE, NOUNS
+from rulka.cli import COMMANDS, NOUNS, REMOVED_COMMANDS
 from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.reader import read_recording
@@ -67,7 +67,7 @@ def test_an_unknown_command_is_called_so(capsys: pytest.CaptureFixture[str]) -> 
         said = capsys.readouterr().err
         assert "; did you mean 'track " in said
         assert "\n  The commands are track list, track show, track reference; " in said
-    for name, instead in GONE.items():
+    for name, instead in REMOVED_COMMANDS.items():
         assert call(f"{name} --json") == 2
         said = capsys.readouterr().err
         assert said == f"error: there is no command {name!r} any more: {instead}\n"

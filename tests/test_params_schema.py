@@ -13,7 +13,7 @@ import yaml
 from rulka.agents.params import ALGORITHM_NAMES
 from rulka.params import ParamsError, read_sections, resolved
 from rulka.params.schema import Parameter, json_schema, parameters, parameters_below
-from rulka.presets import laid_over
+from rulka.presets import merge_overlay
 
 ROOT = Path(__file__).parents[1]
 FILE: dict[str, Any] = read_sections(ROOT / "params.yaml")
@@ -30,7 +30,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 @pytest.mark.parametrize("preset", [None, *PRESETS], ids=lambda path: path.stem if path else "params")
 def test_what_can_be_read_fits_the_schema(validator: jsonschema.Draft202012Validator, preset: Path | None) -> None:
-    sections = laid_over(BASE, read_sections(preset), preset.name, ParamsError) if preset else BASE
+    sections = merge_overlay(BASE, read_sections(preset), preset.name, ParamsError) if preset else BASE
     for each in (sections, read_sections(preset) if preset else FILE):
         assert [(list(error.path), error.message) for error in validator.iter_errors(each)] == []
 

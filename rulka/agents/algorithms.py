@@ -60,7 +60,7 @@ class AlgorithmEntry:
         given_pairs: maps its parameter section to the source of given preference pairs; None if there is none.
         needs_demonstrations: True for a parameter section that makes it learn from captured races.
         clone_inside: name prefix of the tensors of a whole cloned policy inside its network; empty if there is none.
-        given_besides: describes to users, from its section in an artifact, its help besides initial weights.
+        describe_extra_help: describes to users, from its section in an artifact, its help besides initial weights.
     """
 
     label: str
@@ -74,7 +74,7 @@ class AlgorithmEntry:
     given_pairs: Callable[[Any], GivenPairsParams | None] = lambda _section: None
     needs_demonstrations: Callable[[Any], bool] = lambda _section: False
     clone_inside: str = ""
-    given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
+    describe_extra_help: Callable[[Mapping[str, Any]], str] = lambda _section: ""
 
 
 # Imported lazily: their replay imports torchrl, which takes 3 s and 95 MB. Collectors and evaluation only act and
@@ -148,14 +148,14 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         without_source=("guide.floor",),
         needs_demonstrations=attrgetter("has_demonstrations"),
         clone_inside="guide.policy.",
-        given_besides=_given_to_iqn,
+        describe_extra_help=_given_to_iqn,
     ),
     "grpo": _of_policy(label="GRPO", make_learner=GrpoLearner),
     "dpo": _of_policy(
         label="DPO",
         make_learner=DpoLearner,
         given_pairs=attrgetter("given_pairs"),
-        given_besides=_given_to_dpo,
+        describe_extra_help=_given_to_dpo,
     ),
     "pql": AlgorithmEntry(
         label="PQL",

@@ -17,7 +17,7 @@ from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
 from rulka.agents.network_params import NetworkParams
 from rulka.agents.params import Algorithm, PartsParams, TransferParams
-from rulka.artifacts import Artifact, sight_contract
+from rulka.artifacts import Artifact, network_input_contract
 from rulka.errors import UserError
 from rulka.observation import float_slices
 from rulka.observation_params import ObservationParams
@@ -159,7 +159,7 @@ def initial_agent(
         "network": network.model_dump(mode="json"),
     }
     report = _take_over(algorithm, new, offered, dict(parts))
-    contract = sight_contract(observation, table.actions_per_decision)
+    contract = network_input_contract(observation, table.actions_per_decision)
     return Artifact("agent_init", new, config, contract, table, normalisation, origin), report
 
 

@@ -113,7 +113,7 @@ class TransferParams(Section):
     agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
     seed: Seed = key(1, "of the weights that start fresh")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         wishes = {name: dict(self.of(name)) for name in ALGORITHM_NAMES}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
@@ -147,7 +147,7 @@ class StillEncoderParams(ByPartParams):
     encoder: NotNegativeSchedule = key(constant(0.0), "of images")
 
 
-class Beside(NamedTuple):
+class SectionContext(NamedTuple):
     """Settings that the trained algorithm's section is checked against.
 
     Attributes:
@@ -189,14 +189,14 @@ class AlgorithmParams(Section):
         """Returns the parameters of each of `num_learners` learners: every `SPLIT` count divided by their number."""
         return self.model_copy(update={name: getattr(self, name) // num_learners for name in self.SPLIT})
 
-    def impossible(self, beside: Beside) -> Iterator[str]:
+    def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields an error message for each conflict with other sections, if this algorithm is trained."""
-        if beside.num_learners > 1 and not self.SPLIT:
-            yield f"train.learners is {beside.num_learners}, and {beside.name} learns with one: set it to 1"
+        if context.num_learners > 1 and not self.SPLIT:
+            yield f"train.learners is {context.num_learners}, and {context.name} learns with one: set it to 1"
         for count in self.SPLIT:
-            if getattr(self, count) % beside.num_learners:
-                value = f"{beside.name}.{count} {getattr(self, count)}"
-                yield f"{value} cannot be split over {beside.num_learners} train.learners"
+            if getattr(self, count) % context.num_learners:
+                value = f"{context.name}.{count} {getattr(self, count)}"
+                yield f"{value} cannot be split over {context.num_learners} train.learners"
 
     @property
     def races_per_start(self) -> int:
@@ -233,12 +233,12 @@ class PolicyParams(AlgorithmParams):
     max_versions_behind: VersionsBehind = 1
 
     @property
-    def holds_on(self) -> bool:
+    def has_kl_penalty(self) -> bool:
         """Whether a KL penalty to the initial policy is ever active."""
         raise NotImplementedError
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         if self.batch_size > self.steps_per_update:
             yield f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
 
@@ -253,7 +253,7 @@ class PolicyGradientParams(PolicyParams):
     clone_weight: CloneWeight = constant(0.0)
 
     @property
-    def holds_on(self) -> bool:
+    def has_kl_penalty(self) -> bool:
         """Whether a KL penalty to the initial policy is ever active."""
         return any(value > 0.0 for value in self.clone_weight.values)
 
@@ -266,11 +266,11 @@ class CriticParams(PolicyGradientParams):
     value_weight: NotNegativeSchedule = key(constant(0.5), "of the value loss, beside the policy loss")
     value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
 
-    def impossible(self, beside: Beside) -> Iterator[str]:
+    def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
-        yield from super().impossible(beside)
-        name, steps = beside.name, self.value_warmup_steps
-        if beside.parts.heads == "fresh" and steps > 0:
+        yield from super().impossible(context)
+        name, steps = context.name, self.value_warmup_steps
+        if context.parts.heads == "fresh" and steps > 0:
             yield (
                 f"{name}.value_warmup_steps {steps} spares a cloned policy, and transfer.{name}.heads is fresh: "
                 f"set {name}.value_warmup_steps to 0"
@@ -284,7 +284,7 @@ class EpochsParams(Section):
     # The encoder takes most of the time; in the epochs before, its features are computed once and reused.
     encoder_epochs: Whole = key(1, "last epochs of an update, which also train the encoder")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if self.encoder_epochs > self.epochs:
             yield f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
 
@@ -338,7 +338,7 @@ class VtraceParams(Section):
     rho_bar: Positive = key(1.0, "bound of a decision's own weight: whose values are learned")
     c_bar: NotNegative = key(1.0, "bound of its weight for those before it: how far surprises travel back")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         yield from wrong_order(self, "c_bar", "rho_bar")
 
 
@@ -395,8 +395,8 @@ class OffPolicyParams(AlgorithmParams):
     buffer_steps: Count = key(100_000, "decisions kept")
     start_steps: Count = key(8192, "decisions in the buffer before the first update")
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         if self.start_steps > self.buffer_steps:
             yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
 
@@ -455,23 +455,23 @@ class IqnParams(OffPolicyParams):
             return "network.iqn has layer_norm or noisy_sigma"
         return ""
 
-    def impossible(self, beside: Beside) -> Iterator[str]:
+    def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
-        yield from super().impossible(beside)
-        horizon = self.mini_race_decisions(beside.decision_ms)
-        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {beside.decision_ms} ms"
-        if beside.network.analog:
+        yield from super().impossible(context)
+        horizon = self.mini_race_decisions(context.decision_ms)
+        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {context.decision_ms} ms"
+        if context.network.analog:
             yield (
                 "iqn compares all actions, and network.analog has no end of them: set network.analog to false, or "
                 "train.algorithm and train.compared to what learns a policy"
             )
         if horizon < 1:
-            yield f"{race}: set at least {beside.decision_ms}"
+            yield f"{race}: set at least {context.decision_ms}"
         if self.n_steps > horizon:
             yield f"{race}, fewer than iqn.n_steps {self.n_steps}"
         if self.prioritised is not None and self.prioritised.min_actions_left >= horizon:
             yield f"{race}, of which iqn.prioritised.min_actions_left leaves none"
-        if (self.warmup_steps > 0 or self.has_limits) and not beside.network.iqn.guided:
+        if (self.warmup_steps > 0 or self.has_limits) and not context.network.iqn.guided:
             yield (
                 "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
                 "or both to 0"
@@ -491,8 +491,8 @@ class IqnParams(OffPolicyParams):
         """Whether the guide (the cloned policy) ever limits actions."""
         return any(value > 0.0 for value in self.guide_floor.values)
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         most_shown = max(self.demonstration_share.values)
         if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
             yield "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
@@ -578,14 +578,14 @@ class DpoParams(PolicyParams, EpochsParams):
         """Source of the given pairs; None if pairs are online."""
         return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
 
-    def impossible(self, beside: Beside) -> Iterator[str]:
+    def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
-        yield from super().impossible(beside)
+        yield from super().impossible(context)
         if self.given_pairs is not None and self.action_repeat > 1:
             yield f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1"
 
     @property
-    def holds_on(self) -> bool:
+    def has_kl_penalty(self) -> bool:
         """Always True: the initial policy is the reference."""
         return True
 
@@ -616,27 +616,27 @@ class PqlParams(OffPolicyParams):
     )
     racer_tau: RacerTau = 0.02
 
-    def impossible(self, beside: Beside) -> Iterator[str]:
+    def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
-        yield from super().impossible(beside)
-        if beside.acting_precision is not None:
-            acting = f"train.acting_precision is {beside.acting_precision}"
+        yield from super().impossible(context)
+        if context.acting_precision is not None:
+            acting = f"train.acting_precision is {context.acting_precision}"
             yield f"{acting}, and pql acts in train.precision: set it to null"
-        if self.policy_process and beside.is_exact:
+        if self.policy_process and context.is_exact:
             yield f"pql.policy_process has two processes learn, each as fast as it is: {TAKE_FREE}"
-        if beside.network.actions_per_decision > 1:
+        if context.network.actions_per_decision > 1:
             yield (
                 "pql rates single actions: set network.actions_per_decision to 1, or train.algorithm and "
                 "train.compared to what decides for chunks"
             )
-        if beside.parts.heads == "fresh" and self.critic_warmup_updates > 0:
+        if context.parts.heads == "fresh" and self.critic_warmup_updates > 0:
             yield (
                 f"pql.critic_warmup_updates {self.critic_warmup_updates} spares a cloned policy, and "
                 "transfer.pql.heads is fresh: set pql.critic_warmup_updates to 0"
             )
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         least, most = max(self.noise_least.values), max(self.noise_most.values)
         if least > most:
             yield f"noise_least {least} is larger than noise_most {most}"

@@ -158,7 +158,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
     def _as_it_is(self) -> ActorCritic | None:
         """Returns a frozen copy of the policy, the reference of the KL penalty; None if the loss never has one."""
-        if not self._params.holds_on:
+        if not self._params.has_kl_penalty:
             return None
         return copy.deepcopy(self.network).requires_grad_(False).eval()  # training mode would update spectral norms
 

@@ -2,7 +2,7 @@
 
 Begin with `PqlLearner.update`. It runs the updates of the paper's V-learner (`_learn_critics`) and P-learner
 (`PolicyHalf`) at exact ratios to each other and to the cars' decisions: serially, or, with `policy_process`, with the
-policy in its own process (`PolicyElsewhere`). With large batches and many cars the serial form is also synchronous
+policy in its own process (`RemotePolicyHalf`). With large batches and many cars the serial form is also synchronous
 FastTD3 (Seo et al. 2025, arXiv:2505.22642). docs/algorithms/pql.md compares both papers with this code.
 
 Ratios follow from counts, never from a clock: each of cars, critics and policy may proceed only once its neighbour has
@@ -32,7 +32,7 @@ from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
 from rulka.agents.params import PqlParams
 from rulka.agents.pql_actor import Decisions, decisions_of
 from rulka.agents.precision import Precision, autocast
-from rulka.agents.spec import AgentSpec, Half, OtherHalf
+from rulka.agents.spec import AgentSpec, Half, HalfHandle
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch
 from rulka.buffers.ring import shaped_returns
@@ -40,9 +40,9 @@ from rulka.device import CPU, Generators, device_of, state_on_host, weights_on_h
 from rulka.schedule import Moment
 
 ADAM_EPSILON = 1e-5
-SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
+CRITIC_PARTS, ACTOR_PARTS = ("encoder", "float_head"), ("trunk", "heads")
 """Parts of the network that the critics train, and those that the policy trains."""
-DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in POLICY_PARTS[part])
+ACTOR_NAMES = tuple(beginning for part in ACTOR_PARTS for beginning in POLICY_PARTS[part])
 """Tensor name prefixes of the latter."""
 MOMENTS = "exp_avg", "exp_avg_sq"
 """Adam's state of each weight, besides its step count."""
@@ -86,13 +86,13 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self._slow_network = copy.deepcopy(self.network).requires_grad_(False)
         self._slow_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.replay = make_replay(params, device, self._generators)
-        torso = [group for group in self._rates.groups if group["part"] in SEEING]
+        torso = [group for group in self._rates.groups if group["part"] in CRITIC_PARTS]
         critics = {"part": "critics", "params": [*self.critics.parameters()]}
         self._optimizer = torch.optim.Adam([*torso, critics], lr=0.0, eps=ADAM_EPSILON, foreach=True)
         self.num_critic_updates, self._num_start_steps = 0, params.start_steps
         self.policy = PolicyHalf(parts, params, self.precision)
-        self._other: OtherHalf | None = None
-        self._taught: Mapping[str, float] = {}
+        self._remote: HalfHandle | None = None
+        self._policy_metrics: Mapping[str, float] = {}
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Loads initial weights into the policy; the critics start fresh."""
@@ -157,12 +157,12 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         policy.set_rates(moment)
         for _ in range(params.critic_updates_per_version):
             self._learn_critics(self._draw(), means)
-            while self._other is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
+            while self._remote is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
                 policy.learn_from(self.replay, moment, means)
         self._average.move()
         self.version += 1
-        if self._other is not None:
-            self._other.permit(self._num_policy_updates_due(self.num_critic_updates), moment)
+        if self._remote is not None:
+            self._remote.allow_updates(self._num_policy_updates_due(self.num_critic_updates), moment)
         return means.result() | self._facts(moment)
 
     def _learn_critics(self, batch: Batch, means: MetricMeans) -> None:
@@ -176,7 +176,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         loss = critic_loss(rated, target).mean()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        weights = [*self.critics.parameters(), *_learning(self._rates.groups, SEEING)]
+        weights = [*self.critics.parameters(), *_learning(self._rates.groups, CRITIC_PARTS)]
         norm = nn.utils.clip_grad_norm_(weights, self._params.max_grad_norm.at(self.moment))
         self._optimizer.step()
         self.num_critic_updates += 1
@@ -222,8 +222,12 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             "critic_updates_per_policy_update": max(0, num_critic - params.critic_warmup_updates) / max(1, num_policy),
             "num_samples": float(params.batch_size * params.critic_updates_per_version),
         }
-        if self._other is not None:
-            facts |= {"waited_for_policy": 0.0, "policy_restarts": float(self._other.num_restarts), **self._taught}
+        if self._remote is not None:
+            facts |= {
+                "waited_for_policy": 0.0,
+                "policy_restarts": float(self._remote.num_restarts),
+                **self._policy_metrics,
+            }
         return facts
 
     # Diagnostics and checkpoints --------------------------------------------------------------------------------------
@@ -262,9 +266,9 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     def _keep_in_touch(self, timeout_s: float) -> None:
         """Receives updates of the policy's process and sends it new blocks."""
-        if self._other is not None:
-            self._other.hear(timeout_s)
-            self._other.show(self.replay.numbers(), self.replay.copy_states)
+        if self._remote is not None:
+            self._remote.poll(timeout_s)
+            self._remote.send_blocks(self.replay.numbers(), self.replay.copy_states)
 
     def make_half(self) -> Callable[[], Half] | None:
         """Returns a picklable builder of the policy's half in its current state; None if one process runs both."""
@@ -277,11 +281,11 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             "is_encoder_as_given": self._is_encoder_as_given,
         }
         seed = self._seed + self.policy.num_updates
-        return partial(PolicyElsewhere, self._spec, seed, self._device, copy.deepcopy(state_on_host(state)))
+        return partial(RemotePolicyHalf, self._spec, seed, self._device, copy.deepcopy(state_on_host(state)))
 
     def own_tensors(self) -> dict[str, Tensor]:
         """Returns torso and critics."""
-        torso = {name: each for name, each in self.network.state_dict().items() if not name.startswith(DECIDING_NAMES)}
+        torso = {name: each for name, each in self.network.state_dict().items() if not name.startswith(ACTOR_NAMES)}
         own = (("network", torso), ("critics", self.critics.state_dict()))
         return {f"{owner}.{name}": tensor for owner, tensors in own for name, tensor in tensors.items()}
 
@@ -292,11 +296,11 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
         """Installs the policy after `num_updates` updates elsewhere (copied)."""
         self.policy.take(num_updates, tensors)
-        self._taught = metrics or self._taught
+        self._policy_metrics = metrics or self._policy_metrics
 
-    def part_with(self, other: OtherHalf) -> None:
+    def attach_remote(self, handle: HalfHandle) -> None:
         """Hands the policy's half over to another process."""
-        self._other = other
+        self._remote = handle
 
 
 class PolicyHalf:
@@ -311,7 +315,7 @@ class PolicyHalf:
         self._network, self._critics, self._decisions = parts
         self._params = params
         self._rates = PartRates(self._network, POLICY_PARTS, params.rate_of)
-        groups = [group for group in self._rates.groups if group["part"] in DECIDING]
+        groups = [group for group in self._rates.groups if group["part"] in ACTOR_PARTS]
         self.optimizer = torch.optim.Adam(groups, lr=0.0, eps=ADAM_EPSILON, foreach=True)
         self._device = device_of(self._network)
         self._precision: Precision = precision
@@ -333,7 +337,7 @@ class PolicyHalf:
         value = (rated.probability * rated.values[0]).sum(dim=1).mean()
         entropy = rated.entropy.mean()
         means.add(policy_value=value, entropy=entropy)
-        weights = _learning(self._rates.groups, DECIDING)
+        weights = _learning(self._rates.groups, ACTOR_PARTS)
         if not weights:  # all of it is frozen
             return
         self.optimizer.zero_grad(set_to_none=True)
@@ -364,7 +368,7 @@ class PolicyHalf:
                 self.optimizer.state[weight] = {"step": step.clone(), **state}
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, each) for name, each in self._network.named_parameters() if name.startswith(DECIDING_NAMES)]
+        return [(name, each) for name, each in self._network.named_parameters() if name.startswith(ACTOR_NAMES)]
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the weights of network and critics."""
@@ -376,7 +380,7 @@ class PolicyHalf:
         self.num_updates = int(state["num_updates"])
 
 
-class PolicyElsewhere(PolicyHalf):
+class RemotePolicyHalf(PolicyHalf):
     """The policy's half in its own process, a `Half` of `rulka.agents.spec`: the paper's P-learner.
 
     It has copies of the torso and the critics, which the other half owns, and a ring of states: it receives only the

@@ -173,7 +173,7 @@ class Half(Protocol):
         ...
 
 
-class OtherHalf(Protocol):
+class HalfHandle(Protocol):
     """Handle to the half in another process."""
 
     @property
@@ -181,7 +181,7 @@ class OtherHalf(Protocol):
         """Restarts of its process so far."""
         ...
 
-    def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
+    def send_blocks(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
         """Sends it the blocks that it has not seen, as far as there is room.
 
         Args:
@@ -189,16 +189,16 @@ class OtherHalf(Protocol):
             copy: copies observations and resets of the block with a number into another block.
         """
 
-    def permit(self, num_updates: int, moment: Moment) -> None:
+    def allow_updates(self, num_updates: int, moment: Moment) -> None:
         """Publishes this half's tensors to it and permits updates up to a total of `num_updates`."""
 
-    def hear(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> None:
         """Waits for its messages and passes its updates to `LearnsInHalves.take_half`."""
 
 
 @runtime_checkable
 class LearnsInHalves(Protocol):
-    """A learner that can run one half in its own process; `OtherHalf.permit` enforces the update ratio."""
+    """A learner that can run one half in its own process; `HalfHandle.allow_updates` enforces the update ratio."""
 
     def make_half(self) -> Callable[[], Half] | None:
         """Returns a picklable builder of that half in its current state; None if one process runs both."""
@@ -215,5 +215,5 @@ class LearnsInHalves(Protocol):
     def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
         """Installs the other half's tensors after `num_updates` updates (copied)."""
 
-    def part_with(self, other: OtherHalf) -> None:
+    def attach_remote(self, handle: HalfHandle) -> None:
         """Hands that half over to another process."""

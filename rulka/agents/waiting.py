@@ -258,7 +258,7 @@ class WaitingRaces(WaitingBlocks):
         for car, place in enumerate(stream.under_way):
             if place is not None and goes_on_at[car] < block.spec.num_steps:
                 self._race(place).pieces.append((number, car, goes_on_at[car], block.spec.num_steps))
-        self._let_go()
+        self._drop_unused_blocks()
 
     def groups(self) -> list[list[Race]]:
         """Returns the races [K][G] of all complete groups."""
@@ -300,7 +300,7 @@ class WaitingRaces(WaitingBlocks):
         for group in self._whole:
             del self._groups[group]
         self._whole, self.num_decisions = [], 0
-        self._let_go()
+        self._drop_unused_blocks()
 
     def experience(self) -> Experience:
         """Returns everything for a checkpoint; see `rulka.agents.learner.Learner`."""
@@ -387,7 +387,7 @@ class WaitingRaces(WaitingBlocks):
     def _race(self, place: tuple[int, int]) -> Race:
         return self._groups[place[0]].races[place[1]]
 
-    def _let_go(self) -> None:
+    def _drop_unused_blocks(self) -> None:
         """Drops blocks that no race needs."""
         needed = {piece[0] for group in self._groups.values() for race in group.races for piece in race.pieces}
         self._blocks = {number: block for number, block in self._blocks.items() if number in needed}

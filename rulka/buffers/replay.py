@@ -395,7 +395,7 @@ class Replay:
         """Returns a torchrl buffer that draws `Drawn` from a ring."""
 
         def collate(found: Transitions) -> Drawn:
-            seen = FEATURES if FEATURES in ring.seen else "image"
+            seen = FEATURES if FEATURES in ring.observations else "image"
             count = len(found.num_steps)
             return Drawn(
                 found,
@@ -403,7 +403,9 @@ class Replay:
                 floats=ring.gather("floats", found.observation),
                 next_image=ring.gather(seen, found.next_observation),
                 next_floats=ring.gather("floats", found.next_observation),
-                next_guide=ring.gather(GUIDE, found.next_observation) if GUIDE in ring.seen else torch.zeros(count, 0),
+                next_guide=ring.gather(GUIDE, found.next_observation)
+                if GUIDE in ring.observations
+                else torch.zeros(count, 0),
                 row=torch.empty(0, dtype=torch.int64),
                 weight=torch.ones(count),
             )

@@ -82,7 +82,7 @@ class BlockRing:
     Attributes:
         spec: shape of every block.
         arrays: all but the observations, in main memory.
-        seen: stored observations by name, on one device: `floats` [S, T + 1, N, F], `image` [S, T + L, N, H W] if
+        observations: stored ones by name, on one device: `floats` [S, T + 1, N, F], `image` [S, T + L, N, H W] if
             images are stored, and the outputs [S, T + 1, N, ...] of `keep`.
         with_images: True if images are stored; if not, call `keep` before the first block.
         num_inserted: blocks inserted so far, overwritten ones included.
@@ -113,10 +113,12 @@ class BlockRing:
         decided = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _DECIDED}
         is_held_out = np.zeros(decided["is_reset"].shape, np.bool_)
         self.arrays = RingArrays(**decided, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
-        self.seen = {"floats": torch.empty((num_slots, *layout["floats"][0]), dtype=torch.float32, device=device)}
+        self.observations = {
+            "floats": torch.empty((num_slots, *layout["floats"][0]), dtype=torch.float32, device=device)
+        }
         if with_images:
             shape = num_slots, spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width
-            self.seen["image"] = torch.empty(shape, dtype=torch.uint8, device=device)
+            self.observations["image"] = torch.empty(shape, dtype=torch.uint8, device=device)
         self._newest: dict[int, int] = {}
         self._numbers: dict[int, int] = {}  # of each stream's last block
         self._derive: dict[str, Derive] = {}
@@ -161,9 +163,9 @@ class BlockRing:
         self._numbers[stream] = number
         for name in _DECIDED:
             getattr(self.arrays, name)[slot] = getattr(block, name)
-        self._see("floats", slot, torch.from_numpy(block.floats))
+        self._store_observations("floats", slot, torch.from_numpy(block.floats))
         if self.with_images:
-            self._see("image", slot, torch.from_numpy(_each_once(block.image)).flatten(2))
+            self._store_observations("image", slot, torch.from_numpy(_each_once(block.image)).flatten(2))
         self._derive_slot(slot, None if self.with_images else torch.from_numpy(block.image).flatten(0, 1))
         self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
@@ -188,12 +190,12 @@ class BlockRing:
     def drop(self, name: str) -> None:
         """Drops a stored output whose function is about to change."""
         self._derive.pop(name, None)
-        self.seen.pop(name, None)
+        self.observations.pop(name, None)
 
     def ring_state(self) -> dict[str, Any]:
         """Returns the position and the links of the ring: everything but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
-        kept = {name: str(self.seen[name].dtype).removeprefix("torch.") for name in self._kept_alone()}
+        kept = {name: str(self.observations[name].dtype).removeprefix("torch.") for name in self._kept_alone()}
         state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
         return state | {"next_slot": links, "kept": kept}
 
@@ -210,7 +212,7 @@ class BlockRing:
         slot = number % self.num_slots
         decided = {name: getattr(self.arrays, name)[slot] for name in (*_DECIDED, "is_held_out")}
         seen = ("floats", "image") if self.with_images else ("floats", *self._kept_alone())
-        return decided | {name: _bits(self.seen[name][slot]) for name in seen}
+        return decided | {name: _bits(self.observations[name][slot]) for name in seen}
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
         """Resumes from the `ring_state` and blocks of a ring of the same shape; copies them.
@@ -231,9 +233,9 @@ class BlockRing:
             for name in (*_DECIDED, "is_held_out"):
                 getattr(self.arrays, name)[slot] = arrays[name]
             for name in ("floats", "image") if self.with_images else ("floats",):
-                self._see(name, slot, torch.from_numpy(arrays[name]))
+                self._store_observations(name, slot, torch.from_numpy(arrays[name]))
             for name, dtype in state["kept"].items():
-                self._see(name, slot, torch.from_numpy(arrays[name]).view(_DTYPES[dtype]))
+                self._store_observations(name, slot, torch.from_numpy(arrays[name]).view(_DTYPES[dtype]))
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
         self._numbers = {int(stream): int(number) for stream, number in state["numbers"].items()}
@@ -252,7 +254,7 @@ class BlockRing:
         """
         if name == "image" and self.spec.frames > 1:
             index = self._frames_seen(index)
-        stored = self.seen[name]
+        stored = self.observations[name]
         (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
         out = stored.flatten(0, 2).index_select(0, uploaded)
         return out.view(-1, *self.spec.image_shape) if name == "image" else out
@@ -273,7 +275,7 @@ class BlockRing:
 
     def _kept_alone(self) -> list[str]:
         """Returns the names of the outputs that are stored instead of images."""
-        return [] if self.with_images else [name for name in self._derive if name in self.seen]
+        return [] if self.with_images else [name for name in self._derive if name in self.observations]
 
     def _derive_all(self) -> None:
         if self._derive and self.num_blocks and not self.with_images:
@@ -286,20 +288,20 @@ class BlockRing:
         """Computes a block's stored outputs from its images [(T + 1) N, L, H, W]; None uses the stored images."""
         if not self._derive:
             return
-        floats = self.seen["floats"][slot]
+        floats = self.observations["floats"][slot]
         num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
         if image is None:
             image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
         for name, derive in self._derive.items():
             made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
-            self._see(name, slot, made.unflatten(0, floats.shape[:2]))
+            self._store_observations(name, slot, made.unflatten(0, floats.shape[:2]))
 
-    def _see(self, name: str, slot: int, values: Tensor) -> None:
+    def _store_observations(self, name: str, slot: int, values: Tensor) -> None:
         """Writes one field of a slot's observations; the first call allocates it for all slots."""
-        device = self.seen["floats"].device
-        if name not in self.seen:
-            self.seen[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
-        self.seen[name][slot] = on_device((values,), device)[0]
+        device = self.observations["floats"].device
+        if name not in self.observations:
+            self.observations[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
+        self.observations[name][slot] = on_device((values,), device)[0]
 
 
 def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:

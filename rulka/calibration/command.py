@@ -46,18 +46,18 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
     if write:  # fails now, not after minutes of fitting
         check_file(PARAMS_FILE)
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
-        material = gather(folder, holdout, bar.advance)
+        data = gather(folder, holdout, bar.advance)
     before, folds = params.simulator.physics, {}
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
-        result = _fit(material.fitted(), before, bar.advance)
-        for each in material.maps:
-            windows = material.fitted(without=each)
+        result = _fit(data.fitted(), before, bar.advance)
+        for each in data.maps:
+            windows = data.fitted(without=each)
             if not windows:
                 message = f"without the recordings of {each.track.name!r} and those held out, none is left to fit"
                 raise CalibrationError(message, hint="Add recordings of another map, or hold out fewer.")
             folds[each.track.uid] = _fit(windows, before, bar.advance).physics
     command = f"rulka calibrate {folder.name} --holdout {holdout} --out {out.as_posix()}{' --write' if write else ''}"
-    numbers = write_report(out, command, holdout, material, before, result, folds)
+    numbers = write_report(out, command, holdout, data, before, result, folds)
     if write:
         text = with_physics(PARAMS_FILE.read_text(encoding="utf-8"), result.physics)
         with new_file(PARAMS_FILE) as beside:

@@ -17,7 +17,7 @@ from rulka.datasets.from_recordings import (
     race_of_ghost,
 )
 from rulka.datasets.races import Race
-from rulka.datasets.split import place, split_races
+from rulka.datasets.split import hash_fraction, split_races
 from rulka.errors import UserError
 from rulka.folders import utf8_path
 from rulka.observation import CAR
@@ -60,7 +60,7 @@ class Drive:
 
 
 @dataclass(frozen=True)
-class MapMaterial:
+class MapRecordings:
     """The recordings of one map.
 
     Attributes:
@@ -77,7 +77,7 @@ class MapMaterial:
 
 
 @dataclass(frozen=True)
-class Material:
+class CalibrationData:
     """The data of a calibration.
 
     Attributes:
@@ -85,7 +85,7 @@ class Material:
         refused: file and reason of every rejected recording.
     """
 
-    maps: list[MapMaterial]
+    maps: list[MapRecordings]
     refused: list[tuple[str, str]]
 
     @property
@@ -98,12 +98,12 @@ class Material:
         """Windows of all held-out recordings."""
         return [part for each in self.maps for part in each.held_out]
 
-    def fitted(self, without: MapMaterial | None = None) -> list[Windows]:
+    def fitted(self, without: MapRecordings | None = None) -> list[Windows]:
         """Returns the windows of all recordings that are not held out, except those of the map `without`."""
         return [part for each in self.maps if each is not without for part in each.fitted]
 
 
-def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Material:
+def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> CalibrationData:
     """Reads a folder of recordings.
 
     On a map with several recordings, a share is held out by a hash of the race. A map with one recording is held out or
@@ -139,14 +139,14 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Materia
         except TrackError as error:
             refused += [(drive.race.file, str(error)) for drive in drives]
         else:
-            maps.append(MapMaterial(track, drives, *(_windows(track, drives, is_held_out=k) for k in (False, True))))
-    material = Material(maps, refused)
-    num_held_out = sum(drive.is_held_out for drive in material.drives)
-    if len(maps) < MIN_MAPS or num_held_out in (0, len(material.drives)):
-        message = f"{len(material.drives)} recordings of {len(maps)} maps can be used, {num_held_out} of them held out"
+            maps.append(MapRecordings(track, drives, *(_windows(track, drives, is_held_out=k) for k in (False, True))))
+    data = CalibrationData(maps, refused)
+    num_held_out = sum(drive.is_held_out for drive in data.drives)
+    if len(maps) < MIN_MAPS or num_held_out in (0, len(data.drives)):
+        message = f"{len(data.drives)} recordings of {len(maps)} maps can be used, {num_held_out} of them held out"
         hint = f"Fitting needs finished {VEHICLE} races of TrackMania Forever, with inputs, on {MIN_MAPS} maps or more."
         raise CalibrationError(message, hint=hint)
-    return material
+    return data
 
 
 def _windows(track: Track, drives: Sequence[Drive], *, is_held_out: bool) -> list[Windows]:
@@ -179,5 +179,5 @@ def _is_simulated_car(ghost: Ghost) -> bool:
 
 def _held_out(uid: str, race_ids: Sequence[str], holdout: float) -> set[str]:
     if len(race_ids) == 1:
-        return set(race_ids) if place(uid) < holdout else set()
+        return set(race_ids) if hash_fraction(uid) < holdout else set()
     return {race_id for race_id, split in split_races(race_ids, holdout, 0.0).items() if split != "train"}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rulka.calibration.fit import FITTED, FitResult
 from rulka.calibration.follow import follow
-from rulka.calibration.gather import Material
+from rulka.calibration.gather import CalibrationData
 from rulka.calibration.windows import FLAT, HORIZONS_MS, REGIMES, Windows, constant_velocity, simulate
 from rulka.outputs import filled_folder
 from rulka.provenance import library_versions
@@ -74,7 +74,7 @@ def write_report(
     out: Path,
     command: str,
     holdout: float,
-    material: Material,
+    data: CalibrationData,
     before: PhysicsParams,
     result: FitResult,
     folds: dict[str, PhysicsParams],
@@ -85,7 +85,7 @@ def write_report(
         out: the folder.
         command: the command line of this run.
         holdout: share of the recordings that was held out.
-        material: the recordings.
+        data: the recordings.
         before: physics before the fit.
         result: fit to all recordings that are not held out.
         folds: leave-one-map-out physics, by the UID of the map left out of the fit.
@@ -93,26 +93,25 @@ def write_report(
     Raises:
         OutputError: if the folder cannot be written.
     """
-    everything = [part for each in material.maps for part in (*each.fitted, *each.held_out)]
+    everything = [part for each in data.maps for part in (*each.fitted, *each.held_out)]
     models = {
         LEFT_OUT: errors([(part, folds[part.track.uid]) for part in everything]),
-        HELD_OUT: errors([(part, result.physics) for part in material.held_out]),
+        HELD_OUT: errors([(part, result.physics) for part in data.held_out]),
         BEFORE: errors([(part, before) for part in everything]),
         CONSTANT: errors([(part, None) for part in everything]),
     }
     followed = [
         {"file": drive.race.file, "map": drive.map_name} | asdict(follow(each.track, drive.race, folds[each.track.uid]))
-        for each in material.maps
+        for each in data.maps
         for drive in each.drives
     ]
     numbers = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "holdout": holdout,
         "recordings": [
-            {"sha256": drive.sha256, "map": drive.map_name, "is_held_out": drive.is_held_out}
-            for drive in material.drives
+            {"sha256": drive.sha256, "map": drive.map_name, "is_held_out": drive.is_held_out} for drive in data.drives
         ],
-        "refused": dict(material.refused),
+        "refused": dict(data.refused),
         "versions": library_versions(),
         "fit": {k: v for k, v in asdict(result).items() if k != "physics"},
         "physics": result.physics.model_dump(mode="json"),
@@ -133,7 +132,7 @@ def write_report(
         followed=followed,
         num_followed=sum(is_followed(race) for race in followed),
         fitted=FITTED,
-        reasons=Counter(reason for _, reason in material.refused),
+        reasons=Counter(reason for _, reason in data.refused),
         before=before,
         after=result.physics,
     )

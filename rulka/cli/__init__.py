@@ -42,7 +42,7 @@ COMMANDS = {
     if getattr(function, "__module__", "") == module.__name__ and isfunction(function) and not name.startswith("_")
 }
 """Every public function of these modules, by command name (without the `_` that avoids a Python keyword or builtin)."""
-GONE = {
+REMOVED_COMMANDS = {
     "agent": "they are `rulka agents export` and `rulka agents import`",
     "agents": "it is `rulka agents list`",
     "compare": "it is `rulka agents compare`",
@@ -114,8 +114,8 @@ def _check_command(arguments: list[str]) -> None:
     name = " ".join(words[:depth])
     if not name or name in COMMANDS or (depth == 2 and {"-h", "--help"} & set(arguments)):
         return
-    if name in GONE:
-        error = UserError(f"there is no command {name!r} any more: {GONE[name]}")
+    if name in REMOVED_COMMANDS:
+        error = UserError(f"there is no command {name!r} any more: {REMOVED_COMMANDS[name]}")
     else:
         split = [each.split() for each in COMMANDS]
         known = dict.fromkeys(" ".join(each[:depth]) for each in split if each[: depth - 1] == words[: depth - 1])

@@ -19,7 +19,7 @@ PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
 
 
 @dataclass(frozen=True)
-class HowToRace:
+class PairSettings:
     """Settings of races between two agents.
 
     Attributes:
@@ -50,7 +50,7 @@ def list_(as_json: AsJson = False) -> None:
     report([asdict(entry) for entry in found], lambda: format_agents(found), as_json)
 
 
-def compare(first: str, second: str, /, how: HowToRace, out: Path | None = None, as_json: AsJson = False) -> None:
+def compare(first: str, second: str, /, how: PairSettings, out: Path | None = None, as_json: AsJson = False) -> None:
     """Race two agents in pairs from the same starts, and report which one wins.
 
     Example: `rulka agents compare promoted latest --tracks main campaign --out pair`
@@ -79,7 +79,7 @@ def compare(first: str, second: str, /, how: HowToRace, out: Path | None = None,
     report(found, lambda: format_comparison(found) + beside, as_json)
 
 
-def promote(name: str, /, how: HowToRace, as_json: AsJson = False) -> None:
+def promote(name: str, /, how: PairSettings, as_json: AsJson = False) -> None:
     """Promote an agent if it beats the promoted one, and keep it in data/agents; the first needs no race.
 
     Example: `rulka agents promote latest --races 50`
@@ -150,7 +150,7 @@ def _report(written: Path, artifact: Artifact, as_json: bool) -> None:
     report(facts, lambda: text, as_json)
 
 
-def _compared(first: str, second: str, how: HowToRace) -> Comparison:
+def _compared(first: str, second: str, how: PairSettings) -> Comparison:
     """Races two agents with the settings of a command's arguments."""
     from rulka.device import use_device
     from rulka.params import read_params

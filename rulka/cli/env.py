@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rulka.cli.options import AsJson, DeviceName, lines_aside, report
+from rulka.cli.options import AsJson, DeviceName, report, stdout_to_stderr
 from rulka.errors import UserError
 from rulka.folders import import_from_here
 from rulka.outputs import check_folder, filled_folder
@@ -62,7 +62,7 @@ def train(
     options = {"algorithm": algorithm, "max_env_steps": steps, "seed": seed}
     given = {"train": {name: value for name, value in options.items() if value is not None}}
     params = environment_params(facts.environment, given, *map(_overlay, settings))
-    with lines_aside(as_json):
+    with stdout_to_stderr(as_json):
         folder, agent = train_in_environment(facts, params, device=use_device(device))
     if out is not None:
         with filled_folder(out) as beside:

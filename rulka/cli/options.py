@@ -35,7 +35,7 @@ def report(found: Any, text: Callable[[], str], as_json: bool) -> None:
 
 
 @contextmanager
-def lines_aside(as_json: bool) -> Iterator[None]:
+def stdout_to_stderr(as_json: bool) -> Iterator[None]:
     """Redirects standard output to standard error within the block if the command prints JSON."""
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         yield

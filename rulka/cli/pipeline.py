@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rulka.cli.options import AsJson, lines_aside, report, say
+from rulka.cli.options import AsJson, report, say, stdout_to_stderr
 from rulka.errors import UserError
 from rulka.outputs import check_folder
 from rulka.ports import DASHBOARD_PORT
@@ -103,7 +103,7 @@ def experiment(
     """
     from rulka.study.experiment import run_experiment
 
-    with lines_aside(as_json):
+    with stdout_to_stderr(as_json):
         table = run_experiment(file, cells, processes, page, say)
     report(table.rows, lambda: table.text, as_json)
 
@@ -124,7 +124,7 @@ def population(file: Path, /, page: Path | None = None, as_json: AsJson = False)
     from rulka.study.population_page import format_standings
     from rulka.study.population_run import run_population
 
-    with lines_aside(as_json):
+    with stdout_to_stderr(as_json):
         ended = run_population(file, page, say)
     report([each.to_json() for each in ended], lambda: format_standings(ended), as_json)
 
@@ -155,7 +155,7 @@ def doctor(repeat: str | None = None, as_json: AsJson = False) -> None:
 def _repeat(stage: str, as_json: bool) -> None:
     from rulka.study.repeat import repeat_stage
 
-    with lines_aside(as_json):
+    with stdout_to_stderr(as_json):
         found = repeat_stage(stage, say)
     same = f"{found.out.as_posix()} repeats: {found.num_files} files are the same"
     lines = [f"{found.out.as_posix()} does not repeat, see {found.folder.as_posix()}", *found.differences]

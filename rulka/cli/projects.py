@@ -9,7 +9,7 @@ from rulka.errors import UserError
 from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE
 from rulka.outputs import filled_folder
 from rulka.params import PARAMS_FILE
-from rulka.params.reader import that_comes_with_the_package
+from rulka.params.reader import packaged_file
 
 FILES = (
     PARAMS_FILE,
@@ -49,7 +49,7 @@ def make_project(folder: Path) -> list[str]:
     elsewhere = [name for name in CODE_FOLDERS if (folder / name).resolve() != code / name]
     with filled_folder(folder) as new:
         for path in missing:
-            source = that_comes_with_the_package(path)
+            source = packaged_file(path)
             for file in [source] if source.is_file() else source.rglob("*.yaml"):
                 target = new / path / file.relative_to(source)
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulka.cli.options import AsJson, lines_aside, report, say, say_json
+from rulka.cli.options import AsJson, report, say, say_json, stdout_to_stderr
 from rulka.errors import UserError, counted
 from rulka.folders import RACES, REASONS_FILE, RECORDINGS
 from rulka.outputs import check_file, check_folder
@@ -124,7 +124,7 @@ def fetch(  # noqa: PLR0913
     check_folder(out)
     query = MapQuery(map_id, map_uid, name, author, most_ms, maps)
     site = Site(url or os.environ.get("RULKA_EXCHANGE_URL") or "https://tmnf.exchange", requests_per_s)
-    with lines_aside(as_json):
+    with stdout_to_stderr(as_json):
         if only_list:
             found = []
             for entry in site.maps(query):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulka.cli.options import AsJson, OneTrack, lines_aside, report, say, say_json
+from rulka.cli.options import AsJson, OneTrack, report, say, say_json, stdout_to_stderr
 from rulka.folders import TRACKS
 from rulka.outputs import check_file, new_file
 
@@ -95,7 +95,7 @@ def reference(
 
     if out is not None:
         check_file(out)
-    with lines_aside(as_json):
+    with stdout_to_stderr(as_json):
         found = find_lap(track, read_params(), Searches(seed, searches, budget), out, say)
     if as_json:
         say_json(found)

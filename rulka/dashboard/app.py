@@ -25,7 +25,7 @@ from rulka.dashboard.runs import AXES, MAIN, Runs
 from rulka.errors import UserError
 from rulka.folders import EVALUATION, REPORT_PAGE, VIDEO_FILE
 from rulka.ports import check_port
-from rulka.report.words import templates
+from rulka.report.formatting import templates
 
 HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]

@@ -8,7 +8,7 @@
     <shard>/action.npy    uint8 [N] index of the action held longest; ties go to the one held first
     <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
     <shard>/tick_actions.npy  uint8 [N, K] action of every 10 ms tick, from which the labels above derive; analog
-                          steering becomes key taps, see `rulka.recordings.controls.tapped_steer`
+                          steering becomes key taps, see `rulka.recordings.controls.steer_to_key_taps`
     <shard>/controls.npy  float32 [N, 3] mean over the decision of raw steer in [-1, 1] (positive right), gas and brake
     <shard>/time_ms.npy   int32 [N] race time of the frame
     <shard>/along_m.npy   float32 [N] progress along the line of the race's own track
@@ -128,7 +128,7 @@ class Batch(NamedTuple):
     number: torch.Tensor
 
 
-class Decided(NamedTuple):
+class ActionLabels(NamedTuple):
     """Action labels of each of the K places of decisions.
 
     Attributes:
@@ -300,14 +300,14 @@ class FrameDataset:
         """
         number = np.arange(len(self))[frame][None]
         action = self.decided(number).action[0]
-        parts = {"image": self.seen(number)[0], "floats": self.floats_seen(number)[0]}
+        parts = {"image": self.frame_stacks(number)[0], "floats": self.floats_seen(number)[0]}
         return parts | {"action": action[0] if self._places == 1 else action}
 
     def on_main_track(self) -> list[FrameRace]:
         """Returns the races of this split that were driven on the main track."""
         return [race for race in self.races if race.map_uid == self.index.main_track]
 
-    def seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
+    def frame_stacks(self, frames: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
         """Returns the frame stacks [B, L, H, W] of the given frame numbers, oldest frame first."""
         if len(self._back) == 1:
             return self.images[frames]
@@ -315,14 +315,14 @@ class FrameDataset:
         rows = np.maximum(numbers[:, None] + self._back, self._first[numbers][:, None])
         return self.images[rows.ravel()][:, 0].reshape(*rows.shape, *self.images.shape[2:])
 
-    def decided(self, frames: NDArray[np.int64] | slice) -> Decided:
+    def decided(self, frames: NDArray[np.int64] | slice) -> ActionLabels:
         """Returns the action labels of the given frame numbers, by place."""
         if self._places == 1:
-            return Decided(self.action[frames].astype(np.int64)[:, None], self.action_share[frames][:, None])
+            return ActionLabels(self.action[frames].astype(np.int64)[:, None], self.action_share[frames][:, None])
         ticks = self.tick_actions[frames].astype(np.int64)
         share, action = shares_of_ticks(ticks.reshape(len(ticks) * self._places, -1), self.action_share.shape[1])
         by_place = (len(ticks), self._places)
-        return Decided(action.reshape(by_place), share.reshape(*by_place, -1))
+        return ActionLabels(action.reshape(by_place), share.reshape(*by_place, -1))
 
     def floats_seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.float32]:
         """Returns the floats [B, F] of the given frame numbers, with the previous actions of all places.
@@ -342,7 +342,7 @@ class FrameDataset:
     def batch(self, frames: NDArray[np.int64] | slice) -> Batch:
         """Returns copies of the given frame numbers as torch tensors."""
         return Batch(
-            torch.from_numpy(self.seen(frames)),
+            torch.from_numpy(self.frame_stacks(frames)),
             torch.from_numpy(self.floats_seen(frames)),
             torch.from_numpy(np.arange(len(self))[frames]),
         )
@@ -368,7 +368,7 @@ class FrameDataset:
         """Yields the images of `iterate_batches` in the same order, and reads only images."""
         numbers = np.arange(len(self))
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
-            yield Images(torch.from_numpy(self.seen(rows)))
+            yield Images(torch.from_numpy(self.frame_stacks(rows)))
 
 
 def shuffled(

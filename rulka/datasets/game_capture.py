@@ -64,11 +64,11 @@ class GameCapture:
             return self._drive(race, keys, self._session.begin())
         except GameError as error:
             self._link.report(error)
-            return self._drive(race, keys, self._link.begin_anew(self._session))
+            return self._drive(race, keys, self._link.reconnect_and_begin(self._session))
 
     def close(self) -> None:
         """Releases the game."""
-        self._link.let_go(self._session)
+        self._link.close_quietly(self._session)
 
     def __enter__(self) -> GameCapture:
         return self

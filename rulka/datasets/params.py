@@ -24,7 +24,7 @@ class SelectParams(Section):
     environment: str | None = key(None, "as recordings name it, for example Stadium; null for any")
     max_best_ratio: float | None = key(None, "slowest race, in times of the map's best; null for any", ge=1.0, le=MOST)
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         yield from wrong_order(self, "min_race_s", "max_race_s")
 
 
@@ -55,7 +55,7 @@ class CaptureParams(Section):
     )
     test_fraction: float = key(0.1, "share of a map's races that are only measured on", ge=0, lt=1)
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if self.validation_fraction + self.test_fraction >= 1:
             yield "validation_fraction and test_fraction are shares of the same races: less than 1 together"
         if self.backend == "game" and self.maps == "all":

@@ -13,7 +13,7 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
-def place(race_id: str) -> float:
+def hash_fraction(race_id: str) -> float:
     """Hashes a race id to a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(race_id.encode()).digest()[:8], "big") / 2**64
 
@@ -21,8 +21,8 @@ def place(race_id: str) -> float:
 def split_races(race_ids: Sequence[str], validation_fraction: float, test_fraction: float) -> dict[str, Split]:
     """Assigns every race of a map to a split.
 
-    Validation gets the races with the lowest places, test the next ones, training the rest. A split with a positive
-    fraction gets at least one race if there are enough, in the order training, validation, test. If the places alone
+    Validation gets the races with the lowest hashes, test the next ones, training the rest. A split with a positive
+    fraction gets at least one race if there are enough, in the order training, validation, test. If the hashes alone
     give every split a race, adding a race moves no other.
 
     Args:
@@ -30,10 +30,11 @@ def split_races(race_ids: Sequence[str], validation_fraction: float, test_fracti
         validation_fraction: share of validation races, in [0, 1].
         test_fraction: share of test races, in [0, 1].
     """
-    ordered = sorted(race_ids, key=place)
-    places, ends = [place(race_id) for race_id in ordered], (validation_fraction, validation_fraction + test_fraction)
-    num_validation = max(sum(at < ends[0] for at in places), validation_fraction > 0)
-    num_test = max(sum(ends[0] <= at < ends[1] for at in places), test_fraction > 0)
+    ordered = sorted(race_ids, key=hash_fraction)
+    hashes = [hash_fraction(race_id) for race_id in ordered]
+    ends = validation_fraction, validation_fraction + test_fraction
+    num_validation = max(sum(at < ends[0] for at in hashes), validation_fraction > 0)
+    num_test = max(sum(ends[0] <= at < ends[1] for at in hashes), test_fraction > 0)
     num_free = len(ordered) - 1
     num_validation = min(num_validation, max(num_free - (test_fraction > 0), min(num_free, 1)))
     num_test = min(num_test, num_free - num_validation)

@@ -24,8 +24,8 @@ from rulka.envs.starts import EarlierStates, EqualStarts
 from rulka.observation import num_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
-from rulka.simulator.frame_history import FrameHistory
-from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_earlier
+from rulka.simulator.frame_stack import FrameStack
+from rulka.simulator.race_start import ALONG, NUM_UNIFORMS, draw_starts, starts_from_saved_state
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
@@ -148,19 +148,19 @@ class RaceBatch(RacingCars):
         if num_cars % settings.races_per_start:
             message = f"{num_cars} cars are no multiple of races_per_start {settings.races_per_start}"
             raise SimulatorError(message)
-        num_chances = NUM_CHANCES + (0 if self._randomiser is None else NUM_DRAWS)
-        self._starts = EqualStarts(num_cars, settings.races_per_start, num_chances)
+        num_uniforms = NUM_UNIFORMS + (0 if self._randomiser is None else NUM_DRAWS)
+        self._starts = EqualStarts(num_cars, settings.races_per_start, num_uniforms)
         self.generators: list[np.random.Generator] = []
-        self._history: FrameHistory | None = None
+        self._frame_stack: FrameStack | None = None
         if settings.image.frames > 1 and settings.image.shows_image:
-            self._history = FrameHistory(num_cars, settings.image_shape)
+            self._frame_stack = FrameStack(num_cars, settings.image_shape)
         self._has_moved, self._has_begun = False, np.ones(num_cars, np.bool_)
         none = np.zeros((num_cars, 0))
         self._kept = {
             "counters": self.scores.counters,
             "draws": none if self._randomiser is None else self._randomiser.draws,
             "earlier": none if self._earlier is None else self._earlier.rows,
-            "frames": none if self._history is None else self._history.seen,
+            "frames": none if self._frame_stack is None else self._frame_stack.stack,
             "starts": self._starts.rows,
         }
 
@@ -183,7 +183,7 @@ class RaceBatch(RacingCars):
         """
         self.check_open()
         if self._earlier is not None and self.generators:
-            self._earlier.forget([new is not old for new, old in zip(generators, self.generators, strict=True)])
+            self._earlier.clear([new is not old for new, old in zip(generators, self.generators, strict=True)])
         self.generators = generators
         if which is None:
             self._starts.begin_anew()
@@ -219,12 +219,12 @@ class RaceBatch(RacingCars):
         """
         if not self.settings.image.shows_image:
             image_out[:] = 0
-        elif self._history is None:
+        elif self._frame_stack is None:
             self._draw(image_out[:, 0])
         else:
-            self._draw(self._history.newest)
-            self._history.add(self._has_moved, self._has_begun)
-            image_out[:] = self._history.seen
+            self._draw(self._frame_stack.newest)
+            self._frame_stack.push(self._has_moved, self._has_begun)
+            image_out[:] = self._frame_stack.stack
             self._has_moved, self._has_begun[:] = False, False
         self.simulator.floats(floats_out)
         self.scores.find_potentials(potential_out)
@@ -286,19 +286,19 @@ class RaceBatch(RacingCars):
 
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Places the masked cars at given or drawn starts and starts their clocks."""
-        chance = self._starts.draw(which, self.generators)
-        starts = draw_starts(chance, self.settings, self.track.length_m)._replace(**places)
+        uniforms = self._starts.draw(which, self.generators)
+        starts = draw_starts(uniforms, self.settings, self.track.length_m)._replace(**places)
         self.simulator.reset(which, *starts)
         is_full_race = starts.along_m <= 0.0
         if self._earlier is not None:
-            self._earlier.break_off(which)
+            self._earlier.drop_pending(which)
             if not places:
-                cars = np.flatnonzero(which & is_from_earlier(chance, self.settings))
-                cars, states = self._earlier.draw(cars, chance[cars, ALONG])
-                self.simulator.put(cars, states)
+                cars = np.flatnonzero(which & starts_from_saved_state(uniforms, self.settings))
+                cars, states = self._earlier.draw(cars, uniforms[cars, ALONG])
+                self.simulator.set_states(cars, states)
                 is_full_race[cars] = False
         if self._randomiser is not None:
-            self._randomiser.begin(which, chance[:, NUM_CHANCES:])
+            self._randomiser.begin(which, uniforms[:, NUM_UNIFORMS:])
             self.simulator.set_friction(which, self._randomiser.friction())
             self.simulator.set_variant(which, self._randomiser.variants())
             self._renderer.cameras[:] = self._randomiser.cameras()

@@ -29,7 +29,7 @@ from rulka.errors import UserError
 from rulka.observation import FLOATS, Normalisation, reference_normalisation
 from rulka.observation_params import MIN_PIXELS, ObservationParams
 from rulka.schedule import Moment
-from rulka.simulator.frame_history import FrameHistory
+from rulka.simulator.frame_stack import FrameStack
 from rulka.step_results import Floats, Images, StepResult
 
 WHOLE = ""
@@ -217,9 +217,9 @@ class Episodes:
         self._actions = actions
         self._is_over = np.zeros(num_envs, np.bool_)
         self._size = (observation.width, observation.height)
-        self._history: FrameHistory | None = None
+        self._frame_stack: FrameStack | None = None
         if self._image is not None and observation.shows_image:
-            self._history = FrameHistory(num_envs, observation.image_shape)
+            self._frame_stack = FrameStack(num_envs, observation.image_shape)
 
     def reset_into(self, image_out: Images, floats_out: Floats, potential_out: Floats, seed: int) -> None:
         """Resets all episodes and writes images [N, L, H, W], floats [N, F] and potentials [N], which are 0."""
@@ -276,14 +276,14 @@ class Episodes:
         parts = observed if isinstance(observed, Mapping) else {WHOLE: observed}
         potential_out[:], floats_out[:, 0] = 0.0, 0.0
         _write_numbers(parts, self._numbers, floats_out[:, 1:])
-        if self._history is None:
+        if self._frame_stack is None:
             image_out[:] = 0
             return
         assert self._image is not None
-        for image, grey in zip(parts[self._image], self._history.newest, strict=True):
+        for image, grey in zip(parts[self._image], self._frame_stack.newest, strict=True):
             grey[:] = _grey(image, self._size)
-        self._history.add(has_moved=True, is_first=is_first)
-        image_out[:] = self._history.seen
+        self._frame_stack.push(has_moved=True, is_first=is_first)
+        image_out[:] = self._frame_stack.stack
 
 
 def _write_numbers(parts: Mapping[str, NDArray], names: tuple[str, ...], out: NDArray[np.float32]) -> None:

@@ -87,4 +87,6 @@ class GameEnv(OneCarEnv[GameRace]):
     def render(self) -> NDArray[np.uint8] | None:
         """Returns the newest grey image as a picture [H, W, 3], or None without a render mode."""
         self.batch.check_open()
-        return None if self.render_mode is None else np.repeat(self.batch.history.seen[0, -1, :, :, None], 3, axis=2)
+        return (
+            None if self.render_mode is None else np.repeat(self.batch.frame_stack.stack[0, -1, :, :, None], 3, axis=2)
+        )

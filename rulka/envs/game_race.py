@@ -32,7 +32,7 @@ from rulka.observation import (
 )
 from rulka.race_settings import RaceSettings
 from rulka.simulator import physics
-from rulka.simulator.frame_history import FrameHistory
+from rulka.simulator.frame_stack import FrameStack
 from rulka.simulator.race_end import is_beyond_track
 from rulka.step_results import Floats, Images
 from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
@@ -53,7 +53,7 @@ class GameRace(RacingCars):
         link: connection to the game.
 
     Attributes:
-        history: stacked frames of the observation.
+        frame_stack: stacked frames of the observation.
         is_crashed: True if the connection was lost in this race.
 
     Raises:
@@ -71,7 +71,7 @@ class GameRace(RacingCars):
         self._ride_m = limits.ride_m
         self._beyond = limits.off_road_m, limits.fall_m, limits.rest_m, crash_cosine
         self._table, self._keys = table, table.keys()
-        self.history = FrameHistory(1, (frames, height, width))
+        self.frame_stack = FrameStack(1, (frames, height, width))
         self._view = physics.View(
             rows=np.zeros((1, NUM_CAR_FIELDS), np.float32),
             previous_keys=np.zeros((1, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
@@ -128,12 +128,12 @@ class GameRace(RacingCars):
         try:
             if not self.scores.num_over:
                 self._session.give_up()
-            decision = self._link.begin_anew(self._session) if self.is_crashed else self._session.begin()
+            decision = self._link.reconnect_and_begin(self._session) if self.is_crashed else self._session.begin()
         except GameError as error:
             if self.is_crashed:
                 raise
             self._lose(error)
-            decision = self._link.begin_anew(self._session)
+            decision = self._link.reconnect_and_begin(self._session)
         self.is_crashed = False
         self.scores.set_over(_THE_CAR)
         self._view.previous_keys[:] = self._keys[FORWARD]
@@ -158,7 +158,7 @@ class GameRace(RacingCars):
 
         A game sends no frame at the finish or on a lost connection; the newest frame is then the previous one.
         """
-        image_out[:] = self.history.seen
+        image_out[:] = self.frame_stack.stack
         view, zones, zone_index = self._view, self._track.zones, self._view.timing[physics.ZONE_ROW]
         build_floats(view.rows, view.previous_keys, zones, zone_index, view.margin_m, floats_out)
         self.scores.find_potentials(potential_out)
@@ -177,7 +177,7 @@ class GameRace(RacingCars):
     def close(self) -> None:
         """Closes the game session; later steps and resets raise. Further calls have no effect."""
         if not self._is_closed and not self.is_crashed:
-            self._link.let_go(self._session)
+            self._link.close_quietly(self._session)
         super().close()
 
     def _lose(self, error: GameError) -> None:
@@ -199,8 +199,8 @@ class GameRace(RacingCars):
         view, track = self._view, self._track
         view.rows[0] = decision.car
         if decision.pixels is not None:
-            grey_from_bgra(decision.pixels, self.history.newest[0])
-            self.history.add(has_moved=True, is_first=np.array([is_first]))
+            grey_from_bgra(decision.pixels, self.frame_stack.newest[0])
+            self.frame_stack.push(has_moved=True, is_first=np.array([is_first]))
         rotation = view.rows[0, CAR["rotation"]].reshape(3, 3).astype(np.float64)
         # The centre of mass is located, as in the simulator.
         centre = centres_of_mass(view.rows[0].astype(np.float64))

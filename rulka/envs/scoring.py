@@ -88,7 +88,7 @@ def num_on_ground(has_contact: NDArray[np.float32]) -> int:
 
 
 @inlined_kernel
-def manner_reward(
+def driving_style_reward(
     row: NDArray[np.float32],
     keys: NDArray[np.float32],
     zone: NDArray[np.float32],
@@ -156,7 +156,7 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
             reward += finish_reward(speed_of(rows[n, R_VELOCITY : R_VELOCITY + 3]), rules)
         if rules[PAYS_DRIVING] > 0.0:
             keys, zone = previous_keys[n, previous_keys.shape[1] - 1], zones[timing[ZONE_ROW, n]]
-            reward += manner_reward(rows[n], keys, zone, counters[n], not has_ended and not is_cut, rules)
+            reward += driving_style_reward(rows[n], keys, zone, counters[n], not has_ended and not is_cut, rules)
         measures[REWARD, n] = 0.0 if is_reset else reward
         measures[PROGRESS_M, n] = counters[n, FURTHEST_M]
         race_ms[n] = now_ms

@@ -42,11 +42,11 @@ class EarlierStates:
         self._clocks = [TIME_MS, *range(GATE_MS, GATE_MS + num_gates)]
         self._length_m = length_m
 
-    def forget(self, which: Sequence[bool]) -> None:
+    def clear(self, which: Sequence[bool]) -> None:
         """Clears all states of the cars in a mask [N]."""
         self.rows[np.asarray(which)] = 0.0
 
-    def break_off(self, which: NDArray[np.bool_]) -> None:
+    def drop_pending(self, which: NDArray[np.bool_]) -> None:
         """Drops the held-back states of races [N] that are over or aborted."""
         self._held_back[which] = 0.0
 
@@ -65,18 +65,18 @@ class EarlierStates:
         self._held_back[cars, -1, :-1], self._held_back[cars, -1, -1] = simulator.save()[cars], 1.0
 
     def draw(
-        self, cars: NDArray[np.int64], chance: NDArray[np.float64]
+        self, cars: NDArray[np.int64], uniforms: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns the cars that have a kept state, and a random one of each, with its clocks at 0.
 
         Args:
             cars: [M] candidates.
-            chance: [M] in [0, 1), selects the section of the track uniformly.
+            uniforms: [M] in [0, 1), selects the section of the track uniformly.
         """
         has_state = self._kept[cars, :, -1] > 0.0
         num_states = has_state.sum(axis=1)
         some = num_states > 0
-        cars, number = cars[some], (chance[some] * num_states[some]).astype(np.int64)
+        cars, number = cars[some], (uniforms[some] * num_states[some]).astype(np.int64)
         place = (has_state[some].cumsum(axis=1) > number[:, None]).argmax(axis=1)
         states = self._kept[cars, place, :-1]
         states[:, self._clocks] = 0.0
@@ -95,10 +95,10 @@ class EqualStarts:
         rows: [N / G, 1 + D] number of races each group has begun, and the random draws of its newest start.
     """
 
-    def __init__(self, num_cars: int, races_per_start: int, num_chances: int) -> None:
+    def __init__(self, num_cars: int, races_per_start: int, num_uniforms: int) -> None:
         """Divides N cars into groups of G, for races with D random draws; N is a multiple of G."""
         self._races_per_start = races_per_start
-        self.rows = np.zeros((num_cars // races_per_start, 1 + num_chances))
+        self.rows = np.zeros((num_cars // races_per_start, 1 + num_uniforms))
 
     def begin_anew(self) -> None:
         """Makes every group draw a new start for its next race."""
@@ -110,11 +110,11 @@ class EqualStarts:
         A group draws its starts from the generator of its first car.
         """
         size, rows = self._races_per_start, self.rows
-        chances = np.zeros((len(which), rows.shape[1] - 1))
+        random_draws = np.zeros((len(which), rows.shape[1] - 1))
         for k in np.flatnonzero(which).tolist():
             row = rows[k // size]
             if row[NUM_BEGUN] % size == 0:
                 row[1:] = generators[k - k % size].random(len(row) - 1)
-            chances[k] = row[1:]
+            random_draws[k] = row[1:]
             row[NUM_BEGUN] += 1.0
-        return chances
+        return random_draws

@@ -26,7 +26,7 @@ class GuestError(UserError):
     """A driving function is missing, fails, or returns an invalid decision."""
 
 
-class Guest:
+class ExternalPolicy:
     """A function that drives.
 
     Attributes:
@@ -88,12 +88,12 @@ def is_guest(name: str | Path) -> bool:
     return _NAME.fullmatch(str(name)) is not None
 
 
-def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> Guest:
+def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> ExternalPolicy:
     """Imports a function by name; the module may be in the current folder.
 
     Args:
         name: MODULE:FUNCTION.
-        keywords: see `Guest`.
+        keywords: see `ExternalPolicy`.
 
     Raises:
         GuestError: if there is no such function.
@@ -109,4 +109,4 @@ def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> Guest:
     except (ImportError, AttributeError) as error:
         message = f"there is no {name}: {error}"
         raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.") from error
-    return Guest(act, keywords, name)
+    return ExternalPolicy(act, keywords, name)

@@ -24,10 +24,10 @@ from rulka.race_params import RaceEndParams
 from rulka.race_settings import RaceSettings
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator import race_end
-from rulka.simulator.frame_history import FrameHistory
+from rulka.simulator.frame_stack import FrameStack
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.race_end import RaceWatch
-from rulka.simulator.race_start import HEADING, LATERAL, NUM_CHANCES, Starts, draw_starts
+from rulka.simulator.race_start import HEADING, LATERAL, NUM_UNIFORMS, Starts, draw_starts
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
@@ -89,10 +89,10 @@ class RandomPolicy:
 
 def starts(races: EvaluationRaces) -> Starts:
     """Draws the start of each race, uniform in its ranges: [N] each."""
-    chance = np.full((len(races.seeds), NUM_CHANCES), 0.5)
+    uniforms = np.full((len(races.seeds), NUM_UNIFORMS), 0.5)
     for k, seed in enumerate(races.seeds):
-        chance[k, [LATERAL, HEADING]] = np.random.default_rng([seed, 0]).random(2)
-    drawn = draw_starts(chance, races.settings, races.track.length_m)
+        uniforms[k, [LATERAL, HEADING]] = np.random.default_rng([seed, 0]).random(2)
+    drawn = draw_starts(uniforms, races.settings, races.track.length_m)
     # In single precision, like the results that these are compared with.
     return Starts(*(values.astype(np.float32) for values in drawn))
 
@@ -123,19 +123,19 @@ def race(
     simulator = Simulator(races.track, num_cars, settings.simulator, table.taken_once)
     simulator.reset(np.ones(num_cars, bool), *starts(races))
     log = _Log(simulator, races)
-    history, is_first = FrameHistory(num_cars, settings.image_shape), np.ones(num_cars, np.bool_)
+    frame_stack, is_first = FrameStack(num_cars, settings.image_shape), np.ones(num_cars, np.bool_)
     floats = np.zeros((num_cars, num_floats(table.actions_per_decision)), np.float32)
     camera = camera_array(settings.simulator.camera)
     renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(races.track), camera)
     while log.watch.is_racing.any():
         if settings.image.shows_image:
-            renderer.render(history.newest)
-            history.add(has_moved=True, is_first=is_first)
+            renderer.render(frame_stack.newest)
+            frame_stack.push(has_moved=True, is_first=is_first)
             is_first[:] = False
         simulator.floats(floats)
         if on_seen:
-            on_seen(simulator, history.seen, floats)
-        actions = policy(history.seen, floats)
+            on_seen(simulator, frame_stack.stack, floats)
+        actions = policy(frame_stack.stack, floats)
         for _ in range(table.repeats):
             simulator.step_controls(actions) if table.is_analog else simulator.step(actions)
             num_ended = log.add(actions)
@@ -170,7 +170,7 @@ class _Log:
         controls = actions if simulator.table.is_analog else self._analog[actions]
         self._controls.append(controls.reshape(len(actions), -1, 3))
         self._num_samples[self.watch.is_racing] += 1
-        return self.watch.look(simulator.is_finished, simulator.is_off_track, simulator.along_m, now_ms)
+        return self.watch.update(simulator.is_finished, simulator.is_off_track, simulator.along_m, now_ms)
 
     def results(self) -> list[RaceResult]:
         """Returns one result per car, after all races have ended."""
@@ -189,7 +189,7 @@ class _Log:
         time_ms: NDArray[np.int64],
         controls: NDArray[np.float32],
     ) -> RaceResult:
-        end = _END_IN_WORDS[int(self.watch.ends[car])]
+        end = _END_IN_WORDS[int(self.watch.status[car])]
         samples = slice(0, int(self._num_samples[car]))
         held = controls[samples].copy()
         held[-1] = held[max(len(held) - 2, 0)]  # decisions after the end do not count

@@ -43,7 +43,7 @@ class _Decision(NamedTuple):
     along_m: NDArray[np.float64]
 
 
-def visit(policy: Cloned, races: EvaluationRaces, pace: float, name: str) -> Visit:
+def collect_dagger_races(policy: Cloned, races: EvaluationRaces, pace: float, name: str) -> Visit:
     """Runs greedy races of a policy and labels them; call it without gradients, with the policy in evaluation mode.
 
     Args:

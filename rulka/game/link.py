@@ -59,7 +59,7 @@ class GameLink:
             self.report(error)
             raise
 
-    def begin_anew(self, session: GameSession) -> Decision:
+    def reconnect_and_begin(self, session: GameSession) -> Decision:
         """Reconnects a session and begins a race, with retries for up to `patience_s`.
 
         A game that is shutting down may accept a connection and drop it, and a new one may end again; hence the
@@ -78,7 +78,7 @@ class GameLink:
                     raise
                 time.sleep(RETRY_S)
 
-    def let_go(self, session: GameSession) -> None:
+    def close_quietly(self, session: GameSession) -> None:
         """Closes a session; ignores a game that is already gone."""
         with suppress(GameError):
             session.close()

@@ -81,7 +81,7 @@ START_LIMIT_S = 120.0
 LOOK_S = 0.2
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
 """Restart budget of all games together."""
-SELF_MADE_PATIENCE_S = 60.0
+SUPERVISED_RETRY_S = 60.0
 """How long programs retry a supervised game, which may be restarting."""
 PATIENCE_S = 10.0
 
@@ -214,7 +214,7 @@ def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
         tempfile.TemporaryDirectory(prefix="rulka-games-") as reports,
         GameSupervisor(settings, num_games, Path(reports), LOG_DIR),
     ):
-        yield replace(settings.link(SELF_MADE_PATIENCE_S), reports=Path(reports))
+        yield replace(settings.link(SUPERVISED_RETRY_S), reports=Path(reports))
 
 
 def listening_ports() -> set[int]:

@@ -11,12 +11,12 @@ from rulka.params.reader import (
     PARAMS_FILE,
     ParamsError,
     checked_params,
+    packaged_file,
     read_params,
     read_sections,
     reference_params,
     resolved,
     sections_of,
-    that_comes_with_the_package,
     with_given,
 )
 from rulka.params.sections import Params, keys_of

@@ -129,10 +129,10 @@ def reference_params() -> Params:
 
     They are for environments created without a configuration; stages never use them.
     """
-    return read_params(that_comes_with_the_package(PARAMS_FILE))
+    return read_params(packaged_file(PARAMS_FILE))
 
 
-def that_comes_with_the_package(path: Path) -> Path:
+def packaged_file(path: Path) -> Path:
     """Returns the path of a file or folder of the project, independent of the current directory.
 
     In a checkout it is in the repository; in an installed wheel, it is the wheel's copy in `rulka/project`.

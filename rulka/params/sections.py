@@ -12,7 +12,7 @@ from rulka.agents.params import (
     Algorithm,
     AlgorithmParams,
     AlgorithmSections,
-    Beside,
+    SectionContext,
     TransferParams,
 )
 from rulka.datasets.params import CaptureParams, RaceParams
@@ -50,7 +50,7 @@ class Params(AlgorithmSections, _StageSections):
 
     evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         yield from self._impossible_actions()
         yield from self._impossible_pictures()
         yield from self._impossible_int8()
@@ -114,8 +114,8 @@ class Params(AlgorithmSections, _StageSections):
         repeats, group_size = section.action_repeat, section.races_per_start
         decision_ms = self.actions.ticks_per_action * repeats * TICK_MS
         is_exact = train.order == "exact"
-        beside = Beside(name, network, parts, decision_ms, train.learners, train.acting_precision, is_exact)
-        yield from section.impossible(beside)
+        context = SectionContext(name, network, parts, decision_ms, train.learners, train.acting_precision, is_exact)
+        yield from section.impossible(context)
         yield from parts.impossible(name, network, self.clone.shape)
         if repeats > 1 and network.actions_per_decision > 1:
             yield (

@@ -31,7 +31,7 @@ from rulka.datasets.params import MapChoice
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
-from rulka.observation import float_slices, places_of
+from rulka.observation import actions_per_decision_of, float_slices
 from rulka.pretraining.params import CloneParams, LabelKind
 
 EVALUATION_BATCH = 512
@@ -41,7 +41,7 @@ HALF_LOCK = 0.5
 _OF_NUMBERS = SquashedGaussian(STEER_GAS_BRAKE)
 
 
-def disturb(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, generator: torch.Generator) -> Tensor:
+def augment_floats(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, generator: torch.Generator) -> Tensor:
     """Returns augmented copies of raw floats [B, F], with the clock hidden.
 
     Hidden floats are set to the mean of the normalisation, so that the network sees zeros.
@@ -70,7 +70,7 @@ def hide(floats: Tensor, mean: Tensor, part: str) -> Tensor:
 
 def _part(name: str, floats: Tensor) -> slice:
     """Returns the slice of a part in the last dimension [F] of floats, or of weights, means or stds per float."""
-    return float_slices(places_of(floats.shape[-1]))[name]
+    return float_slices(actions_per_decision_of(floats.shape[-1]))[name]
 
 
 def disconnect(float_head: nn.Sequential, part: str) -> None:
@@ -168,7 +168,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class CloningTask:
     """Networks and loss of Level 1.
 
     Attributes:

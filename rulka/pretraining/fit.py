@@ -150,7 +150,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Lessons(Generic[BatchT]):
+class TrainingTask(Generic[BatchT]):
     """Training data, loss, and the criteria for the best epoch.
 
     Attributes:
@@ -175,7 +175,7 @@ def fit(
     network: nn.Module,
     params: FitParams,
     steps_per_epoch: int,
-    lessons: Lessons[BatchT],
+    task: TrainingTask[BatchT],
     bar: Progress,
     checkpoints: Checkpoints | None = None,
 ) -> History:
@@ -188,7 +188,7 @@ def fit(
         network: trained in place, on its device.
         params: of the training; the caller applies their seed.
         steps_per_epoch: gradient steps per epoch, for the learning rate schedule.
-        lessons: training data, loss and criteria.
+        task: training data, loss and criteria.
         bar: counts frames and shows losses.
         checkpoints: to resume from the newest and to save new ones: every `params.checkpoint_s`, on Ctrl-C and similar
             signals, and at the end. In float32 on a CPU the result is bit-identical to an uninterrupted run.
@@ -204,7 +204,7 @@ def fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(params.epochs * steps_per_epoch))
     done = History(chosen_precision(params.precision, device_of(network)))
     with StopSignals() as stop:
-        training = _Training(network, optimizer, schedule, params, lessons, done, checkpoints, stop, bar)
+        training = _Training(network, optimizer, schedule, params, task, done, checkpoints, stop, bar)
         if training.restore():
             bar.skip(done.all_frames)
         while done.stopped is None and len(done.epochs) < params.epochs:
@@ -255,7 +255,7 @@ class _Training(Generic[BatchT]):
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
     params: FitParams
-    lessons: Lessons[BatchT]
+    task: TrainingTask[BatchT]
     done: History
     checkpoints: Checkpoints | None
     stop: StopSignals
@@ -265,7 +265,7 @@ class _Training(Generic[BatchT]):
     @property
     def _parts(self) -> dict[str, Stateful]:
         own = {"network": self.network, "optimizer": self.optimizer, "schedule": self.schedule, "done": self.done}
-        return {**own, **self.lessons.keeps}
+        return {**own, **self.task.keeps}
 
     def restore(self) -> bool:
         """Restores the newest checkpoint; returns False if there is none."""
@@ -296,11 +296,11 @@ class _Training(Generic[BatchT]):
 
     def epoch(self) -> None:
         """Runs one gradient step per remaining batch of the epoch, then validates and judges."""
-        done, lessons, number = self.done, self.lessons, len(self.done.epochs)
+        done, task, number = self.done, self.task, len(self.done.epochs)
         device = device_of(self.network)
         self.network.train()
         # After a resume, read and skip batches that were already used; this takes a small part of their training time.
-        batches = itertools.islice(lessons.batches(number), done.num_batches, None)
+        batches = itertools.islice(task.batches(number), done.num_batches, None)
         try:
             for batch in upload_ahead(batches, device):
                 loss = self._step(batch)
@@ -313,10 +313,10 @@ class _Training(Generic[BatchT]):
         self.network.eval()
         with torch.no_grad():
             with autocast(done.precision, device):
-                validation_loss = lessons.validate()
-            rank = None if lessons.judge is None else lessons.judge(number)
+                validation_loss = task.validate()
+            rank = None if task.judge is None else task.judge(number)
         done.end_epoch(validation_loss, rank, self.network)
-        has_looked = lessons.judge is None or rank is not None  # a skipped epoch cannot beat a judged one
+        has_looked = task.judge is None or rank is not None  # a skipped epoch cannot beat a judged one
         patience = self.params.patience
         if patience is not None and has_looked and number - done.best_epoch >= patience:
             done.stopped = f"no better epoch in {patience}, at epoch {number + 1} of {self.params.epochs}"
@@ -328,7 +328,7 @@ class _Training(Generic[BatchT]):
             _DivergedError: if the loss or the gradient is NaN or infinite; the weights are unchanged.
         """
         with autocast(self.done.precision, device_of(self.network)):
-            loss = self.lessons.loss(batch)
+            loss = self.task.loss(batch)
         value = float(loss.detach())
         if not math.isfinite(value):
             message = f"the training loss became {value}"

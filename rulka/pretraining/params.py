@@ -97,7 +97,7 @@ class PretrainParams(FitParams):
 
     objective: ObjectiveParams = key(AutoencoderParams(), "what the encoder is trained to be good for")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
             yield f"{self.objective.kind} tells the images of a batch apart: batch_size must be at least 2"
 
@@ -135,7 +135,7 @@ class CloneParams(FitParams, LineStartParams):
     race_every: Whole = key(2, "epochs after which it races; the best racer is kept, at 0 the least loss")
     num_races: Several = key(40, "races each time, side by side")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
             yield f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
         last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every

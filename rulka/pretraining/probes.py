@@ -103,7 +103,9 @@ def spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 def _features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns an encoder's features [N, E] of frames."""
     device = device_of(encoder)
-    batches = (torch.from_numpy(frames.seen(rows[start : start + _BATCH])) for start in range(0, len(rows), _BATCH))
+    batches = (
+        torch.from_numpy(frames.frame_stacks(rows[start : start + _BATCH])) for start in range(0, len(rows), _BATCH)
+    )
     parts: list[Tensor] = [encoder(normalise_image(image.to(device), torch.float32)).cpu() for image in batches]
     return torch.cat(parts).double().numpy()
 

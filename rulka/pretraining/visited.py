@@ -21,7 +21,7 @@ from rulka.actions import ActionTable
 from rulka.artifacts import ObservationContract
 from rulka.datasets.frames import Batch, FrameDataset, FrameWriter, shuffled
 from rulka.evaluation.visiting import Visit
-from rulka.pretraining.cloning import Labels, Lesson
+from rulka.pretraining.cloning import CloningTask, Labels
 from rulka.pretraining.params import LabelKind
 from rulka.stage import output_folder
 
@@ -52,7 +52,7 @@ class Visited:
         self._observation, self._table, self._frames = observation, table, frames
         self._kind: LabelKind = kind
         self._parts: list[FrameDataset] = []
-        self._taught: Lesson | None = None
+        self._task: CloningTask | None = None
 
     @property
     def num_frames(self) -> int:
@@ -77,13 +77,13 @@ class Visited:
         self._open(name)
         self.rounds.append({"epoch": epoch, "num_frames": len(self._parts[-1])} | visit.driven.to_json())
 
-    def taught_beside(self, recorded: Lesson) -> Lesson:
-        """Returns the lesson with the labels of visited frames appended to those of recorded ones."""
-        if self._taught is None:
+    def with_visited_labels(self, recorded: CloningTask) -> CloningTask:
+        """Returns the task with the labels of visited frames appended to those of recorded ones."""
+        if self._task is None:
             place, is_analog = recorded.labels.now.device, self._table.is_analog
             parts = [Labels.of(part, self._kind, is_analog=is_analog).to(place) for part in self._parts]
-            self._taught = replace(recorded, labels=Labels.joined([recorded.labels, *parts]))
-        return self._taught
+            self._task = replace(recorded, labels=Labels.joined([recorded.labels, *parts]))
+        return self._task
 
     def batches(
         self, recorded: FrameDataset, imitated: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int
@@ -133,4 +133,4 @@ class Visited:
     def _open(self, name: str) -> None:
         places = self._table.actions_per_decision
         self._parts.append(FrameDataset(self.folder / name, "train", self._frames, places))
-        self._taught = None
+        self._task = None

@@ -26,7 +26,7 @@ LAGS = range(-10, 21)
 POSSIBLE_LAGS = range(3)
 POSSIBLE = f"{POSSIBLE_LAGS[0]} to {POSSIBLE_LAGS[-1]}"
 """Lags that a game can have; any other measured lag means inputs of another run or a damaged file."""
-MIN_TELLING = 3
+MIN_INFORMATIVE_SAMPLES = 3
 """Lead in samples that the best lag needs over every other; also the disagreeing samples needed to reject a file."""
 MIN_AGREEING = 0.8
 """Fraction of samples that must agree with the best lag, not counting those that agree with every lag."""
@@ -111,15 +111,15 @@ def measure_lag(ghost: Ghost) -> Lag:
     if samples is None or samples.vehicle is None or not ghost.events:
         return Lag(known, is_measured=False)
     agrees_sl = _agreement(ghost, samples, samples.vehicle)
-    is_telling = ~agrees_sl.all(axis=1)
-    num_agreeing_l = agrees_sl[is_telling].sum(axis=0)
+    is_informative = ~agrees_sl.all(axis=1)
+    num_agreeing_l = agrees_sl[is_informative].sum(axis=0)
     best = int(num_agreeing_l.argmax())
-    num_agreeing, num_telling = int(num_agreeing_l[best]), int(is_telling.sum())
-    if num_telling - num_agreeing >= MIN_TELLING and num_agreeing < MIN_AGREEING * num_telling:
-        message = f"the inputs agree with the recorded steering in {num_agreeing} of {num_telling} samples at best"
+    num_agreeing, num_informative = int(num_agreeing_l[best]), int(is_informative.sum())
+    if num_informative - num_agreeing >= MIN_INFORMATIVE_SAMPLES and num_agreeing < MIN_AGREEING * num_informative:
+        message = f"the inputs agree with the recorded steering in {num_agreeing} of {num_informative} samples at best"
         raise MisalignedInputsError(message, hint=_HINT)
     margin = int(num_agreeing_l[best] - np.delete(num_agreeing_l, best).max())
-    if margin < MIN_TELLING:
+    if margin < MIN_INFORMATIVE_SAMPLES:
         return Lag(known, is_measured=False)
     if LAGS[best] not in POSSIBLE_LAGS:
         message = f"the inputs lie {LAGS[best]} ticks before the steering that they cause; {POSSIBLE} can be"
@@ -194,9 +194,9 @@ def steer_limits(
     starts = np.array([np.iinfo(np.int64).min, *changes], dtype=np.int64)
     part = np.searchsorted(starts, time_ms, side="right") - 1
     agrees_sl = np.abs(device[:, None] * LIMITS[None, :] - steer[:, None]) <= TOLERANCE
-    is_telling = agrees_sl.any(axis=1) & ~agrees_sl.all(axis=1)
+    is_informative = agrees_sl.any(axis=1) & ~agrees_sl.all(axis=1)
     limits = np.ones(len(starts))
     for index in range(len(starts)):
-        votes = agrees_sl[is_telling & (part == index)].sum(axis=0)
+        votes = agrees_sl[is_informative & (part == index)].sum(axis=0)
         limits[index] = LIMITS[votes.argmax()] if votes.any() else limits[max(0, index - 1)]
     return starts, limits

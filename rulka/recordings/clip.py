@@ -12,7 +12,7 @@ from rulka.recordings.container import GHOST
 from rulka.recordings.errors import UnsupportedGenerationError
 from rulka.recordings.ghost import read_ghost
 from rulka.recordings.model import Ghost
-from rulka.recordings.nodes import ChunkReader, Nodes, node, passed, skip, skip_list
+from rulka.recordings.nodes import ChunkReader, Nodes, discard, node, skip, skip_list
 from rulka.recordings.stream import Cursor
 
 CLIP, TRACK, GHOST_BLOCK, EFFECT = 0x03079000, 0x03078000, 0x030E5000, 0x07010000
@@ -155,8 +155,8 @@ _CLIP_CHUNKS: Mapping[int, ChunkReader[_Found]] = {
     CLIP | 0x3: _tracks(has_name=True),
     CLIP | 0x4: _no_scene,
     CLIP | 0x5: _tracks(has_name=True),
-    CLIP | 0x6: passed(Cursor.id),
-    CLIP | 0x9: passed(Cursor.string),
+    CLIP | 0x6: discard(Cursor.id),
+    CLIP | 0x9: discard(Cursor.string),
     CLIP | 0xD: _versioned_tracks,
 } | {CLIP | number: skip(4) for number in (0x7, 0x8, 0xA, 0xB, 0xC)}
 _TRACK_CHUNKS: dict[int, ChunkReader[_Found]] = {

@@ -127,7 +127,7 @@ def _quantised(events: tuple[InputEvent, ...]) -> Iterable[InputEvent]:
     return kept
 
 
-def tapped_steer(steer: NDArray[np.float32], dead_zone: float) -> NDArray[np.float32]:
+def steer_to_key_taps(steer: NDArray[np.float32], dead_zone: float) -> NDArray[np.float32]:
     """Converts analog steering to direction-key taps with the same duty cycle.
 
     A key goes down once the accumulated steering deficit reaches `TAP_TICKS`, and up at the same excess. Full and zero
@@ -177,7 +177,7 @@ def label_decisions(
 ) -> Labels:
     """Labels decisions with the actions held in their ticks and the share of each.
 
-    Analog steering is converted to taps first, see `tapped_steer`.
+    Analog steering is converted to taps first, see `steer_to_key_taps`.
 
     Args:
         controls: [T, 3] steer, gas and brake of every tick.
@@ -188,7 +188,7 @@ def label_decisions(
     Returns:
         The labels. Ticks past the last row repeat it.
     """
-    action = table.index_of(controls[:, 1], controls[:, 2], tapped_steer(controls[:, 0], dead_zone), 0.0)
+    action = table.index_of(controls[:, 1], controls[:, 2], steer_to_key_taps(controls[:, 0], dead_zone), 0.0)
     rows = np.minimum(tick[:, None] + np.arange(table.ticks_per_action), len(action) - 1)
     held = action[rows]
     return Labels(*shares_of_ticks(held, table.num_actions), held)

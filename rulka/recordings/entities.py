@@ -85,7 +85,7 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 def _read_rows(cursor: Cursor) -> _Records:
     records: _Records = []
     while cursor.u8():
-        cursor.names.spend(ITEM_BYTES)
+        cursor.names.charge_memory(ITEM_BYTES)
         records.append((cursor.i32(), cursor.take(cursor.u32())))
     return records
 
@@ -104,7 +104,7 @@ def _read_columns(cursor: Cursor) -> _Records:
 
 def _skip_notices(cursor: Cursor) -> None:
     while cursor.u8():
-        cursor.names.spend(ITEM_BYTES)
+        cursor.names.charge_memory(ITEM_BYTES)
         cursor.skip(8)
         cursor.skip(cursor.u32())
 

@@ -8,7 +8,7 @@ from rulka.recordings.entities import ENTITY_RECORD, read_entity_samples
 from rulka.recordings.errors import UnsupportedGenerationError
 from rulka.recordings.inputs import read_events
 from rulka.recordings.model import Ghost, Samples
-from rulka.recordings.nodes import ChunkReader, NodeReader, Nodes, keep, passed, read_node, skip
+from rulka.recordings.nodes import ChunkReader, NodeReader, Nodes, discard, keep, read_node, skip
 from rulka.recordings.samples import read_compressed_samples, read_plain_samples
 from rulka.recordings.stream import Cursor
 from rulka.recordings.tick_inputs import read_tick_inputs
@@ -173,7 +173,7 @@ GHOST_CHUNKS: dict[int, ChunkReader[Ghost]] = {
     0x0309200B: _checkpoints,
     0x0309200C: skip(4),
     0x0309200D: _driver(4),
-    0x0309200E: passed(Cursor.id),
+    0x0309200E: discard(Cursor.id),
     0x0309200F: keep("login", Cursor.string),
     0x03092010: keep("validated_map_uid", Cursor.id),
     0x03092011: _validation(has_seed=False),

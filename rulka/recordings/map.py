@@ -10,7 +10,7 @@ from rulka.recordings.errors import DamagedError, UnlimiterMapError, Unsupported
 from rulka.recordings.ghost import read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.model import Block, MapInfo
-from rulka.recordings.nodes import ChunkReader, Nodes, keep, node, passed, read_chunks, skip, skip_list, unknown_chunk
+from rulka.recordings.nodes import ChunkReader, Nodes, discard, keep, node, read_chunks, skip, skip_list, unknown_chunk
 from rulka.recordings.stream import ITEM_BYTES, SKIPPABLE, Cursor, Ident
 
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
@@ -148,7 +148,7 @@ def _read_block(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> Non
     turns, x, y, z = cursor.take(4)
     flags = cursor.u32() if version > 0 else cursor.u16()
     if flags in _UNUSED_FLAGS:  # a placeholder, not part of the block count
-        cursor.names.spend(PLACEHOLDER_ITEMS * ITEM_BYTES)
+        cursor.names.charge_memory(PLACEHOLDER_ITEMS * ITEM_BYTES)
         return
     _skip_attached(cursor, nodes, version, flags)
     environment, is_raised = target.ident.collection, version >= RAISED_VERSION
@@ -189,14 +189,14 @@ def _waypoint(cursor: Cursor, _: None, __: Nodes) -> None:
 
 
 _SKIN_CHUNKS: dict[int, ChunkReader[None]] = {
-    SKIN: passed(Cursor.string, Cursor.string),
-    SKIN | 1: passed(Cursor.string, Cursor.file_reference),
-    SKIN | 2: passed(Cursor.string, Cursor.file_reference, Cursor.file_reference),
-    SKIN | 3: passed(Cursor.u32, Cursor.file_reference),
+    SKIN: discard(Cursor.string, Cursor.string),
+    SKIN | 1: discard(Cursor.string, Cursor.file_reference),
+    SKIN | 2: discard(Cursor.string, Cursor.file_reference, Cursor.file_reference),
+    SKIN | 3: discard(Cursor.u32, Cursor.file_reference),
 }
 _PARAMETER_CHUNKS: dict[int, ChunkReader[_Map]] = {
     PARAMETERS: skip(32),
-    PARAMETERS | 1: passed(*4 * [Cursor.string]),
+    PARAMETERS | 1: discard(*4 * [Cursor.string]),
     PARAMETERS | 2: skip(64),
     PARAMETERS | 3: skip(24),
     PARAMETERS | 4: _medals,
@@ -204,15 +204,15 @@ _PARAMETER_CHUNKS: dict[int, ChunkReader[_Map]] = {
     PARAMETERS | 6: skip_list(4),
     PARAMETERS | 7: skip(4),
     PARAMETERS | 8: skip(8),
-    PARAMETERS | 0xA: passed(Cursor.string, *4 * [Cursor.u32]),
+    PARAMETERS | 0xA: discard(Cursor.string, *4 * [Cursor.u32]),
     PARAMETERS | 0xD: _author_ghost,
 }
 MAP_CHUNKS: dict[int, ChunkReader[_Map]] = {
-    MAP | 0x00D: passed(Cursor.ident),
+    MAP | 0x00D: discard(Cursor.ident),
     MAP | 0x011: _parameters,
     MAP | 0x012: keep("name", Cursor.string),
     OLD_BLOCKS: _blocks(has_version=False),
-    MAP | 0x019: passed(Cursor.file_reference),
+    MAP | 0x019: discard(Cursor.file_reference),
     BLOCKS: _blocks(has_version=True),
 }
 """Readers of the chunks of a map by folded id, up to its blocks."""

@@ -136,7 +136,7 @@ def keep(name: str, read: Callable[[Cursor], object]) -> ChunkReader[object]:
     return chunk
 
 
-def passed(*reads: Callable[[Cursor], object]) -> ChunkReader[object]:
+def discard(*reads: Callable[[Cursor], object]) -> ChunkReader[object]:
     """Returns a chunk reader that parses values and discards them."""
 
     def chunk(cursor: Cursor, _: object, __: Nodes) -> None:
@@ -148,12 +148,12 @@ def passed(*reads: Callable[[Cursor], object]) -> ChunkReader[object]:
 
 def skip(num_bytes: int) -> ChunkReader[object]:
     """Returns a chunk reader that skips a known number of bytes."""
-    return passed(lambda cursor: cursor.skip(num_bytes))
+    return discard(lambda cursor: cursor.skip(num_bytes))
 
 
 def skip_list(item_bytes: int, num_bytes: int = 0) -> ChunkReader[object]:
     """Returns a chunk reader that skips a counted list of fixed-size items and `num_bytes` after it."""
-    return passed(lambda cursor: cursor.skip(item_bytes * cursor.count(item_bytes) + num_bytes))
+    return discard(lambda cursor: cursor.skip(item_bytes * cursor.count(item_bytes) + num_bytes))
 
 
 def unknown_chunk(identifier: int, where: str) -> UnsupportedGenerationError:

@@ -22,7 +22,7 @@ from rulka.recordings.header import parse_header, xml_number
 from rulka.recordings.inputs import FINISH_LINE, read_events
 from rulka.recordings.map import read_map_container
 from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
-from rulka.recordings.nodes import ChunkReader, Nodes, keep, passed, read_chunks, skip, unknown_chunk
+from rulka.recordings.nodes import ChunkReader, Nodes, discard, keep, read_chunks, skip, unknown_chunk
 from rulka.recordings.stream import Cursor
 
 MAP_CHUNK = REPLAY | 0x002
@@ -193,7 +193,7 @@ REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {
     REPLAY | 0x011: skip(0),
     REPLAY | 0x014: _ghosts,
     REPLAY | 0x015: _clip,
-    REPLAY | 0x018: passed(Cursor.id),
+    REPLAY | 0x018: discard(Cursor.id),
     REPLAY | 0x024: _world_record,
 }
 """Readers of the chunks of a recording by folded id."""

@@ -45,7 +45,7 @@ def inflate(cursor: Cursor) -> bytes:
     if size > MAX_UNCOMPRESSED_BYTES or size > MAX_ZLIB_EXPANSION * compressed_size:
         message = f"{size} bytes of samples are stated from {compressed_size} compressed ones"
         raise DamagedError(message)
-    cursor.names.spend(size)
+    cursor.names.charge_memory(size)
     decoder = zlib.decompressobj()
     try:
         result = decoder.decompress(data, size + 1)
@@ -121,7 +121,7 @@ def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], in
     if count > num_bytes:
         message = f"{count} samples are stated in {num_bytes} bytes"
         raise DamagedError(message)
-    cursor.names.spend(count * ITEM_BYTES)
+    cursor.names.charge_memory(count * ITEM_BYTES)
     first = cursor.i32()
     size = cursor.i32() if count > 1 else num_bytes - first
     if size == -1:

@@ -43,16 +43,16 @@ class Names:
 
     version: int | None = None
     names: list[str] = field(default_factory=list)
-    num_spent: int = 0
+    memory_used: int = 0
 
-    def spend(self, num_bytes: int) -> None:
+    def charge_memory(self, num_bytes: int) -> None:
         """Counts memory before it is allocated, so that many small parts share the limit of one large part.
 
         Raises:
             DamagedError: if the stream exceeds `MAX_SPENT_BYTES`.
         """
-        self.num_spent += num_bytes
-        if self.num_spent > MAX_SPENT_BYTES:
+        self.memory_used += num_bytes
+        if self.memory_used > MAX_SPENT_BYTES:
             message = f"the parts of the file take more than {MAX_SPENT_BYTES} bytes together"
             raise DamagedError(message)
 
@@ -173,7 +173,7 @@ class Cursor:
                 raise self._ended(count * item_bytes)
             message = f"{count} items of {item_bytes} bytes are stated at offset {self.position}, too many to be there"
             raise DamagedError(message)
-        self.names.spend(count * ITEM_BYTES)
+        self.names.charge_memory(count * ITEM_BYTES)
         return count
 
     def string(self) -> str:

@@ -53,7 +53,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
         num_ticks = cursor.u32()
         data = cursor.take(cursor.u32())
         changes = _read_changes(data, num_ticks, set_version)
-        cursor.names.spend(_MAX_EVENTS * len(changes) * ITEM_BYTES)
+        cursor.names.charge_memory(_MAX_EVENTS * len(changes) * ITEM_BYTES)
         num_stored += len(changes)
         events.extend(_to_events(changes, start_ms))
     return tuple(events), num_stored

@@ -79,7 +79,7 @@ class Lap:
         plan: [3, K] the driver's plan; [3, 0] once single decisions were changed.
         actions: [T] decisions.
         states: [T, S] saved state before each decision.
-        rests: [T] steering remainder before each decision, see `Pilot`.
+        steer_remainders: [T] steering remainder before each decision, see `Pilot`.
         along_m: [T + 1] metres along the track at each decision and after the last, non-decreasing.
         finish_ms: time at the finish.
         arrival: speed at the finish, m/s, the tie-breaker between equal times.
@@ -88,7 +88,7 @@ class Lap:
     plan: Floats
     actions: Actions
     states: Floats
-    rests: Floats
+    steer_remainders: Floats
     along_m: Floats
     finish_ms: int
     arrival: float
@@ -103,7 +103,7 @@ class Pilot:
         self._speeds = speed_plan(track, simulator.physics, 1.0)
         self.num_knots = len(self._zones) // ZONES_PER_KNOT + 2
 
-    def actions(self, cars: Simulator, plans: Floats, rests: Floats) -> tuple[Actions, Floats]:
+    def actions(self, cars: Simulator, plans: Floats, remainders: Floats) -> tuple[Actions, Floats]:
         """Returns [N] actions for cars with plans [N, 3, K], and the new steering remainders [N]."""
         speed = speeds_of(cars)
         soon = zone_ahead(self._zones, cars.zone_index, REACTION_S * speed)
@@ -112,7 +112,7 @@ class Pilot:
         target = zone_ahead(self._zones, cars.zone_index, LOOK_AHEAD_M + LOOK_AHEAD_S * speed * look)
         point = self._zones[target] + _at(plans, LATERAL, target)[:, None] * self._left[target]
         aside, distance = seen_from(cars, point)
-        wanted = np.clip(-2.0 * aside / distance**2 * np.interp(speed, SPEEDS, self._radii), -1.0, 1.0) + rests
+        wanted = np.clip(-2.0 * aside / distance**2 * np.interp(speed, SPEEDS, self._radii), -1.0, 1.0) + remainders
         steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
         index = cars.table.index_of(excess < COAST_MPS, excess > BRAKE_MPS, steer, 0.5)
         return index, np.clip(wanted - steer, -0.5, 0.5)
@@ -168,11 +168,11 @@ class Search:
         constants[:, PACE] = np.log(np.resize(np.linspace(*FIRST_PACES, NUM_PLANS // 2), NUM_PLANS))
         plans = np.tile(constants[:, :, None], (1, 1, self._pilot.num_knots))
         np.clip(plans[:, LATERAL], -self._room_m, self._room_m, out=plans[:, LATERAL])
-        cars, rests = self._field, np.zeros(NUM_PLANS)
+        cars, remainders = self._field, np.zeros(NUM_PLANS)
         cars.restore(np.tile(self._start, (NUM_PLANS, 1)))
         for _ in range(self._max_decisions):
             self.spent += int((~(cars.is_off_track | cars.is_finished)).sum())
-            actions, rests = self._pilot.actions(cars, plans, rests)
+            actions, remainders = self._pilot.actions(cars, plans, remainders)
             cars.step(actions)
             if cars.is_finished.any():
                 lap = self._follow(plans[_finish_ms(cars).argmin()])
@@ -261,11 +261,11 @@ class Search:
         Returns:
             The index of the fastest plan; None if the lap itself is first.
         """
-        cars, rests = self._field, np.full(NUM_PLANS, lap.rests[first])
+        cars, remainders = self._field, np.full(NUM_PLANS, lap.steer_remainders[first])
         cars.restore(np.tile(lap.states[first], (NUM_PLANS, 1)))
         for decision in range(first, len(lap.actions)):
             self.spent += int((~cars.is_off_track).sum())
-            actions, rests = self._pilot.actions(cars, plans, rests)
+            actions, remainders = self._pilot.actions(cars, plans, remainders)
             cars.step(actions)
             if cars.is_finished.any():
                 return int(_finish_ms(cars).argmin())
@@ -297,21 +297,21 @@ class Search:
 
     def _follow(self, plan: Floats) -> Lap | None:
         """Drives a plan from the start; None if it does not reach the finish."""
-        return self._drive(plan, lambda _, rest: self._pilot.actions(self._one, plan[None], rest))
+        return self._drive(plan, lambda _, remainder: self._pilot.actions(self._one, plan[None], remainder))
 
     def _repeat(self, actions: Actions) -> Lap | None:
         """Drives decisions [T] from the start, cut at the finish; None if they do not reach it."""
-        return self._drive(np.zeros((3, 0)), lambda decision, rest: (actions[decision : decision + 1], rest))
+        return self._drive(np.zeros((3, 0)), lambda decision, remainder: (actions[decision : decision + 1], remainder))
 
     def _drive(self, plan: Floats, choose: Callable[[int, Floats], tuple[Actions, Floats]]) -> Lap | None:
         """Drives from the start with `choose(decision, remainder)`, until it returns no action or the race ends."""
-        cars, rest = self._one, np.zeros(1)
+        cars, remainder = self._one, np.zeros(1)
         cars.restore(self._start)
-        actions, states, rests, along = [], [], [], [0.0]
+        actions, states, remainders, along = [], [], [], [0.0]
         while len(actions) < self._max_decisions:
             states.append(cars.save()[0])
-            rests.append(rest[0])
-            action, rest = choose(len(actions), rest)
+            remainders.append(remainder[0])
+            action, remainder = choose(len(actions), remainder)
             if not len(action):
                 break
             actions.append(int(action[0]))
@@ -320,7 +320,7 @@ class Search:
             along.append(float(cars.along_m[0]))
             if cars.is_finished[0]:
                 path, finish_ms = np.maximum.accumulate(along), int(cars.gate_time_ms[0, -1])
-                rows = np.array(actions), np.array(states), np.array(rests)
+                rows = np.array(actions), np.array(states), np.array(remainders)
                 return Lap(plan, *rows, path, finish_ms, float(speeds_of(cars)[0]))
             if cars.is_off_track[0]:
                 break

@@ -22,8 +22,8 @@ from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
 from rulka.folders import COMPARED
 from rulka.report.figures import Plot
+from rulka.report.formatting import percent, seconds, signed, templates
 from rulka.report.theme import colours_of
-from rulka.report.words import percent, seconds, signed, templates
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a separate file instead of being embedded."""
@@ -128,7 +128,7 @@ def render_report(report: Report) -> str:
         track_rows=track_rows(metrics["tracks"]) if len(metrics["tracks"]) > 1 else [],
         video_source=_video_source(report.video),
         origins=report.origins,
-        given=[_given_besides(meta) for meta in report.origins.agents],
+        given=[_extra_inputs(meta) for meta in report.origins.agents],
         parameters=report.parameters,
         parameters_text=yaml.safe_dump(report.parameters, sort_keys=False),
     )
@@ -162,10 +162,10 @@ def _parameters(meta: Json) -> Json:
     return meta.get("provenance", {}).get("parameters", {})
 
 
-def _given_besides(meta: Json) -> str:
+def _extra_inputs(meta: Json) -> str:
     """Describes what an agent was given besides its weights; empty if its algorithm is unknown."""
     name = meta.get("config", {}).get("algorithm", "")
-    return ALGORITHMS[name].given_besides(_parameters(meta).get(name, {})) if name in ALGORITHMS else ""
+    return ALGORITHMS[name].describe_extra_help(_parameters(meta).get(name, {})) if name in ALGORITHMS else ""
 
 
 def _data_uri(content: bytes, kind: str) -> str:

@@ -35,7 +35,7 @@ from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
 from rulka.runtime.collector import ActingPolicy, Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, Fill, Stop
-from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.policy_process import PolicyProcess
 from rulka.runtime.shared import (
     NO_VERSION,
     NUM_COPIES,
@@ -233,18 +233,18 @@ class PermittedCollectors(Collectors):
     A collector has at most `train.blocks_ahead` blocks between permission and release, in whatever stage.
     """
 
-    def __init__(self, spec: RunSpec, env_steps: int, num_starts: int, other_half: OtherHalfProcess | None) -> None:
+    def __init__(self, spec: RunSpec, env_steps: int, num_starts: int, policy_process: PolicyProcess | None) -> None:
         """Prepares; `start` starts the processes, and `stop` ends them.
 
         Args:
             spec: of the run; `train.num_collectors` is at least 1.
             env_steps: environment steps of the run before it was resumed.
             num_starts: number of earlier starts of the run.
-            other_half: of the learner; its process starts and stops with these.
+            policy_process: of the learner; its process starts and stops with these.
         """
         train = spec.train
         self._spec, self._env_steps, self._num_starts = spec, env_steps, num_starts
-        self._beside: list[OtherHalfProcess | CentralInference] = [] if other_half is None else [other_half]
+        self._beside: list[PolicyProcess | CentralInference] = [] if policy_process is None else [policy_process]
         self._given_out: deque[Permission] = deque()
         self._free = [set(range(train.blocks_ahead)) for _ in range(train.num_collectors)]
         self._under_way: list[dict[int, Permission]] = [{} for _ in self._free]
@@ -275,7 +275,7 @@ class PermittedCollectors(Collectors):
         """Permits blocks, waits for the next one if it is not ready, and returns those whose turn it is."""
         self._give_out(turn)
         is_there = bool(self._given_out) and self._given_out[0].delivery is not None
-        self._hear(0.0 if is_there or turn.most_blocks == 0 else turn.timeout_s)
+        self._poll(0.0 if is_there or turn.most_blocks == 0 else turn.timeout_s)
         deliveries: list[Delivery] = []
         while len(deliveries) != turn.most_blocks and self._given_out:
             if (delivery := self._given_out[0].delivery) is None:
@@ -321,7 +321,7 @@ class PermittedCollectors(Collectors):
         """Sends a collector its permission to fill a slot."""
 
     @abstractmethod
-    def _hear(self, timeout_s: float) -> None:
+    def _poll(self, timeout_s: float) -> None:
         """Waits for messages, takes filled blocks, and replaces dead collectors."""
 
     def _take(self, index: int, block: ExperienceBlock, facts: BlockFilled) -> None:
@@ -478,7 +478,7 @@ class CollectorProcesses(PermittedCollectors):
         env_steps: int,
         num_starts: int,
         silence_limit_s: float = SILENCE_LIMIT_S,
-        other_half: OtherHalfProcess | None = None,
+        policy_process: PolicyProcess | None = None,
     ) -> None:
         """Reserves the memory.
 
@@ -488,12 +488,12 @@ class CollectorProcesses(PermittedCollectors):
             env_steps: see `PermittedCollectors`.
             num_starts: see `PermittedCollectors`.
             silence_limit_s: see `Supervisor`.
-            other_half: see `PermittedCollectors`.
+            policy_process: see `PermittedCollectors`.
 
         Raises:
             SharedMemoryError: if there is too little shared memory.
         """
-        super().__init__(spec, env_steps, num_starts, other_half)
+        super().__init__(spec, env_steps, num_starts, policy_process)
         train, layout = spec.train, layout_of(tensors)
         # The first learner checks for all of them, before any other starts.
         check_room(_shared_bytes(spec, layout) * (spec.num_ranks if spec.rank == 0 else 1))
@@ -591,7 +591,7 @@ class CollectorProcesses(PermittedCollectors):
     def _permit(self, index: int, fill: Fill) -> None:
         self._supervisor.send(index, fill)
 
-    def _hear(self, timeout_s: float) -> None:
+    def _poll(self, timeout_s: float) -> None:
         if self._inference is not None:
             self._inference.look_after()
         for index, facts in self._supervisor.receive(timeout_s):

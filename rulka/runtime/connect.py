@@ -21,7 +21,7 @@ picture:
     SerialCollectors    train.num_collectors: 0     no right-hand side
     _in_processes       train.cluster: none         the picture above
     _on_cluster         train.cluster: ray          collectors on the nodes of a Ray cluster
-    _other_half         pql.policy_process          half of the learner in its own process
+    _policy_process     pql.policy_process          half of the learner in its own process
     _other_ranks        train.learners: N           several synchronous learners (data parallel)
 """
 
@@ -53,8 +53,8 @@ from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFil
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.ranks import ConnectedRanks, Rank, RankProcesses, RanksApartError
+from rulka.runtime.policy_process import PolicyProcess
+from rulka.runtime.ranks import ConnectedRanks, Rank, RankLostError, RankProcesses
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
@@ -66,7 +66,7 @@ class DiskFullError(UserError):
     """The disk has no room for the run's files other than checkpoints."""
 
 
-class RanksKeepPartingError(RuntimeError):
+class RanksLostRepeatedlyError(RuntimeError):
     """The learners lost each other too often."""
 
 
@@ -82,7 +82,7 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
     No other process may use the run's folder, see `rulka.training.run_folder`.
 
     Raises:
-        RanksApartError, RankError: if one of several learners ends before it is ready.
+        RankLostError, RankError: if one of several learners ends before it is ready.
     """
     remove_unfinished(spec.folder)
     checkpoints = Checkpoints(spec.folder)
@@ -144,8 +144,9 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
         collectors: Collectors = SerialCollectors(spec, learner.num_env_steps, num_starts)
     else:
         build = _in_processes if cluster is None else partial(_on_cluster, cluster)
-        half, version = _other_half(spec, learner, stack), quantiser.quantise(learner.version, tensors)
-        collectors = build(spec, version, learner.num_env_steps, num_starts, half)
+        policy_process = _policy_process(spec, learner, stack)
+        version = quantiser.quantise(learner.version, tensors)
+        collectors = build(spec, version, learner.num_env_steps, num_starts, policy_process)
     stack.callback(collectors.stop)
     if saved and saved["collectors"]:
         collectors.load_state_dict(saved["collectors"])
@@ -154,7 +155,7 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
 
 
 def _in_processes(
-    spec: RunSpec, version: Mapping[str, Tensor], env_steps: int, num_starts: int, half: OtherHalfProcess | None
+    spec: RunSpec, version: Mapping[str, Tensor], env_steps: int, num_starts: int, policy_process: PolicyProcess | None
 ) -> Collectors:
     """Builds collectors in processes on this machine.
 
@@ -169,7 +170,7 @@ def _in_processes(
         |                                    |             |               SharedWeights ==+          |
         +------------------------------------+             +------------------------------------------+
     """
-    return CollectorProcesses(spec, version, env_steps, num_starts, other_half=half)
+    return CollectorProcesses(spec, version, env_steps, num_starts, policy_process=policy_process)
 
 
 def _on_cluster(
@@ -178,7 +179,7 @@ def _on_cluster(
     version: Mapping[str, Tensor],
     env_steps: int,
     num_starts: int,
-    half: OtherHalfProcess | None,
+    policy_process: PolicyProcess | None,
 ) -> Collectors:
     """Builds collectors on the nodes of a Ray cluster, each a Ray actor.
 
@@ -190,28 +191,28 @@ def _on_cluster(
         |                                <-- block, facts, signs of life                    |
         +----------------------------------+             +----------------------------------+
     """
-    return RayCollectors(spec, version, env_steps, num_starts, cluster, other_half=half)
+    return RayCollectors(spec, version, env_steps, num_starts, cluster, policy_process=policy_process)
 
 
-def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
+def _policy_process(spec: RunSpec, learner: Learner, stack: ExitStack) -> PolicyProcess | None:
     """Moves one half of a learner to its own process, if so configured; the collectors start and stop that process.
 
-    The other half receives the collectors' observations and learns as far as it is permitted to:
+    That half receives the collectors' observations and learns as far as it is permitted to:
 
-        +------ process of the stage ------+            +---- process of the other half ----+
+        +------ process of the stage ------+            +-------- policy process -----------+
         |                                  |    pipe    |                                   |
-        |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
-        |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
+        |  Learner --- PolicyProcess --- NewBlock, Permit, Stop --->  Half                  |
+        |                  |       ^ ^   <--- SlotRead, HalfUpdated, Heartbeat, Failed      |
         |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
         |                          +==== SharedWeights, one each way =====                  |
         +----------------------------------+            +-----------------------------------+
     """
     if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
         return None
-    half = OtherHalfProcess(learner, spec.block)
-    stack.callback(half.stop)
-    learner.part_with(half)
-    return half
+    policy_process = PolicyProcess(learner, spec.block)
+    stack.callback(policy_process.stop)
+    learner.attach_remote(policy_process)
+    return policy_process
 
 
 def _other_ranks(
@@ -284,7 +285,7 @@ def train_run(spec: RunSpec) -> Outcome:
 
     Raises:
         DiskFullError: if the disk has no room for the run's files other than checkpoints.
-        RanksKeepPartingError: if learners lose each other too often.
+        RanksLostRepeatedlyError: if learners lose each other too often.
         UserError: see `LearnerLoop.run`.
     """
     budget = RestartBudget(window_s=REBUILDING_WINDOW_S)
@@ -295,11 +296,11 @@ def train_run(spec: RunSpec) -> Outcome:
                 try:
                     with connect(spec, stop, num_restarts) as loop:
                         return loop.run()
-                except RanksApartError as error:
+                except RankLostError as error:
                     stop.check()
                     if not budget.take():
                         message = f"learners came apart {budget.span}; the last time {error}"
-                        raise RanksKeepPartingError(message) from error
+                        raise RanksLostRepeatedlyError(message) from error
                     _LOGGER.warning("%s; all learners begin again at the last checkpoint", error)
                     num_restarts += 1
     except OSError as error:

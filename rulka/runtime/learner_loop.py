@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rulka.device import arithmetic_here, weights_on_host
+from rulka.device import numerics_fingerprint, weights_on_host
 from rulka.errors import UserError
 from rulka.processes import cpu_seconds
 from rulka.progress import Progress
@@ -19,7 +19,7 @@ from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, Gree
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
 from rulka.runtime.metrics_log import LEARNED, MetricsLog
-from rulka.runtime.ranks import Rank, RankProcesses, Standing, Taken, permitted
+from rulka.runtime.ranks import IngestResult, Rank, RankProcesses, RankProgress, permitted
 from rulka.runtime.ray_collectors import CollectorsLostError
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
@@ -65,7 +65,7 @@ class RunState:
         num_reports: reports due so far, in exact order.
         due: per learner, True if it must take in a block before the next update; in exact order.
         is_whole: True while no resume and no restarted collector has lost races or experience.
-        machines: each kind of processor that it ran on, see `rulka.device.arithmetic_here`.
+        machines: each kind of processor that it ran on, see `rulka.device.numerics_fingerprint`.
         marks: environment steps and checksum of the weights at each greedy check; the last one is at the end.
     """
 
@@ -149,7 +149,7 @@ class LearnerLoop:
         self._is_exact = spec.train.order == "exact"
         if self._is_exact and not state.due:
             state.due = [True] * self._size
-        self._standings: list[Standing] = self._everywhere(Rank.standing)
+        self._progress_by_rank: list[RankProgress] = self._everywhere(Rank.progress)
         self._num_restarts = num_restarts
         self._has_work = False
         self._has_begun = False
@@ -175,12 +175,12 @@ class LearnerLoop:
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
             StalledError: if learner and collectors wait for each other.
-            RanksApartError: if another learner is lost; nothing was saved.
+            RankLostError: if another learner is lost; nothing was saved.
             RankError: if another learner failed with an error of its own; nothing was saved.
             RanksDifferError: if learners have different weights; nothing was saved.
         """
         self.state.num_starts += 1
-        if (here := arithmetic_here()) not in self.state.machines:
+        if (here := numerics_fingerprint()) not in self.state.machines:
             self.state.machines.append(here)
         if reasons := self._why_not():
             _LOGGER.warning("this training will not repeat bit by bit: %s", reasons)
@@ -268,16 +268,16 @@ class LearnerLoop:
         takes, and then all learn for as long as they can.
         """
         env_steps_before = self.state.env_steps
-        taken: list[Taken] = self._everywhere(Rank.take, self._turns())
-        self._standings = [each.standing for each in taken]
-        self.state.is_whole &= all(standing.is_whole for standing in self._standings)
+        ingested: list[IngestResult] = self._everywhere(Rank.ingest, self._turns())
+        self._progress_by_rank = [each.progress for each in ingested]
+        self.state.is_whole &= all(progress.is_whole for progress in self._progress_by_rank)
         if self._is_exact:
             self.state.due = [
-                is_due and not each.blocks and each.standing.num_under_way > 0
-                for is_due, each in zip(self.state.due, taken, strict=True)
+                is_due and not each.blocks and each.progress.num_under_way > 0
+                for is_due, each in zip(self.state.due, ingested, strict=True)
             ]
-        self._shares.add_deliveries(sum(len(each.blocks) for each in taken))
-        for rank, each in enumerate(taken):
+        self._shares.add_deliveries(sum(len(each.blocks) for each in ingested))
+        for rank, each in enumerate(ingested):
             for collector, facts, version in each.blocks:
                 self._shares.add_block(collector, facts, self.spec.block, version)
                 self.races.add(facts.races)
@@ -290,12 +290,12 @@ class LearnerLoop:
         """Returns each rank's turn; a rank that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
-            most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
+            most = permitted(most[0], self.spec.block.num_env_steps, self._progress_by_rank)
         due = self.state.due
         turns = []
-        for rank, standing in enumerate(self._standings):
-            wait_s = 0.0 if self._has_work or (standing.is_ready and self._size > 1 and not due) else WAIT_S
-            elsewhere = self.state.env_steps - standing.num_env_steps
+        for rank, progress in enumerate(self._progress_by_rank):
+            wait_s = 0.0 if self._has_work or (progress.is_ready and self._size > 1 and not due) else WAIT_S
+            elsewhere = self.state.env_steps - progress.num_env_steps
             turns.append((Turn(most[rank], wait_s, share, elsewhere, int(due[rank]) if due else None),))
         return turns
 
@@ -308,11 +308,11 @@ class LearnerLoop:
             self.state.due = [True] * self._size
 
     def _update(self) -> None:
-        if self._size > 1 and not all(standing.is_ready for standing in self._standings):
+        if self._size > 1 and not all(progress.is_ready for progress in self._progress_by_rank):
             self._has_work = False
             return
         share, total = self._budget_share(), self.state.env_steps
-        learned = self._everywhere(Rank.learn, [(share, total - each.num_env_steps) for each in self._standings])
+        learned = self._everywhere(Rank.learn, [(share, total - each.num_env_steps) for each in self._progress_by_rank])
         values = learned[0]
         self._has_work = values is not None
         if values is not None:
@@ -341,12 +341,12 @@ class LearnerLoop:
             )
 
     def _look_for_stall(self, num_taken: int) -> None:
-        if num_taken or self._has_work or any(standing.num_under_way for standing in self._standings):
+        if num_taken or self._has_work or any(progress.num_under_way for progress in self._progress_by_rank):
             return
         if self.state.env_steps >= self.spec.train.max_env_steps:
             return
-        if all(standing.num_allowed_env_steps <= standing.num_env_steps for standing in self._standings):
-            allowed = sum(standing.num_allowed_env_steps for standing in self._standings)
+        if all(progress.num_allowed_env_steps <= progress.num_env_steps for progress in self._progress_by_rank):
+            allowed = sum(progress.num_allowed_env_steps for progress in self._progress_by_rank)
             message = (
                 f"the learner waits for experience, but allows {allowed} environment steps, "
                 f"and {self.state.env_steps} were taken"
@@ -400,8 +400,8 @@ class LearnerLoop:
         learned = {name: value for name, value in self._learning.take().items() if name != "gradient_steps"}
         shares, collectors = self._shares.take()
         processes = {
-            "blocks_under_way": sum(standing.num_under_way for standing in self._standings),
-            "num_restarts": self._num_restarts + sum(standing.num_restarts for standing in self._standings),
+            "blocks_under_way": sum(progress.num_under_way for progress in self._progress_by_rank),
+            "num_restarts": self._num_restarts + sum(progress.num_restarts for progress in self._progress_by_rank),
         }
         total = {
             "gradient_steps": self.state.gradient_steps,

@@ -53,15 +53,15 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Show:
-    """To the other half of a learner: a slot holds the observations of a block, to be inserted."""
+class NewBlock:
+    """To the policy process: a slot holds the observations of a block, to be inserted."""
 
     slot: int
 
 
 @dataclass(frozen=True)
 class Permit:
-    """To the other half of a learner: permission to learn. It makes no update without one.
+    """To the policy process: permission to learn. It makes no update without one.
 
     Attributes:
         num_updates: total number of updates that it may have made.
@@ -73,15 +73,15 @@ class Permit:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """From the other half of a learner: a slot was read and may be overwritten."""
+class SlotRead:
+    """From the policy process: a slot was read and may be overwritten."""
 
     slot: int
 
 
 @dataclass(frozen=True)
-class Taught:
-    """From the other half of a learner: its weights are published, with `num_updates` as their version.
+class HalfUpdated:
+    """From the policy process: its weights are published, with `num_updates` as their version.
 
     Attributes:
         num_updates: total number so far.
@@ -173,5 +173,5 @@ class Response:
     version: int
 
 
-ToWorker = Fill | Show | Permit | Stop
-FromWorker = BlockFilled | Seen | Taught | Heartbeat | Failed
+ToWorker = Fill | NewBlock | Permit | Stop
+FromWorker = BlockFilled | SlotRead | HalfUpdated | Heartbeat | Failed

@@ -42,8 +42,8 @@ class RuntimeParams(Section):
     check_candidates: Several = key(4, "best weights in the last choice, where the initial ones always race too")
     final_check_races: Several = key(100, "races of each candidate in the last choice")
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         # Results that depend on timing do not repeat.
         if self.order == "exact" and self.inference == "central":
             yield f"central inference decides for whoever has asked: {TAKE_FREE}"

@@ -4,7 +4,7 @@ A *rank* is a learner with its collectors, its experience and its published weig
 
 `rulka.agents.ranks` says what they sum in an update. All run in lockstep: the first one, in the process of the stage,
 names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers. Ranks are not restarted
-one by one. If one dies or hangs, `RanksApartError` says which, and `rulka.runtime.connect` restarts all of them.
+one by one. If one dies or hangs, `RankLostError` says which, and `rulka.runtime.connect` restarts all of them.
 
 Gradients go through torch.distributed (gloo between CPUs, nccl between GPUs), everything else through pipes. The ranks
 rendezvous through a file in the run's folder, and listen on the loopback interface only.
@@ -64,7 +64,7 @@ class DivergedError(UserError):
     """The weights hold NaN or infinity."""
 
 
-class Standing(NamedTuple):
+class RankProgress(NamedTuple):
     """Progress of a learner.
 
     Attributes:
@@ -84,18 +84,18 @@ class Standing(NamedTuple):
     is_whole: bool
 
 
-class Taken(NamedTuple):
+class IngestResult(NamedTuple):
     """Blocks that a learner has taken in.
 
     Attributes:
         blocks: of each, the number of its collector in the whole run, its facts, and the version of the learner's
             weights on its arrival.
-        standing: progress of the learner.
+        progress: progress of the learner.
         spent_s: seconds that a further learner spent since its last turn, by activity.
     """
 
     blocks: list[tuple[int, BlockFilled, int]]
-    standing: Standing
+    progress: RankProgress
     spent_s: Mapping[str, float]
 
 
@@ -126,7 +126,7 @@ class Rank:
         self._spent, self.is_whole = Spent(), is_whole
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
-    def take(self, turn: Turn) -> Taken:
+    def ingest(self, turn: Turn) -> IngestResult:
         """Inserts ready blocks, waiting briefly for one, and permits more within its own limit and the turn's."""
         allowed = min(self.learner.num_allowed_env_steps(), turn.allowed_env_steps)
         with self.spending("waiting"):
@@ -139,7 +139,7 @@ class Rank:
                 self.collectors.release(delivery)
             collector = self._spec.first_collector + delivery.collector
             blocks.append((collector, delivery.facts, self.learner.version))
-        return Taken(blocks, self.standing(), self._spent.take())
+        return IngestResult(blocks, self.progress(), self._spent.take())
 
     def learn(self, budget_share: float, env_steps_elsewhere: int) -> dict[str, float] | None:
         """Makes an update, together with any other ranks, and publishes it.
@@ -180,10 +180,10 @@ class Rank:
         self.collectors.publish(version, published)
         return published
 
-    def standing(self) -> Standing:
+    def progress(self) -> RankProgress:
         """Returns its progress."""
         learner = self.learner
-        return Standing(
+        return RankProgress(
             num_env_steps=learner.num_env_steps,
             num_allowed_env_steps=learner.num_allowed_env_steps(),
             num_under_way=self.collectors.num_under_way,
@@ -228,7 +228,7 @@ class Rank:
         return {"state": experience.state, "names": self.experience.write(experience.pieces)}
 
 
-def permitted(most_env_steps: int, block_steps: int, standings: Sequence[Standing]) -> list[int]:
+def permitted(most_env_steps: int, block_steps: int, progress_by_rank: Sequence[RankProgress]) -> list[int]:
     """Splits the budget: returns how many environment steps each rank's collectors may have begun.
 
     The rest of the budget is given out in whole blocks, so that it ends as that of a single learner does. Blocks are
@@ -237,20 +237,22 @@ def permitted(most_env_steps: int, block_steps: int, standings: Sequence[Standin
     Args:
         most_env_steps: of all ranks together.
         block_steps: environment steps of a block.
-        standings: of the ranks.
+        progress_by_rank: of the ranks.
     """
-    begun = [one.num_env_steps + one.num_under_way * block_steps for one in standings]
+    begun = [one.num_env_steps + one.num_under_way * block_steps for one in progress_by_rank]
     num_blocks = max(0, -(-(most_env_steps - sum(begun)) // block_steps))
-    each, further = divmod(num_blocks, len(standings))
-    by_need = sorted(range(len(standings)), key=lambda rank: (standings[rank].is_ready, begun[rank]))
-    return [begun[rank] + (each + (by_need.index(rank) < further)) * block_steps for rank in range(len(standings))]
+    each, further = divmod(num_blocks, len(progress_by_rank))
+    by_need = sorted(range(len(progress_by_rank)), key=lambda rank: (progress_by_rank[rank].is_ready, begun[rank]))
+    return [
+        begun[rank] + (each + (by_need.index(rank) < further)) * block_steps for rank in range(len(progress_by_rank))
+    ]
 
 
 BuildRank = Callable[[RunSpec, Mapping[str, Any] | None, int, ExitStack, Ranks], Rank]
 """Builds a rank in its process, see `rulka.runtime.connect.build_rank`."""
 
 
-class RanksApartError(RuntimeError):
+class RankLostError(RuntimeError):
     """An exchange between learners failed: one of them ended, or did not answer in time."""
 
 
@@ -279,19 +281,19 @@ class ConnectedRanks(Ranks):
 
     def _reduced(self, numbers: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
         result = numbers.detach().clone(memory_format=torch.contiguous_format)
-        with _apart(f"learner {self.rank} of {self.size} lost the others"):
+        with _raising_rank_lost(f"learner {self.rank} of {self.size} lost the others"):
             dist.all_reduce(result, how)
         return result
 
 
 @contextmanager
-def _apart(message: str) -> Iterator[None]:
-    """Turns torch's error for a failed exchange into a `RanksApartError`."""
+def _raising_rank_lost(message: str) -> Iterator[None]:
+    """Turns torch's error for a failed exchange into a `RankLostError`."""
     try:
         yield
     except RuntimeError as error:  # torch has no narrower one for gloo
         whole = f"{message}: {error}"
-        raise RanksApartError(whole) from error
+        raise RankLostError(whole) from error
 
 
 @contextmanager
@@ -310,14 +312,14 @@ def meet(
     All of them must use the same number of threads (`torch.get_num_threads`), or the last bits of their sums differ.
 
     Raises:
-        RanksApartError: if they do not all arrive in time.
+        RankLostError: if they do not all arrive in time.
     """
     backend = "gloo" if device.type == "cpu" else "nccl"
     try:
-        with _loopback_only(), _apart(f"learner {rank} of {size} waited in vain for the others"):
+        with _loopback_only(), _raising_rank_lost(f"learner {rank} of {size} waited in vain for the others"):
             limit, where = timedelta(seconds=limit_s), file.resolve().as_uri()
             dist.init_process_group(backend, init_method=where, rank=rank, world_size=size, timeout=limit)
-    except RanksApartError:
+    except RankLostError:
         _forget_group()
         raise
     try:
@@ -373,7 +375,7 @@ class RankProcesses:
             check: called while waiting; raises to give up.
 
         Raises:
-            RanksApartError, RankError: see `everywhere`.
+            RankLostError, RankError: see `everywhere`.
         """
         with self._explained():
             give_up_s = time.monotonic() + START_LIMIT_S
@@ -396,7 +398,7 @@ class RankProcesses:
             The results, in the same order.
 
         Raises:
-            RanksApartError: if one is gone, or does not answer in time.
+            RankLostError: if one is gone, or does not answer in time.
             RankError: if one failed with an error of its own.
         """
         with self._explained():
@@ -431,7 +433,7 @@ class RankProcesses:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
             message = f"{name} is gone"
-            raise RanksApartError(message) from error
+            raise RankLostError(message) from error
         if isinstance(answer, _Refused):
             message = f"{name}: {answer.message}"
             raise RankError(message, hint=answer.hint)
@@ -444,7 +446,7 @@ class RankProcesses:
             yield
         except _SilentRankError:
             raise
-        except RanksApartError:
+        except RankLostError:
             self._part()  # the remaining ranks then end on their own
             self._look_for_ended()
             raise
@@ -468,10 +470,10 @@ class RankProcesses:
                 message = f"{name} ended by an error\n{ended.msg.strip()}"
                 raise RankError(message) from ended
             message = f"{name} {ending_of(ended.exit_code)}"
-            raise RanksApartError(message) from ended
+            raise RankLostError(message) from ended
 
 
-class _SilentRankError(RanksApartError):
+class _SilentRankError(RankLostError):
     """A rank did not answer in time, and was killed."""
 
 
@@ -526,7 +528,7 @@ def run_rank(
             while True:
                 method, arguments = pipe.recv()
                 pipe.send(method(rank, *arguments))
-    except (RanksApartError, EOFError, ConnectionError):
+    except (RankLostError, EOFError, ConnectionError):
         return  # the first learner has ended all ranks, or will notice
     except UserError as error:
         with suppress(ConnectionError):
@@ -559,4 +561,4 @@ def _loopback() -> str:
         if any(address.address == "127.0.0.1" for address in addresses):
             return name
     message = "this machine has no interface with the address 127.0.0.1, through which learners would meet"
-    raise RanksApartError(message)
+    raise RankLostError(message)

@@ -33,7 +33,7 @@ from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
 from rulka.runtime.collectors import PermittedCollectors, collector_spec
 from rulka.runtime.messages import BlockFilled, Fill
-from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.policy_process import PolicyProcess
 from rulka.runtime.shared import NO_VERSION, WeightsError, WeightsLayout, checksum, fill, layout_of, views
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
@@ -68,7 +68,7 @@ class Order(NamedTuple):
     acting_precision: ActingPrecision | None
 
 
-class Sign(NamedTuple):
+class Heartbeat(NamedTuple):
     """Sign of life.
 
     Attributes:
@@ -81,7 +81,7 @@ class Sign(NamedTuple):
 
 
 class RemoteCollector:
-    """A collector in its own process; the learner calls its methods one at a time, `sign` concurrently."""
+    """A collector in its own process; the learner calls its methods one at a time, `heartbeat` concurrently."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
@@ -145,10 +145,10 @@ class RemoteCollector:
             name: getattr(self._block, name) for name in self._block.spec.layout()
         }
 
-    def sign(self) -> Sign:
+    def heartbeat(self) -> Heartbeat:
         """Reports on itself while other calls run."""
         began_s = self._began_s
-        return Sign(0.0 if began_s is None else time.monotonic() - began_s, time.process_time())
+        return Heartbeat(0.0 if began_s is None else time.monotonic() - began_s, time.process_time())
 
     def close(self) -> None:
         """Closes its environment."""
@@ -187,7 +187,7 @@ class Remote:
         state: `placing` until a node has it, then `building` and `working`; `ended` is not restarted.
         actor: of Ray.
         waiting: names of the methods that have not been answered, by reference.
-        heard_s: time of its last sign of life, on the monotonic clock.
+        heard_s: time of its last heartbeat, on the monotonic clock.
         asked_s: time of the last request for one.
         num_starts: number of starts.
         version: last version sent to it.
@@ -223,7 +223,7 @@ class RayCollectors(PermittedCollectors):
         env_steps: int,
         num_starts: int,
         cluster: RayCluster,
-        other_half: OtherHalfProcess | None = None,
+        policy_process: PolicyProcess | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Checks that the cluster is large enough.
@@ -234,13 +234,13 @@ class RayCollectors(PermittedCollectors):
             env_steps: see `PermittedCollectors`.
             num_starts: see `PermittedCollectors`.
             cluster: with the nodes; `stop` closes it.
-            other_half: see `PermittedCollectors`; its process is here.
+            policy_process: see `PermittedCollectors`; its process is here.
             limits: timeouts.
 
         Raises:
             ClusterTooSmallError: if the cluster is too small for the run.
         """
-        super().__init__(spec, env_steps, num_starts, other_half)
+        super().__init__(spec, env_steps, num_starts, policy_process)
         self._cluster, self._limits = cluster, limits or Limits()
         self._layout, self._code = layout_of(tensors), code_version()
         block_bytes = spec.train.blocks_ahead * (spec.block.num_bytes + self._layout.num_bytes)
@@ -259,7 +259,7 @@ class RayCollectors(PermittedCollectors):
 
     @property
     def num_restarts(self) -> int:
-        """Number of restarts of collectors and of the other half's process."""
+        """Number of restarts of collectors and of the policy process."""
         return super().num_restarts + sum(max(0, remote.num_starts - 1) for remote in self.remotes)
 
     @property
@@ -311,9 +311,9 @@ class RayCollectors(PermittedCollectors):
         self._call(remote, "code")
 
     def _call(self, remote: Remote, method: str, *arguments: Any) -> None:
-        remote.waiting[self._cluster.call(remote.actor, method, *arguments, is_beside=method == "sign")] = method
+        remote.waiting[self._cluster.call(remote.actor, method, *arguments, is_beside=method == "heartbeat")] = method
 
-    def _hear(self, timeout_s: float) -> None:
+    def _poll(self, timeout_s: float) -> None:
         """Waits for an answer, takes all that are there, and restarts lost collectors.
 
         Raises:
@@ -323,9 +323,9 @@ class RayCollectors(PermittedCollectors):
         """
         for remote in self.remotes:
             is_due = time.monotonic() - remote.asked_s >= HEARTBEAT_S
-            if remote.state in ("building", "working") and is_due and "sign" not in remote.waiting.values():
+            if remote.state in ("building", "working") and is_due and "heartbeat" not in remote.waiting.values():
                 remote.asked_s = time.monotonic()
-                self._call(remote, "sign")
+                self._call(remote, "heartbeat")
         owners = {reference: remote for remote in self.remotes for reference in remote.waiting}
         for reference in self._cluster.wait(list(owners), timeout_s):
             remote = owners[reference]
@@ -342,7 +342,7 @@ class RayCollectors(PermittedCollectors):
         self._look_after()
 
     def _answered(self, remote: Remote, method: str, answer: Any) -> None:
-        remote.heard_s = time.monotonic() - (answer.silent_s if method == "sign" else 0.0)
+        remote.heard_s = time.monotonic() - (answer.silent_s if method == "heartbeat" else 0.0)
         if method == "code":
             place, code = answer
             remote.name, remote.state = f"collector {remote.index} on {place}", "building"

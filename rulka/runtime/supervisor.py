@@ -23,7 +23,7 @@ import torch
 
 from rulka.errors import UserError
 from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, ending_of, environment, interrupts_blocked
-from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, Seen, Stop, Taught, ToWorker
+from rulka.runtime.messages import BlockFilled, Failed, FromWorker, HalfUpdated, Heartbeat, SlotRead, Stop, ToWorker
 
 HEARTBEAT_S = 1.0
 """Time between heartbeats."""
@@ -35,7 +35,7 @@ ONE_THREAD: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"
 _LOGGER = logging.getLogger(__name__)
 
 
-Facts = BlockFilled | Seen | Taught
+Facts = BlockFilled | SlotRead | HalfUpdated
 """Messages with results; the others are about the process itself."""
 
 

@@ -143,7 +143,7 @@ def bounce(car: Array, leftward: float, c: Array, ground: Array) -> None:
 
 
 @inlined_kernel
-def meet_walls(car: Array, c: Array, ground: Array) -> None:
+def collide_walls(car: Array, c: Array, ground: Array) -> None:
     """Keeps a car inside the walls of the road, with bounce and friction.
 
     If the nose points into the wall, it is pushed aside too.
@@ -192,7 +192,7 @@ def find_motion(car: Array, ground: Array, motion: Array) -> None:
 
 
 @inlined_kernel
-def meet_stops(car: Array, step_s: float, c: Array, ground: Array) -> None:
+def apply_bump_stops(car: Array, step_s: float, c: Array, ground: Array) -> None:
     """Bump stops: at full spring travel, removes the car's speed into the road.
 
     In a loop this happens in every step, so the road turns the velocity at some loss of speed.
@@ -306,7 +306,7 @@ def roll_on_road(
     car[TURBO] = max(car[TURBO] - step_s, on_pad * c[TURBO_LASTS_S])
     steady = 1.0 - c[SLOPE_LOSS] * (1.0 - ground[1])
     push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right]) * steady
-    slowed = hold(car, is_locked, steady, left, right, c, tables, motion)
+    slowed = apply_tyre_forces(car, is_locked, steady, left, right, c, tables, motion)
     push_forward(car, push, resist + slowed, step_s, c, motion)
     motion[ASIDE] += (car[PULL] - c[GRAVITY] * motion[SIDE + 1]) * step_s
     wanted = -car[STEER] * at_speed(tables[TURN_RATE], motion[AHEAD])
@@ -380,7 +380,7 @@ def engine(
 
 
 @inlined_kernel
-def hold(
+def apply_tyre_forces(
     car: Array, is_locked: bool, steady: float, left: int, right: int, c: Array, tables: Array, motion: Array
 ) -> float:
     """Computes the lateral forces of the four tyres, limited by grip; updates `PULL` and `SLIDES`.
@@ -461,9 +461,9 @@ def tick(
         else:
             fly(car, control[2], step_s, c)
         find_ground(car, road, c, ground)
-        meet_walls(car, c, ground)
+        collide_walls(car, c, ground)
         if has_ground(car, ground):
-            meet_stops(car, step_s, c, ground)
+            apply_bump_stops(car, step_s, c, ground)
     car[TIME_MS] += c[TICK_MS]
     beyond_m = abs(car[LATERAL]) - ground[G_HALF_WIDTH]
     upright = car[UX] * ground[0] + car[UY] * ground[1] + car[UZ] * ground[2]

@@ -12,7 +12,7 @@ from rulka.race_settings import RaceSettings
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
 from rulka.simulator.params import DriverParams
 from rulka.simulator.race_end import RaceWatch
-from rulka.simulator.race_start import LATERAL, NUM_CHANCES, draw_starts
+from rulka.simulator.race_start import LATERAL, NUM_UNIFORMS, draw_starts
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
@@ -70,9 +70,9 @@ def record_demonstrations(
     """
     skills = sample_skills(num_races, driver, seed)
     cars = Simulator(track, num_races, settings.simulator, settings.table)
-    chance = np.full((num_races, NUM_CHANCES), 0.5)  # in the middle
-    chance[:, LATERAL] = [np.random.default_rng([seed, k, 1]).random() for k in range(num_races)]
-    cars.reset(np.ones(num_races, np.bool_), *draw_starts(chance, settings, track.length_m))
+    uniforms = np.full((num_races, NUM_UNIFORMS), 0.5)  # in the middle
+    uniforms[:, LATERAL] = [np.random.default_rng([seed, k, 1]).random() for k in range(num_races)]
+    cars.reset(np.ones(num_races, np.bool_), *draw_starts(uniforms, settings, track.length_m))
     pilot = PurePursuitDriver(track, settings.simulator.physics, skills, seed)
     actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
     lasts = np.zeros(num_races, np.int64)
@@ -84,7 +84,7 @@ def record_demonstrations(
         times.append(cars.time_ms.copy())
         lasts[watch.is_racing] = len(actions)
         on_decision(int(watch.is_racing.sum()))
-        watch.look(cars.is_finished, cars.is_off_track, cars.along_m, cars.time_ms)
+        watch.update(cars.is_finished, cars.is_off_track, cars.along_m, cars.time_ms)
     passed = [cars.gate_time_ms[n, : cars.gate_index[n]].tolist() for n in range(num_races)]
     return [
         DrivenRace(

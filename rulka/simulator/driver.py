@@ -78,7 +78,7 @@ class PurePursuitDriver:
         self._radii = full_lock_radius(physics)
         self._plans = np.stack([speed_plan(track, physics, float(pace)) for pace in skills.pace])
         self._last = np.zeros(num_drivers, np.int64)
-        self._rest = np.zeros(num_drivers)
+        self._steer_remainder = np.zeros(num_drivers)
         self._key = _mixed(np.arange(num_drivers, dtype=np.uint64) + _mixed(np.array([seed], np.uint64)))
         self._decision = 0
 
@@ -88,9 +88,9 @@ class PurePursuitDriver:
         Keys are binary, so the rounding error of a decision's steering is carried over to the next.
         """
         gas, brake, wanted = self._wanted(simulator)
-        wanted = wanted + self._rest
+        wanted = wanted + self._steer_remainder
         steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
-        self._rest = np.clip(wanted - steer, -0.5, 0.5)
+        self._steer_remainder = np.clip(wanted - steer, -0.5, 0.5)
         index = simulator.table.index_of(gas, brake, steer, 0.5)
         slips = _uniform(self._key, self._decision) < self._skills.slip_chance
         self._decision += 1

@@ -93,7 +93,7 @@ class PhysicsParams(Section):
     fall_m: Positive = key(15.0, "and this far below or above its surface")
     crash_deg: float = key(75.0, "a car that touches the road tilted by more has crashed", gt=0, le=180)
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if any(down >= up for down, up in zip(self.gear_down_mps, self.gear_up_mps, strict=True)):
             yield f"each gear must shift down below the speed at which it is reached, got {self.gear_down_mps}"
         if list(self.gear_up_mps) != sorted(set(self.gear_up_mps)):
@@ -126,5 +126,5 @@ class DriverParams(Section):
     slip_chance: Share = key(0.3, "chance that a decision is left as it was, at most")
     line_m: LateralM = key(2.0, "drivers aim at a line at most this far beside the centre")
 
-    def _impossible(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         yield from wrong_order(self, "pace_low", "pace_high")

@@ -130,7 +130,7 @@ def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float3
 
 
 @inlined_kernel
-def show_car(car: Array, n: int, world: World, view: View) -> None:
+def write_view(car: Array, n: int, world: World, view: View) -> None:
     """Updates a car's view, except its previous keys and the progress before the decision."""
     describe_car(car, world.road, world.c[int(car[VARIANT])], view.rows[n])
     view.progress[ALONG_ROW, n], view.progress[LATERAL_ROW, n] = car[ALONG], car[LATERAL]
@@ -203,7 +203,7 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
                 drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
                 if has_ended(car):
                     break
-        show_car(car, n, world, view)
+        write_view(car, n, world, view)
     return -1
 
 

@@ -89,16 +89,16 @@ def find_ends(
     now_ms: NDArray[np.int64],
     limits: Array,
     milestones: Array,
-    ends: NDArray[np.int64],
+    status: NDArray[np.int64],
 ) -> int:
     """Updates the status of all races, see `RaceWatch`; returns the number that ended in this call."""
     num_ended = 0
-    for n in range(ends.shape[0]):
-        if ends[n] == RACING:
-            ends[n] = end_of_race(
+    for n in range(status.shape[0]):
+        if status[n] == RACING:
+            status[n] = end_of_race(
                 is_finished[n], is_off_track[n], along_m[n], np.float64(now_ms[n]), milestones[n], limits
             )
-            num_ended += 1 if ends[n] != RACING else 0
+            num_ended += 1 if status[n] != RACING else 0
     return num_ended
 
 
@@ -106,7 +106,7 @@ class RaceWatch:
     """Tracks the status of one race per car from start to end.
 
     Attributes:
-        ends: [N] int64 status of each race; final once the race has ended.
+        status: [N] int64 status of each race; final once the race has ended.
     """
 
     def __init__(self, end: RaceEndParams, length_m: float, along_m: NDArray[np.floating]) -> None:
@@ -120,14 +120,14 @@ class RaceWatch:
         self._limits = limit_array(end, length_m)
         self._milestones = np.zeros((len(along_m), NUM_MILESTONES))
         self._milestones[:, MILESTONE_M] = np.minimum(along_m, length_m)
-        self.ends = np.full(len(along_m), RACING, np.int64)
+        self.status = np.full(len(along_m), RACING, np.int64)
 
     @property
     def is_racing(self) -> NDArray[np.bool_]:
         """[N] True for races that have not ended."""
-        return self.ends == RACING
+        return self.status == RACING
 
-    def look(
+    def update(
         self,
         is_finished: NDArray[np.bool_],
         is_off_track: NDArray[np.bool_],
@@ -145,4 +145,4 @@ class RaceWatch:
         along = np.ascontiguousarray(along_m, np.float64)
         finished, left = np.ascontiguousarray(is_finished), np.ascontiguousarray(is_off_track)
         now = np.ascontiguousarray(now_ms, np.int64)
-        return find_ends(finished, left, along, now, self._limits, self._milestones, self.ends)
+        return find_ends(finished, left, along, now, self._limits, self._milestones, self.status)

@@ -126,7 +126,7 @@ class Simulator:
             raise SimulatorError(message)
         self._state[cars] = place_on_road(self._world.road, self._world.c[0], self._gate_m, *places)
         self.previous_keys[cars] = self._commands[FORWARD, physics.NUM_CONTROLS :]
-        self._describe(cars)
+        self._update_view(cars)
 
     def set_friction(self, which: NDArray[np.bool_], scale: ArrayLike) -> None:
         """Sets the grip factor of selected cars; their next reset sets it back to 1.
@@ -231,21 +231,21 @@ class Simulator:
         if not ((variant >= 0) & (variant < num_known)).all():  # kernels do not check this index
             message = f"saved states have physics beyond the {num_known} that this simulator was made with"
             raise SimulatorError(message)
-        self.put(cars, saved[cars])
+        self.set_states(cars, saved[cars])
 
-    def put(self, cars: NDArray[np.int64], saved: NDArray[np.float64]) -> None:
+    def set_states(self, cars: NDArray[np.int64], saved: NDArray[np.float64]) -> None:
         """Sets cars [M] to states [M, K]: rows from `save` of this simulator or another of the same track."""
         width = self._state.shape[1]
         self._state[cars] = saved[:, :width]
         self.previous_keys[cars] = saved[:, width:].reshape(-1, *self.previous_keys.shape[1:])
-        self._describe(cars)
+        self._update_view(cars)
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car whose choice is not a row of `commands`, or -1."""
         ticks, repeats = self.table.ticks_per_action, self.table.repeats
         return physics.advance(self._state, self._everyone, chosen, commands, ticks, repeats, *self._world, *self.view)
 
-    def _describe(self, cars: NDArray[np.int64]) -> None:
+    def _update_view(self, cars: NDArray[np.int64]) -> None:
         """Updates the view of cars [M]."""
         no_choice = self._everyone[:0, None]
         physics.advance(self._state, cars, no_choice, self._own_commands, 0, 1, *self._world, *self.view)

@@ -205,14 +205,14 @@ def _arrivals(results: Results, baseline: str) -> list[str]:
         ("The first finish", ANY_FINISH, first),
         (f"As good as `{baseline}`", results.level(baseline), as_good),
     ):
-        if level > 0.0 and not results.arrivals(level).empty:
+        if level > 0.0 and not results.steps_to_level(level).empty:
             told = f"{text} Medians and ranges of the runs that got there; the others never did."
             parts += [f"## {title}", _when(results, level, baseline), told]
     return parts
 
 
 def _when(results: Results, level: float, baseline: str) -> str:
-    arrived, num_runs = results.arrivals(level), results.rows["variant"].value_counts(sort=False)
+    arrived, num_runs = results.steps_to_level(level), results.rows["variant"].value_counts(sort=False)
     ours = column(arrived[arrived["variant"] == baseline], "env_steps")
     own = np.median(ours) if len(ours) else 0.0
     rows = []

@@ -19,7 +19,7 @@ from rulka.folders import RUNS
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph, sections_of_stage
 from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.problems import problems_of
-from rulka.presets import laid_over
+from rulka.presets import merge_overlay
 from rulka.provenance import hash_json, hash_path
 from rulka.runtime.live import METRICS_FILE
 from rulka.section import Count, Section, Seed
@@ -176,7 +176,7 @@ def read_plan(path: Path) -> Plan:
     base = base_sections(file, path, {} if file.budget is None else file.budget.overlay)
     variants: dict[str, dict[str, Any]] = {}
     for name, overlay in file.variants.items():
-        sections = laid_over(base, overlay, f"{path}: variant {name}", StudyError)
+        sections = merge_overlay(base, overlay, f"{path}: variant {name}", StudyError)
         if sections == base and name != file.baseline:
             message = f"{path}: the variant {name!r} changes nothing"
             raise StudyError(message, hint="Only the baseline may be the parameters as they are.")
@@ -204,8 +204,8 @@ def read_study(path: Path, kind: type[StudyFileT], what: str) -> StudyFileT:
 def base_sections(file: StudyFile, path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters of `params.yaml`, overlaid with the file's overrides and the study's own settings."""
     shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
-    base = laid_over(shipped, file.overrides, f"{path}: overrides", StudyError)
-    return laid_over(base, own, f"{path}: budget", StudyError)
+    base = merge_overlay(shipped, file.overrides, f"{path}: overrides", StudyError)
+    return merge_overlay(base, own, f"{path}: budget", StudyError)
 
 
 def make_cells(
@@ -229,7 +229,7 @@ def make_cells(
     outside: dict[str, str] = {}  # hashes of data that no stage makes
     cells = []
     for variant, seed, sections in wanted:
-        own = laid_over(sections, nested(dict.fromkeys(file.seeded, seed)), f"{path}: seeded", StudyError)
+        own = merge_overlay(sections, nested(dict.fromkeys(file.seeded, seed)), f"{path}: seeded", StudyError)
         params = checked_params(own, f"{path}: variant {variant!r} cannot be")
         own = params.model_dump(mode="json")  # normalised, so that equal parameters have equal hashes
         made: dict[str, Job] = {}

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from rulka.folders import AGENT, RUNS
 from rulka.graph import hash_code, read_graph
 from rulka.params import Params, checked_params
-from rulka.presets import laid_over
+from rulka.presets import merge_overlay
 from rulka.provenance import hash_json
 from rulka.schedule import Schedule
 from rulka.section import Count, Seed
@@ -50,7 +50,7 @@ _RACES = 4
 """RNG purpose of race seeds; `selection` defines others."""
 LAST_STAGE = "transfer"
 """Last stage that members run before their first turn."""
-DECIDES = tuple(Path("rulka", name) for name in ("statistics.py", "study/selection.py", "study/turn.py"))
+HASHED_CODE = tuple(Path("rulka", name) for name in ("statistics.py", "study/selection.py", "study/turn.py"))
 """Code that affects a population's results, besides that of the stages."""
 _OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None, "max_cpu_minutes": None}
 # A turn ends with its newest weights: there are no weights to select from, and the population races them itself.
@@ -90,20 +90,20 @@ class Population:
         name: file name without its extension.
         file: content of the file.
         cells: each member's stages before its first turn.
-        hand_made: base schedule of each searched parameter, by dotted name.
+        base_schedules: base schedule of each searched parameter, by dotted name.
         key: hash of everything that affects the results.
     """
 
     name: str
     file: PopulationFile
     cells: tuple[Cell, ...]
-    hand_made: Mapping[str, Schedule]
+    base_schedules: Mapping[str, Schedule]
     key: str
 
     def sections(self, member: int, turn: int, values: Mapping[str, float]) -> dict[str, Any]:
         """Returns all parameters of a member's turn, which ends when the steps of its turns so far are used up."""
         end = {"train.max_env_steps": (turn + 1) * self.file.turn_env_steps}
-        return laid_over(self.cells[member].last.params, nested({**values, **end}), "a turn", StudyError)
+        return merge_overlay(self.cells[member].last.params, nested({**values, **end}), "a turn", StudyError)
 
 
 def read_population(path: Path) -> Population:
@@ -125,18 +125,18 @@ def read_population(path: Path) -> Population:
     if params.train.environment == "game":
         message = f"{path}: train.environment is game, and members race more cars than a game has"
         raise StudyError(message, hint="Set train.environment to simulator.")
-    hand_made = {name: _hand_made(name, params, base, path) for name in file.parameters}
+    base_schedules = {name: _base_schedule(name, params, base, path) for name in file.parameters}
     for which, end in enumerate(("least", "greatest")):  # refused here, whatever the other parameters are at
         ends = nested({name: each.range[which] for name, each in file.parameters.items()})
-        sections = laid_over(base, ends, f"{path}: parameters", StudyError)
+        sections = merge_overlay(base, ends, f"{path}: parameters", StudyError)
         checked_params(sections, f"{path}: parameters: the {end} values cannot be")
     sections = _over_steps(base, file.env_steps)
     wanted = [(f"member {member}", (file.seed + member) % 2**32, sections) for member in range(file.members)]
     cells = make_cells(wanted, file, LAST_STAGE, path)
     told = {"title", "question", "cost"}  # informational only
     decides = [file.model_dump(mode="json", exclude=told), sections, [cell.last.name for cell in cells]]
-    key = hash_json([*decides, code_hash(), hash_code(DECIDES)])
-    return Population(path.stem, file, cells, hand_made, key)
+    key = hash_json([*decides, code_hash(), hash_code(HASHED_CODE)])
+    return Population(path.stem, file, cells, base_schedules, key)
 
 
 def _check_own(overrides: Mapping[str, Any], path: Path) -> None:
@@ -149,13 +149,13 @@ def _check_own(overrides: Mapping[str, Any], path: Path) -> None:
         raise StudyError(message, hint="A member learns for `turns` times `turn_env_steps`, by greedy `races`.")
 
 
-def _hand_made(name: str, params: Params, base: Mapping[str, Any], path: Path) -> Schedule:
+def _base_schedule(name: str, params: Params, base: Mapping[str, Any], path: Path) -> Schedule:
     """Returns the base schedule of a searched parameter.
 
     Raises:
         StudyError: if the parameter is unknown, or cannot change during a run.
     """
-    laid_over(base, nested({name: None}), f"{path}: parameters", StudyError)  # raises for an unknown name
+    merge_overlay(base, nested({name: None}), f"{path}: parameters", StudyError)  # raises for an unknown name
     allowed = (params.train.algorithm, "rewards", "train")
     if name.partition(".")[0] not in allowed or name in {f"train.{own}" for own in (*_OWN, "checkpoint_s")}:
         message = f"{path}: parameters: {name} is nothing that a run learns by and that could change on the way"
@@ -264,7 +264,7 @@ class PopulationFolder:
         for turn in range(len(self.finished()) - 1):
             for member in range(self.population.file.members):
                 shutil.rmtree(self.turn_folder(member, turn) / RUNS, ignore_errors=True)
-        return _told(read_record(job.folder / RESULT_FILE, Result))
+        return _summary(read_record(job.folder / RESULT_FILE, Result))
 
     def ranking(self) -> list[int]:
         """Returns the members from best to worst after the last turn that all members have finished."""
@@ -291,7 +291,7 @@ class PopulationFolder:
         return {dep: made[dep] for dep in graph[stage]["deps"] if dep in made}
 
 
-def _told(result: Result) -> str:
+def _summary(result: Result) -> str:
     """Summarises a turn and its result in one line."""
     order = result.order
     begun = f"from member {order.parent}, " if order.is_copied else ""

@@ -159,9 +159,11 @@ def _schedules(folder: PopulationFolder, way: Sequence[Result]) -> Figure:
             axes.stairs(values, edges, baseline=None, color=MUTED, linewidth=0.8, alpha=0.6)
         found = [each.order.values[name] for each in way]
         axes.stairs(found, edges, baseline=None, color=BLUE, linewidth=2.2, label="on the way to the best member")
-        hand_made = [folder.population.hand_made[name].at(Moment(int(at), at / file.env_steps)) for at in steps]
-        axes.plot(steps, hand_made, "--", color=ORANGE, linewidth=1.8, label="hand-made")
-        if min(*file.parameters[name].range, *hand_made) > 0.0 and not file.parameters[name].from_one:
+        base_schedule = [
+            folder.population.base_schedules[name].at(Moment(int(at), at / file.env_steps)) for at in steps
+        ]
+        axes.plot(steps, base_schedule, "--", color=ORANGE, linewidth=1.8, label="hand-made")
+        if min(*file.parameters[name].range, *base_schedule) > 0.0 and not file.parameters[name].from_one:
             axes.set_yscale("log")
         axes.set_ylabel(name)
         axes.xaxis.set_major_formatter(EngFormatter())

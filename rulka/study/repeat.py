@@ -21,7 +21,7 @@ from rulka.params.problems import did_you_mean
 from rulka.provenance import hash_path
 from rulka.stage import require
 from rulka.study.work import Job, Work
-from rulka.training.racing import parted
+from rulka.training.racing import describe_divergence
 
 REPEATED = RUNS / "repeated"
 """A folder for each rerun stage, kept until its next rerun."""
@@ -94,5 +94,5 @@ def _difference(name: str, *folders: Path) -> Iterator[str]:
 
 def _parted(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Returns a clause on when the weights of two trainings first differed."""
-    words = parted(*(meta["provenance"].get("training", {}).get("marks", []) for meta in (one, other)))
+    words = describe_divergence(*(meta["provenance"].get("training", {}).get("marks", []) for meta in (one, other)))
     return f"; {words}" if words else ""

@@ -87,7 +87,7 @@ class Results:
         best = [column(run, PACE).max() for _, run in checks.groupby("seed")]
         return float(np.median(best)) if best else 0.0
 
-    def arrivals(self, level: float) -> pd.DataFrame:
+    def steps_to_level(self, level: float) -> pd.DataFrame:
         """Returns `variant`, `env_steps` and `cpu_minutes` of each run whose greedy checks reached a level above 0.
 
         Values are those of the first check that did; minutes include the stages before training.
@@ -158,7 +158,7 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
         SCORE: agent[SCORE],
         "finish_rate": agent["finish_rate"],
         "median_time_s": agent["median_time_s"],
-        "kept": kept_of_start(lines),
+        "kept": retained_finish_rate(lines),
         "env_steps": last["env_steps"],
         "gradient_steps": last.get("gradient_steps", 0),
         "cpu_minutes": last["cpu_minutes"],
@@ -186,7 +186,7 @@ def _minutes_before(cell: Cell) -> float:
     return sum(job.cpu_seconds or 0.0 for stage, job in cell.jobs.items() if stage in stages) / 60.0
 
 
-def kept_of_start(lines: Sequence[Mapping[str, Any]]) -> float | None:
+def retained_finish_rate(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """Returns the share of the initial finish rate that is kept in the first tenth of a training.
 
     It is the lowest finish rate of the greedy checks in the first tenth of all environment steps, relative to the first

@@ -44,7 +44,7 @@ SAVE_GRACE_S = 60.0
 NUM_STARTS = 3
 """Maximum starts of a job that gets killed: by the system for using too much memory, or by a user who does not know
 it."""
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Poll interval for the end of a job, here or in another process."""
 
 
@@ -123,10 +123,10 @@ class Work:
 
     def _work(self, due: Callable[[], Iterable[Job]], end: Callable[[Job], str]) -> None:
         while not self._is_stopping and (jobs := [job for job in due() if job.folder not in self.failures]):
-            if not any(self._does(job, end) for job in jobs):
-                time.sleep(LOOK_S)
+            if not any(self._try_run(job, end) for job in jobs):
+                time.sleep(POLL_INTERVAL_S)
 
-    def _does(self, job: Job, end: Callable[[Job], str]) -> bool:
+    def _try_run(self, job: Job, end: Callable[[Job], str]) -> bool:
         """Runs a job; returns False if it is locked by another process or thread."""
         try:
             with locked(job.folder):
@@ -144,7 +144,7 @@ class Work:
 
     def _run(self, job: Job) -> str | None:
         """Runs a job's module; returns its error message, or None on success."""
-        _lay_out(job)
+        _prepare_folder(job)
         for _ in range(NUM_STARTS):
             with self._lock, (job.folder / LOG_FILE).open("ab") as log:
                 if self._is_stopping:
@@ -181,7 +181,7 @@ def cpu_seconds_in(folder: Path) -> float | None:
     return _read_spent(folder / DONE_FILE)
 
 
-def _lay_out(job: Job) -> None:
+def _prepare_folder(job: Job) -> None:
     """Makes the folder of a job look like the project."""
     folder = job.folder
     (folder / DATA).mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def _wait(leader: Leader) -> float:
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 seconds[process.pid] = times.user + times.system
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return sum(seconds.values())
 
 

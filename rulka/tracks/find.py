@@ -13,7 +13,7 @@ from rulka.tracks.generate import generate_track
 from rulka.tracks.params import CampaignTracksParams, GeneratedTracksParams, TracksParams
 from rulka.tracks.track import Track, TrackError, load_track
 
-MOST_FRUITLESS = 100
+MAX_FAILED_SEEDS = 100
 """Most consecutive seeds skipped before the settings are to blame."""
 
 
@@ -46,7 +46,7 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
     raise UnknownTrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
 
 
-class TracksAlikeError(UserError):
+class DuplicateTrackError(UserError):
     """The same track is requested twice."""
 
 
@@ -58,14 +58,14 @@ def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
         main: the main track of `data/races`.
 
     Raises:
-        TracksAlikeError: if a track occurs twice.
+        DuplicateTrackError: if a track occurs twice.
     """
     tracks = [track for some in sets for track in _tracks_of(some, main)]
     uids = [track.uid for track in tracks]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
         message = f"the track {twice[0]} is among the tracks twice"
-        raise TracksAlikeError(message, hint="Name each once; give generated ones other seeds or another length.")
+        raise DuplicateTrackError(message, hint="Name each once; give generated ones other seeds or another length.")
     return tracks
 
 
@@ -82,10 +82,10 @@ def _generated(some: GeneratedTracksParams) -> Iterator[Track]:
     shape = some.model_dump(exclude={"kind", "count", "seed"})
     seeds = count(some.seed)
     for _ in range(some.count):
-        for fruitless, seed in enumerate(seeds):
+        for num_failed, seed in enumerate(seeds):
             try:
                 yield generate_track(seed, **shape)
                 break
             except TrackError:  # every layout of this seed overlaps itself
-                if fruitless == MOST_FRUITLESS:
+                if num_failed == MAX_FAILED_SEEDS:
                     raise

@@ -20,7 +20,7 @@ from models.encoders.config import BackboneConfig, ConvConfig
 from rulka.actions import ActionSpace, ActionTable
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import META_FILE, Artifact, ArtifactError, SightContract, load_artifact, write_artifact
+from rulka.artifacts import META_FILE, Artifact, ArtifactError, NetworkInputContract, load_artifact, write_artifact
 from rulka.buffers.experience import ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.episodes import (
@@ -89,10 +89,10 @@ class GymnasiumEnvironment(Environment):
         return self.facts.environment
 
     @property
-    def sight(self) -> SightContract:
+    def input_contract(self) -> NetworkInputContract:
         """Observation contract of agents."""
         layout = hash_json([self.facts.image, self.facts.numbers, self.facts.num_floats])[:KEY_LENGTH]
-        return SightContract(schema_version=SCHEMA_VERSION, float_layout=layout, **dict(self.observation))
+        return NetworkInputContract(schema_version=SCHEMA_VERSION, float_layout=layout, **dict(self.observation))
 
     @property
     def actions(self) -> ActionSpace:
@@ -179,7 +179,7 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
     what_is_wrong = f"the agent of {agent.environment} holds parameters of another version"
     params = checked_params(agent.provenance["parameters"], what_is_wrong)
     environment = GymnasiumEnvironment(read_facts(agent.environment), agent.observation.params())
-    if (environment.sight, environment.actions) != (agent.observation, agent.actions):
+    if (environment.input_contract, environment.actions) != (agent.observation, agent.actions):
         message = f"{agent.environment} shows or takes something else than when the agent was trained"
         raise UnfitEnvironmentError(message, hint="Use the version of the environment that it was trained in.")
     spec = agent_spec(params, params.train.algorithm, environment, agent.normalisation)

@@ -83,7 +83,7 @@ def demonstration_blocks(
             race_id=entry.race_id,
             source=entry.source,
             map_uid=entry.map_uid,
-            image=frames.seen(shown),
+            image=frames.frame_stacks(shown),
             floats=frames.floats_seen(shown),
             action=frames.decided(shown).action.astype(np.uint8),
             action_share=frames.action_share[shown],

@@ -29,8 +29,8 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
         """All trained algorithms, that of `data/agent` first."""
         return (self.algorithm, *self.compared)
 
-    def _impossible(self) -> Iterator[str]:
-        yield from super()._impossible()
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
         if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
             yield f"compared must name other algorithms than {self.algorithm!r}, each once"
         yield from self._impossible_in_game()

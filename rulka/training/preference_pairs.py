@@ -182,7 +182,7 @@ class CapturedRaces:
         place = {stretch: number for number, stretch in enumerate(stretches)}
         parts = [(self._frames[stretch.split], slice(stretch.first, stretch.end)) for stretch in stretches]
         return PreferencePairs(
-            image=np.concatenate([frames.seen(rows) for frames, rows in parts]),
+            image=np.concatenate([frames.frame_stacks(rows) for frames, rows in parts]),
             floats=np.concatenate([frames.floats_seen(rows) for frames, rows in parts]),
             action=np.concatenate([frames.decided(rows).action for frames, rows in parts]),
             num_decisions=np.array([stretch.end - stretch.first for stretch in stretches]),

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from rulka.actions import ActionTable
 from rulka.agents.params import FilePairsParams, GivenPairsParams
-from rulka.artifacts import RACES, SightContract, sight_contract
+from rulka.artifacts import RACES, NetworkInputContract, network_input_contract
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.datasets.races import load_races
 from rulka.envs.batch import RaceBatch
@@ -52,9 +52,9 @@ class Races(Environment):
         return RACES
 
     @property
-    def sight(self) -> SightContract:
+    def input_contract(self) -> NetworkInputContract:
         """Observation contract of agents."""
-        return sight_contract(self.settings.image, self.settings.actions_per_decision)
+        return network_input_contract(self.settings.image, self.settings.actions_per_decision)
 
     @property
     def actions(self) -> ActionTable:

@@ -167,7 +167,7 @@ class AgentRun:
             out = out / COMPARED / self._algorithm
         with suppress(ArtifactError):
             before = read_meta(out)["provenance"].get("training", {})
-            words = parted(before.get("marks", []), training["marks"])
+            words = describe_divergence(before.get("marks", []), training["marks"])
             if words and (before.get("run"), before.get("repeats")) == (self.folder.name, training["repeats"]):
                 _LOGGER.warning("%s came of equal parameters, inputs and code, and now %s", out.as_posix(), words)
 
@@ -267,7 +267,7 @@ def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = 
     }
 
 
-def parted(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str:
+def describe_divergence(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str:
     """Describes when the weights of two trainings first differed; empty if they never did.
 
     Args:

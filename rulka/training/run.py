@@ -22,7 +22,7 @@ from rulka.agents.learner import Learner
 from rulka.agents.params import Algorithm, GivenPairsParams
 from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec
-from rulka.artifacts import Artifact, SightContract, load_artifact
+from rulka.artifacts import Artifact, NetworkInputContract, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
 from rulka.cluster import find_cluster
 from rulka.device import CPU, devices_of_learners
@@ -59,7 +59,7 @@ class Environment(ABC):
 
     @property
     @abstractmethod
-    def sight(self) -> SightContract:
+    def input_contract(self) -> NetworkInputContract:
         """Observation contract of agents, as stored in artifacts."""
 
     @property
@@ -101,7 +101,7 @@ def agent_spec(
     actions = environment.actions
     return AgentSpec(
         algorithm=algorithm,
-        observation=environment.sight.params(),
+        observation=environment.input_contract.params(),
         encoder=encoder or params.encoder,
         network=params.network,
         settings=params.algorithms[algorithm],
@@ -192,7 +192,7 @@ def trained_agent(
         kind="agent",
         tensors=best.tensors,
         config=agent_config(spec),
-        observation=environment.sight,
+        observation=environment.input_contract,
         actions=environment.actions,
         normalisation=spec.normalisation,
         provenance={**origin, "training": training | facts},

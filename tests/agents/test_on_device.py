@@ -111,7 +111,7 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
             learner.insert(block, 0, 0)
         ring: BlockRing = learner.replay.ring
         check_links(ring)
-        assert (ring.seen["floats"].device != CPU) == (free_bytes == stand_in.FREE_BYTES)
+        assert (ring.observations["floats"].device != CPU) == (free_bytes == stand_in.FREE_BYTES)
         batch = learner.draw().batch
         batches.append([column.cpu().clone() for column in batch])
     for other in batches[1:]:

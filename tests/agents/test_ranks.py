@@ -20,7 +20,7 @@ from rulka.agents.ranks import ALONE, average_gradients, fewest, mean_of, standa
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch
-from rulka.runtime.ranks import RanksApartError, meet
+from rulka.runtime.ranks import RankLostError, meet
 from tests.agents.conftest import Races, Step, small_spec
 from tests.waiting import PATIENCE_S
 
@@ -141,7 +141,7 @@ def lose(rank: int, folder: Path) -> None:
             if rank == 1:
                 os._exit(7)
             ranks.total(torch.ones(3))
-    except RanksApartError as error:
+    except RankLostError as error:
         (folder / "told").write_text(str(error), encoding="utf-8")
 
 
@@ -278,7 +278,7 @@ def test_after_a_meeting_in_vain_a_process_can_meet_new_ones(tmp_path: Path) -> 
     """As when a learner dies before the meeting: the first one goes on in its process, all others are new."""
     for number in range(2):
         with (
-            pytest.raises(RanksApartError, match="learner 0 of 2 waited in vain"),
+            pytest.raises(RankLostError, match="learner 0 of 2 waited in vain"),
             meet(tmp_path / f"vain-{number}", 0, 2, limit_s=0.5),
         ):
             pytest.fail("nobody else is there")

@@ -16,7 +16,7 @@ import torch
 from benchmarks import agents, cluster, folds, learners, link, order, ppo_peers, pretraining, recordings, runtime, suite
 from rulka.agents.algorithms import make_actor
 from rulka.agents.networks import build_actor_critic
-from rulka.artifacts import Artifact, sight_contract
+from rulka.artifacts import Artifact, network_input_contract
 from rulka.datasets.frames import FrameDataset
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import NUM_FLOATS
@@ -64,7 +64,7 @@ def test_a_trained_agent_has_a_row_for_each_precision(
     tensors = dict(make_actor(spec, 0).network.state_dict())
     sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     races = EvaluationRaces.of(straight_track(), *sections)
-    sight, table = sight_contract(params.observation), races.settings.table
+    sight, table = network_input_contract(params.observation), races.settings.table
     artifact = Artifact("agent", tensors, agent_config(spec), sight, table, spec.normalisation)
     rows = agents.measure_agent(artifact, FrameDataset(write_frames()[0], "train"), races, params)
     exact = rows.pop("float32")

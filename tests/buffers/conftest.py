@@ -18,7 +18,7 @@ def check_links(ring: BlockRing) -> None:
         if following != NO_SLOT:
             ages = [(ring.num_inserted - 1 - each) % ring.num_slots for each in (slot, following)]
             assert ages[1] < ages[0], "a block is followed by an older one"
-            assert ring.seen["floats"][slot, -1].equal(ring.seen["floats"][following, 0])
+            assert ring.observations["floats"][slot, -1].equal(ring.observations["floats"][following, 0])
 
 
 @pytest.fixture

@@ -113,8 +113,8 @@ def test_demonstrations_of_any_length_keep_all_their_transitions(make_stream: Ma
     single = find_transitions(ring.arrays, rows, 1)
     assert float(single.reward.sum()) == pytest.approx(sum(float(block.reward.sum()) for block in blocks), abs=1e-3)
     np.testing.assert_allclose(
-        ring.seen["floats"].numpy().reshape(-1, 4)[found.next_observation, 1]
-        - ring.seen["floats"].numpy().reshape(-1, 4)[found.observation, 1],
+        ring.observations["floats"].numpy().reshape(-1, 4)[found.next_observation, 1]
+        - ring.observations["floats"].numpy().reshape(-1, 4)[found.observation, 1],
         found.num_steps,
         atol=1e-2,
     )

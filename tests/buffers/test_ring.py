@@ -25,7 +25,7 @@ def every_row(ring: BlockRing) -> np.ndarray:
 
 
 def names(ring: BlockRing, index: np.ndarray) -> np.ndarray:
-    return ring.seen["floats"].numpy().reshape(-1, SPEC.num_floats)[index, 1]
+    return ring.observations["floats"].numpy().reshape(-1, SPEC.num_floats)[index, 1]
 
 
 def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
@@ -107,7 +107,7 @@ def test_several_frames_are_stored_once_and_seen_as_they_were(make_stream: MakeS
     for pair in zip(*streams, strict=True):
         for stream, block in enumerate(pair):
             slots[ring.insert(block, stream)] = block
-    assert ring.seen["image"].shape == (6, SPEC.num_steps + frames, SPEC.num_cars, 4)
+    assert ring.observations["image"].shape == (6, SPEC.num_steps + frames, SPEC.num_cars, 4)
     rows = SPEC.num_cars * (SPEC.num_steps + 1)
     for slot, block in slots.items():
         order = np.random.default_rng(0).permutation(rows)
@@ -132,15 +132,15 @@ def test_what_is_kept_in_the_place_of_images_is_what_was_made_of_them(
         ring.keep("made", derive)
         for block in blocks:
             ring.insert(block, 0)
-    assert "image" in full.seen
-    assert "image" not in lean.seen
-    assert torch.equal(lean.seen["made"], full.seen["made"])
-    assert len(lean.seen["made"].unique()) > 2
+    assert "image" in full.observations
+    assert "image" not in lean.observations
+    assert torch.equal(lean.observations["made"], full.observations["made"])
+    assert len(lean.observations["made"].unique()) > 2
 
     resumed = BlockRing(lean.spec, 4, with_images=False)
     resumed.keep("made", derive)
     resumed.load_ring(lean.ring_state(), {number: lean.block_arrays(number) for number in lean.numbers()})
-    assert torch.equal(resumed.seen["made"], lean.seen["made"])
+    assert torch.equal(resumed.observations["made"], lean.observations["made"])
     np.testing.assert_array_equal(resumed.arrays.action, lean.arrays.action)
 
 

@@ -247,13 +247,13 @@ def test_recordings_that_cannot_be_fitted_to_say_why(corpus: Path, tmp_path: Pat
     }
     for name in [f"{name}.Replay.Gbx" for name in used] + list(reasons):
         shutil.copy(corpus / name, tmp_path)
-    material = gather(tmp_path, 0.34, lambda: None)
-    assert {each.track.name for each in material.maps} == {"B13-Obstacle", "StadiumA3"}
-    refused = dict(material.refused)
+    data = gather(tmp_path, 0.34, lambda: None)
+    assert {each.track.name for each in data.maps} == {"B13-Obstacle", "StadiumA3"}
+    refused = dict(data.refused)
     assert refused.keys() == reasons.keys()
     assert all(reason in refused[name] for name, reason in reasons.items())
-    left = material.fitted(without=material.maps[0])
-    assert [part.track.uid for part in left] == [material.maps[1].track.uid]
+    left = data.fitted(without=data.maps[0])
+    assert [part.track.uid for part in left] == [data.maps[1].track.uid]
 
 
 def test_samples_without_turbo_are_not_fitted_to(recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +268,9 @@ def test_samples_without_turbo_are_not_fitted_to(recordings: Path, monkeypatch: 
 
 def test_real_recordings_agree(corpus: Path, physics: PhysicsParams) -> None:
     """The shipped physics, on recordings that they were not fitted to: the claim of docs/calibration/report.md."""
-    material = gather(corpus, 0.34, lambda: None)
-    assert sum(drive.is_held_out for drive in material.drives) == 3
-    held = material.held_out
+    data = gather(corpus, 0.34, lambda: None)
+    assert sum(drive.is_held_out for drive in data.drives) == 3
+    held = data.held_out
     ours = np.concatenate([errors([(part, physics)]).position_m for part in held])
     constant = np.concatenate([errors([(part, None)]).position_m for part in held])
     assert (np.nanmedian(ours, axis=0)[1:] < 0.1 * np.nanmedian(constant, axis=0)[1:]).all()

@@ -231,11 +231,11 @@ def test_what_is_seen_at_once_never_comes_from_another_race(write_frames: Write,
     dataset = FrameDataset(folder, "train", frames)
     images, races = dataset.images[:], dataset.race_index[:]
     numbers = np.random.default_rng(0).permutation(len(dataset))
-    seen = dataset.seen(numbers)
+    seen = dataset.frame_stacks(numbers)
     assert seen.shape == (len(dataset), frames, *images.shape[2:])
     for number, stack in zip(numbers, seen, strict=True):
         first = int(np.flatnonzero(races == races[number])[0])
         for back in range(frames):
             assert np.array_equal(stack[frames - 1 - back], images[max(first, number - back), 0])
-    assert np.array_equal(dataset.seen(slice(2, 7)), dataset.seen(np.arange(2, 7)))
+    assert np.array_equal(dataset.frame_stacks(slice(2, 7)), dataset.frame_stacks(np.arange(2, 7)))
     assert np.array_equal(dataset.batch(numbers).image.numpy(), seen)

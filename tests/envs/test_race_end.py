@@ -48,15 +48,15 @@ def test_the_rule_by_hand() -> None:
     ):
         watch = RaceWatch(RaceEndParams(max_race_s=10.0, no_progress_s=2.0, min_gain_m=0.5), 100.0, np.array([10.0]))
         seen = np.array([is_finished]), np.array([has_left_track]), np.array([along_m]), np.array([now_ms])
-        assert (watch.look(*seen), watch.ends.tolist()) == (int(end != RACING), [end])
+        assert (watch.update(*seen), watch.status.tolist()) == (int(end != RACING), [end])
 
 
 def test_a_gain_counts_from_the_last_that_counted_and_only_up_to_the_finish() -> None:
     watch = RaceWatch(RaceEndParams(max_race_s=60.0, no_progress_s=2.0, min_gain_m=0.5), 100.0, np.zeros(1))
 
     def look(along_m: float, now_ms: int) -> int:
-        watch.look(np.zeros(1, bool), np.zeros(1, bool), np.array([along_m]), np.array([now_ms]))
-        return int(watch.ends[0])
+        watch.update(np.zeros(1, bool), np.zeros(1, bool), np.array([along_m]), np.array([now_ms]))
+        return int(watch.status[0])
 
     assert [look(0.3, 1500), look(0.6, 1900), look(0.2, 3000), look(1.0, 3800)] == [RACING] * 4
     assert look(99.8, 3899) == RACING  # 0.6 m at 1.9 s, then 99.8 m just before the 2 s are over

@@ -60,7 +60,7 @@ class SlowRaces:
             self.furthest_m[k] = self.milestone_m[k] = self.start_m[k] = self.along_m()[k]
             self.speed_mps[k] = np.linalg.norm(self.simulator.cars[k, CAR["velocity"]].astype(float))
 
-    def manner_reward(self, actions: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
+    def driving_style_reward(self, actions: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
         """What each car's manner of driving is worth after a decision."""
         cars = self.simulator.cars.astype(float)
         rotation, velocity = cars[:, CAR["rotation"]].reshape(-1, 3, 3), cars[:, CAR["velocity"]]
@@ -93,7 +93,7 @@ class SlowRaces:
         x, y, z = simulator.cars[:, CAR["velocity"]].astype(np.float64).T
         going_on = weights.finish_as_seconds * (weights.per_metre * np.sqrt(x * x + y * y + z * z) + weights.per_second)
         reward = reward + weights.off_track * is_off_track + np.where(simulator.is_finished, going_on, 0.0)
-        reward += self.manner_reward(actions, ~terminated & ~truncated)
+        reward += self.driving_style_reward(actions, ~terminated & ~truncated)
         reward = reward.astype(np.float32)
         self.is_over = terminated | truncated
         return {

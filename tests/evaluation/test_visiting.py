@@ -10,7 +10,7 @@ from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
 from rulka.evaluation.race import EvaluationRaces, starts
-from rulka.evaluation.visiting import LOOK_AHEAD_S, by_tick, visit
+from rulka.evaluation.visiting import LOOK_AHEAD_S, by_tick, collect_dagger_races
 from rulka.observation import FLOATS, NUM_FLOATS
 from rulka.params import reference_params
 from rulka.race_settings import RaceSettings
@@ -40,7 +40,7 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
         params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     )
     with torch.no_grad():
-        visited = visit(drives_forward(), EvaluationRaces(track, settings, range(3)), PACE, "first")
+        visited = collect_dagger_races(drives_forward(), EvaluationRaces(track, settings, range(3)), PACE, "first")
     assert visited.driven.finish_rate == 0.0, "nobody steers"
     assert [race.race_id for race in visited.races] == ["first-0", "first-1", "first-2"]
     for race in visited.races:

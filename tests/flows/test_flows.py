@@ -100,7 +100,7 @@ def test_what_was_killed_and_can_go_on_is_started_once_more(
     change_command("capture", f"{killed_once}; mkdir -p data/frames && cp data/races/x data/frames/x")
     state = pipeline(["races", "capture"], return_state=True)
     assert state.is_failed(), "capture has no checkpoint to go on from"
-    monkeypatch.setattr("flows.pipeline.GOES_ON", ("capture",))
+    monkeypatch.setattr("flows.pipeline.RESUMABLE_STAGES", ("capture",))
     Path("again").unlink()
     caplog.clear()
     assert pipeline(["capture"], return_state=True).is_completed()

@@ -167,12 +167,12 @@ def learn(
     from rulka.observation import NUM_FLOATS, reference_normalisation
     from rulka.params import Params, read_params
     from rulka.params.reader import ParamsError, read_sections
-    from rulka.presets import laid_over
+    from rulka.presets import merge_overlay
     from rulka.schedule import Moment
 
     data = read_params(ROOT / "params.yaml").model_dump()
     if preset:
-        data = laid_over(data, read_sections(ROOT / "presets" / f"{preset}.yaml"), preset, ParamsError)
+        data = merge_overlay(data, read_sections(ROOT / "presets" / f"{preset}.yaml"), preset, ParamsError)
     data["observation"] |= {"height": PIXELS, "width": PIXELS}
     data["network"] |= {"float_hidden": 16, "dense_hidden": 32}
     data["network"]["iqn"] |= {"tau_embedding": 8, **network}
@@ -261,7 +261,7 @@ def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
 
     from models.encoders.build import build_encoder
     from rulka.actions import ActionParams, action_table
-    from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
+    from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
     from rulka.observation import reference_normalisation
     from rulka.params import reference_params
     from rulka.pretraining.params import CloneParams
@@ -275,7 +275,7 @@ def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
         "encoder",
         {f"encoder.{name}": tensor for name, tensor in encoder.items()},
         {"encoder": reference.encoder.model_dump()},
-        sight_contract(observation),
+        network_input_contract(observation),
         action_table(5),
         reference_normalisation(),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rulka.actions import FORWARD, action_table
-from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
+from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
 from rulka.datasets.races import RaceDataset, write_races
 from rulka.observation import reference_normalisation
 from rulka.params import read_params
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         params, agent = read_params(), load_artifact(folder / "data" / "agent", "agent")
     weights = {name: each for name, each in agent.tensors.items() if name.startswith("encoder.")}
     config = {"encoder": params.encoder.model_dump(mode="json")}
-    contract, normalisation = sight_contract(params.observation), reference_normalisation()
+    contract, normalisation = network_input_contract(params.observation), reference_normalisation()
     encoder = Artifact("encoder", weights, config, contract, action_table(5), normalisation, {})
     save_artifact(folder / "data" / "encoder", encoder)
     (folder / "mine.Replay.Gbx").write_bytes(forge.recording_file())

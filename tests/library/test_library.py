@@ -175,7 +175,7 @@ def test_what_is_normalised_already_is_refused() -> None:
 
 def test_frames_are_a_dataset_of_torch() -> None:
     frames = rulka.load_frames()
-    assert frames[3]["image"].tolist() == frames.seen(np.array([3]))[0].tolist()
+    assert frames[3]["image"].tolist() == frames.frame_stacks(np.array([3]))[0].tolist()
     assert frames[-1]["action"] == frames.action[np.array([len(frames) - 1])][0]
     with pytest.raises(IndexError):
         _ = frames[len(frames)]

@@ -22,13 +22,13 @@ from rulka.datasets.split import SPLITS, Split
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
 from rulka.params import reference_params
 from rulka.pretraining.cloning import (
+    CloningTask,
     Labels,
-    Lesson,
     Measured,
     action_before,
+    augment_floats,
     confusion_matrix,
     disconnect,
-    disturb,
     hide,
     label_entropy,
     measure,
@@ -66,7 +66,7 @@ def disturbing(previous_action_dropout: float, float_noise: float) -> CloneParam
 
 def test_dropout_hides_the_asked_share_and_nothing_else_but_the_clock() -> None:
     floats = torch.full((2000, NUM_FLOATS), 7.0)
-    disturbed = disturb(floats, MEAN, STD, disturbing(0.25, 0.0), torch.Generator().manual_seed(0))
+    disturbed = augment_floats(floats, MEAN, STD, disturbing(0.25, 0.0), torch.Generator().manual_seed(0))
     is_hidden = (disturbed[:, PREVIOUS] == MEAN[PREVIOUS]).all(dim=1)
     is_kept = (disturbed[:, PREVIOUS] == 7.0).all(dim=1)
     assert (is_hidden | is_kept).all()
@@ -79,7 +79,9 @@ def test_dropout_hides_the_asked_share_and_nothing_else_but_the_clock() -> None:
 
 
 def test_noise_is_in_units_of_the_normalisation() -> None:
-    noisy = disturb(torch.zeros(4000, NUM_FLOATS), MEAN, STD, disturbing(0.0, 0.5), torch.Generator().manual_seed(0))
+    noisy = augment_floats(
+        torch.zeros(4000, NUM_FLOATS), MEAN, STD, disturbing(0.0, 0.5), torch.Generator().manual_seed(0)
+    )
     expected = 0.5 * STD
     expected[FLOATS["clock"]] = 0.0
     torch.testing.assert_close(noisy.std(dim=0), expected, rtol=0.1, atol=0)
@@ -198,7 +200,7 @@ def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:
     with torch.no_grad():
         for kind in shares:
             labels = Labels.of(train, kind)
-            found[kind] = float(Lesson(policy, heads, labels, action_table(5)).loss(batch, batch.floats))
+            found[kind] = float(CloningTask(policy, heads, labels, action_table(5)).loss(batch, batch.floats))
         hidden = policy.hidden(policy.encode(batch.image), batch.floats)
         logits = {0: policy.read_out(hidden)} | heads.ahead(hidden)
     for kind, share in shares.items():

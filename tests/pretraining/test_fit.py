@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rulka.datasets.frames import Batch
-from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, fit, say_if_stopped
+from rulka.pretraining.fit import FitError, History, TrainingTask, _rate_factor, fit, say_if_stopped
 from rulka.pretraining.params import FitParams
 from rulka.progress import Progress
 
@@ -63,7 +63,7 @@ def run(
 
     def loss(batch: Batch) -> torch.Tensor:
         plain = (network(batch.floats) - 3).square().mean()
-        network.seen.append((len(batch.floats), float(plain)))
+        network.seen.append((len(batch.floats), plain.item()))
         return spoil(len(network.seen) - 1, network, plain)
 
     def validate() -> float | None:
@@ -71,7 +71,9 @@ def run(
         return next(remaining)
 
     bar = Progress("", None, "frames", stream=io.StringIO())
-    return fit(network, PARAMS.model_copy(update=changes), 5, Lessons(batches, loss, validate, judge), bar), network
+    return fit(
+        network, PARAMS.model_copy(update=changes), 5, TrainingTask(batches, loss, validate, judge), bar
+    ), network
 
 
 LOSSES = [3.0, 1.0, 2.0, 1.5]

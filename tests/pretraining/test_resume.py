@@ -15,7 +15,7 @@ import torch
 
 from models.encoders.config import ConvConfig
 from rulka.device import CPU, Generators, make_generator, upload
-from rulka.pretraining.fit import History, Lessons, fit, resumable
+from rulka.pretraining.fit import History, TrainingTask, fit, resumable
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.params import FitParams, VicregParams
 from rulka.progress import Progress
@@ -84,8 +84,8 @@ def run(
         return float(objective.loss(held_out.image, make_generator(device, 0)))
 
     bar = Progress("", None, "frames", stream=StringIO())
-    lessons = Lessons(batches, loss, validate, keeps={"generators": generators})
-    history = fit(objective, chosen or params(), NUM_BATCHES, lessons, bar, checkpoints)
+    task = TrainingTask(batches, loss, validate, keeps={"generators": generators})
+    history = fit(objective, chosen or params(), NUM_BATCHES, task, bar, checkpoints)
     return Outcome(history, objective, bar, steps)
 
 

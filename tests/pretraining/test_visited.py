@@ -18,7 +18,7 @@ from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.visiting import Visit
 from rulka.observation import NUM_FLOATS
-from rulka.pretraining.cloning import Labels, Lesson
+from rulka.pretraining.cloning import CloningTask, Labels
 from rulka.pretraining.visited import Visited
 from tests.conftest import sees, synthetic_race
 
@@ -46,8 +46,8 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     shares = np.concatenate([train.action_share[:], *(race.action_share for race in every)])
     inputs = InputShape(64, 64, torch.zeros(NUM_FLOATS), torch.ones(NUM_FLOATS))
     policy = ClonePolicy(inputs, ConvConfig(kind="conv", adaptive_pool=0), 4, 4, 12)
-    lesson = Lesson(policy, CloningHeads(4, 12, []), Labels.of(train, "soft"), action_table(5))
-    labels = visited.taught_beside(lesson).labels
+    task = CloningTask(policy, CloningHeads(4, 12, []), Labels.of(train, "soft"), action_table(5))
+    labels = visited.with_visited_labels(task).labels
     assert len(labels.now) == len(images)
     seen: list[int] = []
     for batch in visited.batches(train, imitated, seed=1, epoch=0, batch_size=16):

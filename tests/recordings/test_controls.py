@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.recordings.controls import analog_value, events_to_controls, label_decisions, tapped_steer
+from rulka.recordings.controls import analog_value, events_to_controls, label_decisions, steer_to_key_taps
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import InputEvent
 
@@ -94,11 +94,11 @@ def test_taps_by_hand() -> None:
 
     Six ticks later it would have given two too many, and six more later two are missing again.
     """
-    keys = tapped_steer(np.full(20, 0.5, np.float32), 0.1)
+    keys = steer_to_key_taps(np.full(20, 0.5, np.float32), 0.1)
     assert keys.tolist() == 3 * [0] + 6 * [1] + 6 * [0] + 5 * [1]
-    np.testing.assert_array_equal(tapped_steer(np.full(20, -0.5, np.float32), 0.1), -keys)
+    np.testing.assert_array_equal(steer_to_key_taps(np.full(20, -0.5, np.float32), 0.1), -keys)
 
 
 def test_keys_stay_as_they_are_and_what_was_missing_is_forgotten_between() -> None:
     steer = np.array([0, 1, -1, -1, 0, 1, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 1, -0.5], np.float32)
-    assert tapped_steer(steer, 0.1).tolist() == [0, 1, -1, -1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0]
+    assert steer_to_key_taps(steer, 0.1).tolist() == [0, 1, -1, -1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0]

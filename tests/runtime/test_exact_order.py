@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_processor_is_noticed(
     caplog.set_level(logging.WARNING, "rulka")
     drive(fakes(tmp_path), killed_at(7))
     assert not caplog.messages
-    monkeypatch.setattr("rulka.runtime.learner_loop.arithmetic_here", lambda: "another one")
+    monkeypatch.setattr("rulka.runtime.learner_loop.numerics_fingerprint", lambda: "another one")
     _, loop = drive(fakes(tmp_path))
     assert loop.state.machines[1:] == ["another one"]
     [said] = [message for message in caplog.messages if "going on from" not in message]

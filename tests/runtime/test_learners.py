@@ -34,10 +34,10 @@ from rulka.device import CPU, DeviceError, devices_of_learners
 from rulka.processes import RestartBudget
 from rulka.runtime import connect as connecting
 from rulka.runtime import ranks
-from rulka.runtime.connect import RanksKeepPartingError, train_run
+from rulka.runtime.connect import RanksLostRepeatedlyError, train_run
 from rulka.runtime.learner_loop import LearnerLoop, RanksDifferError
 from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.ranks import RankError, Standing, permitted
+from rulka.runtime.ranks import RankError, RankProgress, permitted
 from rulka.runtime.specs import rank_folders
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -129,7 +129,7 @@ def test_one_that_dies_in_an_update_ends_it_and_all_begin_again(
 def test_learners_that_keep_parting_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "RestartBudget", lambda window_s: RestartBudget(0, window_s))
     spec = fake_run(tmp_path, learners=2, learner={"fault": f"die:{tmp_path / 'died'}"})
-    with pytest.raises(RanksKeepPartingError, match="came apart 1 times within 600 s; the last time learner 1 of 2"):
+    with pytest.raises(RanksLostRepeatedlyError, match="came apart 1 times within 600 s; the last time learner 1 of 2"):
         train_run(spec)
 
 
@@ -190,16 +190,16 @@ def test_signals_take_all_processes_with_them_and_the_next_start_goes_on(
     assert train_run(spec).state.env_steps == env_steps + 4 * BLOCK_STEPS
 
 
-def standing(num_env_steps: int, num_under_way: int = 0, *, is_ready: bool = False) -> Standing:
-    return Standing(num_env_steps, 0, num_under_way, is_ready, 0, is_whole=True)
+def progress(num_env_steps: int, num_under_way: int = 0, *, is_ready: bool = False) -> RankProgress:
+    return RankProgress(num_env_steps, 0, num_under_way, is_ready, 0, is_whole=True)
 
 
 def test_permission_by_hand() -> None:
     """Blocks of 10. 100 steps, of which 30 and 20 are taken and 10 under way: 4 blocks are left, 2 for each."""
-    assert permitted(100, 10, [standing(30, 1), standing(20)]) == [60, 40]
-    assert permitted(91, 10, [standing(30, 1), standing(20)]) == [60, 40], "a block too many, as one learner takes"
-    assert permitted(90, 10, [standing(30, 1), standing(20)]) == [50, 40], "the odd one goes to who has fewer"
-    last = [standing(40, is_ready=True), standing(50)]
+    assert permitted(100, 10, [progress(30, 1), progress(20)]) == [60, 40]
+    assert permitted(91, 10, [progress(30, 1), progress(20)]) == [60, 40], "a block too many, as one learner takes"
+    assert permitted(90, 10, [progress(30, 1), progress(20)]) == [50, 40], "the odd one goes to who has fewer"
+    last = [progress(40, is_ready=True), progress(50)]
     assert permitted(100, 10, last) == [40, 60], "the last one to who cannot learn without it"
     assert permitted(90, 10, last) == [40, 50]
     assert permitted(50, 10, last) == [40, 50], "never less than there is"

@@ -69,18 +69,18 @@ class Watch:
         self.learner: FakeLearner = loop._learner  # type: ignore[assignment]
         self.collectors: RayCollectors = loop._collectors  # type: ignore[assignment]
         self.most_held = 0
-        steps, hear = script(self), self.collectors._hear
+        steps, poll = script(self), self.collectors._poll
         awaited: Step = lambda: True  # noqa: E731
 
         def note(timeout_s: float) -> None:
             nonlocal awaited
             if awaited():
                 awaited = next(steps, lambda: False)
-            hear(timeout_s)
+            poll(timeout_s)
             free = sum(map(len, self.collectors._free))
             self.most_held = max(self.most_held, BLOCKS_AHEAD * len(self.collectors.remotes) - free)
 
-        self.collectors._hear = note  # type: ignore[method-assign]
+        self.collectors._poll = note  # type: ignore[method-assign]
 
     def process(self, index: int) -> psutil.Process:
         """The process of a collector that has spoken, which its name ends with."""

@@ -25,7 +25,7 @@ from rulka.study.turn import Result
 from tests.study.conftest import write_project
 from tests.waiting import wait_for
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 TRANSFER = """
 from pathlib import Path
 Path("data/agent_init").mkdir()
@@ -83,7 +83,7 @@ FILE: dict[str, Any] = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose stages and turns are made up; the `rulka` in it hides the package from turns."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.study.work.LOOK_S", LOOK_S)
+    monkeypatch.setattr("rulka.study.work.POLL_INTERVAL_S", POLL_INTERVAL_S)
     stages = {
         "transfer": (TRANSFER, [], "data/agent_init", ["transfer"]),
         "train": ("", ["data/agent_init"], "data/agent", ["train", "ppo"]),
@@ -200,7 +200,7 @@ def test_a_turn_that_somebody_is_at_is_left_alone() -> None:
     with ThreadPoolExecutor(1) as pool, locked(*left):
         ended = pool.submit(run_population, Path("test.yaml"), None, lambda _: None)
         wait_for(lambda: [job.folder for job in folder.due()] == left, "the turns that nobody is at")
-        time.sleep(10 * LOOK_S)
+        time.sleep(10 * POLL_INTERVAL_S)
         assert [job.folder for job in folder.due()] == left, "nobody begins the next turn, or this one"
         assert not ended.done()
     assert len(ended.result()) == 4

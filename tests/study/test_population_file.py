@@ -58,8 +58,8 @@ def test_members_turns_and_schedules(tmp_path: Path) -> None:
     params = checked_params(read(tmp_path).sections(0, 0, {}), "a turn")
     assert params.impala.entropy_weight.at(Moment(1000, share=1.0)) == pytest.approx(0.003 * 0.75)
     assert params.impala.entropy_weight.at(Moment(4000, share=1.0)) == 0.0
-    hand_made = read(tmp_path).hand_made["impala.learning_rate"]
-    assert [hand_made.at(Moment(0, share)) for share in (0.0, 1.0)] == [0.0002, 0.00002]
+    base_schedule = read(tmp_path).base_schedules["impala.learning_rate"]
+    assert [base_schedule.at(Moment(0, share)) for share in (0.0, 1.0)] == [0.0002, 0.00002]
 
 
 def test_the_key_tells_populations_apart_and_not_what_is_for_people(tmp_path: Path) -> None:

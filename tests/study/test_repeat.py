@@ -12,7 +12,7 @@ import pytest
 from rulka.errors import UserError
 from rulka.study.repeat import repeat_stage
 from rulka.study.work import UnfinishedError
-from rulka.training.racing import parted
+from rulka.training.racing import describe_divergence
 from tests.cli.conftest import call
 from tests.study.conftest import write_project
 
@@ -37,7 +37,7 @@ Path("data/agent_init/file").touch()
 def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose stages were done, in the project itself."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.study.work.LOOK_S", 0.02)
+    monkeypatch.setattr("rulka.study.work.POLL_INTERVAL_S", 0.02)
     write_project(
         {
             "pretrain": (SAME, [], "data/encoder", ["pretrain"]),
@@ -85,6 +85,8 @@ def test_what_cannot_be_repeated_is_said() -> None:
 
 def test_weights_part_where_a_mark_differs_or_is_missing() -> None:
     marks = [[0, 5], [64, 7], [128, 9]]
-    assert parted(marks, marks) == ""
-    assert parted(marks, marks[:2]) == "the weights differ at 128 environment steps; at 64 they were the same"
-    assert parted([[0, 6]], marks) == "the weights differ at 0 environment steps; at 0 they were the same"
+    assert describe_divergence(marks, marks) == ""
+    assert (
+        describe_divergence(marks, marks[:2]) == "the weights differ at 128 environment steps; at 64 they were the same"
+    )
+    assert describe_divergence([[0, 6]], marks) == "the weights differ at 0 environment steps; at 0 they were the same"

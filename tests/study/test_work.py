@@ -92,7 +92,7 @@ FILE = {
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.study.work.LOOK_S", 0.02)
+    monkeypatch.setattr("rulka.study.work.POLL_INTERVAL_S", 0.02)
     # The ends of an interval over two seeds are the two, however often they are drawn.
     monkeypatch.setattr("rulka.study.results.bootstrap_interval", partial(bootstrap_interval, num_resamples=200))
     stages = {

@@ -13,7 +13,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.network_params import NetworkParams
 from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, save_artifact, sight_contract
+from rulka.artifacts import Artifact, network_input_contract, save_artifact
 from rulka.observation import Normalisation, reference_normalisation
 from rulka.params import Params, read_params, reference_params
 from rulka.training.racing import Folders
@@ -72,9 +72,11 @@ def write_pretrained(folder: Path, encoder: EncoderConfig, places: int = 1) -> t
     tensors = {f"encoder.{name}": tensor for name, tensor in build_encoder(encoder, 64, 64).state_dict().items()}
     policy = build_clone_policy(observation, encoder, network, normalisation, table.space.num_outputs)
     config: dict[str, Any] = {"encoder": encoder.model_dump()}
-    save_artifact(folder / "encoder", Artifact("encoder", tensors, config, sight_contract(observation), single, seen))
+    save_artifact(
+        folder / "encoder", Artifact("encoder", tensors, config, network_input_contract(observation), single, seen)
+    )
     config |= {"network": network.model_dump(mode="json"), "num_actions": table.num_actions, "shape": "policy"}
-    contract = sight_contract(observation, places)
+    contract = network_input_contract(observation, places)
     save_artifact(folder / "policy", Artifact("policy", policy.state_dict(), config, contract, table, normalisation))
     return folder / "encoder", folder / "policy"
 

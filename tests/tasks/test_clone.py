@@ -22,7 +22,7 @@ from models.encoders.build import build_encoder
 from rulka.actions import ActionParams, ActionTable, action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
+from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
 from rulka.datasets.checksums import SEAL, sealed
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import SPLITS
@@ -32,7 +32,7 @@ from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import reference_normalisation
 from rulka.params import reference_params
 from rulka.pretraining.cloning import Predictions
-from rulka.pretraining.fit import Lessons, fit
+from rulka.pretraining.fit import TrainingTask, fit
 from rulka.pretraining.params import CloneParams
 from rulka.progress import Progress
 from tasks.clone import Folders, clone
@@ -59,7 +59,7 @@ def encoder_dir(tmp_path: Path) -> Path:
         "encoder",
         tensors,
         {"encoder": CONV.model_dump()},
-        sight_contract(OBSERVATION),
+        network_input_contract(OBSERVATION),
         action_table(5),
         reference_normalisation(),
     )
@@ -201,9 +201,9 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
 ) -> None:
     """In the fourth epoch, after races that chose the best epoch so far."""
     races, frames = driven
-    real, calls = stage.disturb, []
+    real, calls = stage.augment_floats, []
 
-    def disturb(*arguments: Any) -> torch.Tensor:
+    def augment_floats(*arguments: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == killed_at:
             raise Killed
@@ -222,7 +222,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
             dagger=dagger,
         )
 
-    monkeypatch.setattr(stage, "disturb", disturb)
+    monkeypatch.setattr(stage, "augment_floats", augment_floats)
     killed_at = 0
     race(tmp_path / "whole")
     per_epoch = len(calls) // 4
@@ -297,17 +297,17 @@ def test_with_every_option_off_it_learns_as_it_did_without_them(
         return torch.from_numpy(train.action_share[batch.number.numpy()])
 
     def loss(batch: Batch) -> torch.Tensor:
-        floats = cloning.disturb(batch.floats, policy.float_mean, policy.float_std, own, generator)
+        floats = cloning.augment_floats(batch.floats, policy.float_mean, policy.float_std, own, generator)
         return functional.cross_entropy(policy(batch.image, floats), labels_of(batch))
 
     judged = iter(epoch["validation_loss"] for epoch in metrics["epochs"])
-    lessons = Lessons(
+    task = TrainingTask(
         batches=lambda epoch: train.iterate_batches(seed=own.seed, epoch=epoch, batch_size=own.batch_size),
         loss=loss,
         validate=lambda: next(judged),
     )
     bar = Progress("", None, "frames", stream=io.StringIO())
-    fit(policy, own, -(-len(train) // own.batch_size), lessons, bar)
+    fit(policy, own, -(-len(train) // own.batch_size), task, bar)
     assert set(learned.tensors) == set(policy.state_dict())
     assert all(torch.equal(learned.tensors[name], tensor) for name, tensor in policy.state_dict().items())
 

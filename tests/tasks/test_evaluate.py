@@ -17,7 +17,7 @@ import torch
 from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, save_artifact, sight_contract
+from rulka.artifacts import Artifact, network_input_contract, save_artifact
 from rulka.datasets.races import Race, RaceDataset, load_races, write_races
 from rulka.errors import UserError
 from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
@@ -75,7 +75,7 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
         config["shape"] = "policy"
     if kind == "agent":
         config["algorithm"] = algorithm
-    contract = sight_contract(params.observation)
+    contract = network_input_contract(params.observation)
     sections = {"train": params.train.model_dump(mode="json")}
     training = {"env_steps": 1000, "gradient_steps": 10, "precision": "bf16", "num_collectors": 2}
     training["tracks"] = ["tiny"]

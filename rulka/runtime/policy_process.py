@@ -1,7 +1,7 @@
 """The half of a learner that learns in a separate process, as seen from both sides.
 
 Permissions fix the update ratio of the two halves: the other half makes only permitted updates, and the learner waits
-for it in `hear`, blocking in the operating system instead of watching a clock. Its process may die at any time: the
+for it in `poll`, blocking in the operating system instead of watching a clock. Its process may die at any time: the
 next one starts from the weights published last, and is shown the blocks that are still there again.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from rulka.agents.spec import Half, LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.runtime.messages import Permit, Seen, Show, Stop, Taught, ToWorker
+from rulka.runtime.messages import HalfUpdated, NewBlock, Permit, SlotRead, Stop, ToWorker
 from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights, check_room, layout_of, memory_bytes
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
 from rulka.schedule import Moment
@@ -73,9 +73,9 @@ class HalfWork(Work):
                 return True
             if isinstance(message, Permit):
                 self._permit = message
-            elif isinstance(message, Show):
+            elif isinstance(message, NewBlock):
                 self._half.insert(self._blocks[message.slot])
-                self._connection.send(Seen(message.slot))
+                self._connection.send(SlotRead(message.slot))
         return False
 
     def _learn(self) -> None:
@@ -88,11 +88,11 @@ class HalfWork(Work):
             self._written.publish(self._half.num_updates, self._half.tensors())
             means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
             self._metrics.clear()
-            self._connection.send(Taught(self._half.num_updates, means))
+            self._connection.send(HalfUpdated(self._half.num_updates, means))
         self._beat_when_due("learning")
 
 
-class OtherHalfProcess:
+class PolicyProcess:
     """The learner's side: the process of the other half, and the memory that the two share."""
 
     def __init__(
@@ -116,14 +116,14 @@ class OtherHalfProcess:
         check_room(memory_bytes(own) + memory_bytes(theirs) + NUM_SLOTS * block.num_bytes)
         self._own, self._theirs = SharedWeights(own), SharedWeights(theirs)
         self._blocks = SharedBlocks(block, NUM_SLOTS)
-        for slot in range(NUM_SLOTS):  # `show` writes only observations
+        for slot in range(NUM_SLOTS):  # `send_blocks` writes only observations
             for name in block.layout():
                 getattr(self._blocks[slot], name)[...] = 0
         self._free = set(range(NUM_SLOTS))
         self._next = 0
         self._permit = Permit(0, Moment(0))
         self._version = NO_VERSION
-        self._supervisor = Supervisor("other half", self._make_work, self._begin_anew, silence_limit_s)
+        self._supervisor = Supervisor("policy process", self._make_work, self._begin_anew, silence_limit_s)
 
     @property
     def num_restarts(self) -> int:
@@ -135,22 +135,22 @@ class OtherHalfProcess:
         self._publish()
         self._supervisor.start(1)
 
-    def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
-        """Copies blocks that it has not seen into free slots; see `rulka.agents.spec.OtherHalf`."""
+    def send_blocks(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
+        """Copies blocks that it has not seen into free slots; see `rulka.agents.spec.HalfHandle`."""
         self._next = max(self._next, numbers.start)
         while self._free and self._next < numbers.stop:
             slot = self._free.pop()
             copy(self._next, self._blocks[slot])
-            self._supervisor.send(0, Show(slot))
+            self._supervisor.send(0, NewBlock(slot))
             self._next += 1
 
-    def permit(self, num_updates: int, moment: Moment) -> None:
+    def allow_updates(self, num_updates: int, moment: Moment) -> None:
         """Publishes the tensors of the learner's half, and permits the other one to learn on."""
         self._publish()
         self._permit = Permit(num_updates, moment)
         self._supervisor.send(0, self._permit)
 
-    def hear(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> None:
         """Waits for messages, passes on what was learned, and restarts the process if it has died.
 
         Raises:
@@ -158,9 +158,9 @@ class OtherHalfProcess:
         """
         metrics: dict[str, float] | None = None
         for _, message in self._supervisor.receive(timeout_s):
-            if isinstance(message, Seen):
+            if isinstance(message, SlotRead):
                 self._free.add(message.slot)
-            elif isinstance(message, Taught):
+            elif isinstance(message, HalfUpdated):
                 metrics = message.metrics
         if metrics is not None:
             self._take(metrics)

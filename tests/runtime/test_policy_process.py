@@ -19,10 +19,10 @@ import torch
 from real_run import run_spec, small_params
 from runtime_fakes import memory_of
 
-from rulka.agents.pql import PolicyElsewhere, PqlLearner
+from rulka.agents.pql import PqlLearner, RemotePolicyHalf
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.runtime.connect import connect
-from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.policy_process import PolicyProcess
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from tests.waiting import PATIENCE_S, wait_for
@@ -66,7 +66,7 @@ def three_times_as_slow(method: Any) -> Any:
     return slow
 
 
-def slow_half(make: Any) -> PolicyElsewhere:
+def slow_half(make: Any) -> RemotePolicyHalf:
     half = make()
     half.learn = three_times_as_slow(half.learn)
     return half
@@ -87,13 +87,13 @@ class Cars:
 
 
 @contextmanager
-def parted(spec: RunSpec) -> Iterator[tuple[PqlLearner, OtherHalfProcess]]:
+def parted(spec: RunSpec) -> Iterator[tuple[PqlLearner, PolicyProcess]]:
     """A learner whose policy learns in another process, which has begun."""
     learner = spec.make_learner()
     assert isinstance(learner, PqlLearner)
-    other = OtherHalfProcess(learner, spec.block, silence_limit_s=PATIENCE_S)
+    other = PolicyProcess(learner, spec.block, silence_limit_s=PATIENCE_S)
     try:
-        learner.part_with(other)
+        learner.attach_remote(other)
         other.start()
         yield learner, other
     finally:
@@ -167,7 +167,7 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
         os.kill(other._supervisor.pids[0], signal.SIGKILL)
 
         def is_begun_anew() -> bool:
-            other.hear(0.5)
+            other.poll(0.5)
             return other.num_restarts == 1
 
         wait_for(is_begun_anew, "a successor")
@@ -228,7 +228,7 @@ def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path, track: Path) 
     with StopSignals() as stop, connect(spec, stop) as loop:
         learner = loop._learner
         assert isinstance(learner, PqlLearner)
-        assert learner._other is not None
+        assert learner._remote is not None
         assert len(memory_of() - before) == 1 + 1 + 3
         assert loop.run().ended_by == "max_env_steps"
         assert learner.policy.num_updates >= learner.num_critic_updates // UPDATES - 2

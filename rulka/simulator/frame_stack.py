@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class FrameHistory:
+class FrameStack:
     """The last L frames of every car.
 
     Attributes:
-        seen: [N, L, H, W] uint8, oldest first.
-        newest: [N, H, W] contiguous buffer for the renderer; `add` pushes it onto the stack.
+        stack: [N, L, H, W] uint8, oldest first.
+        newest: [N, H, W] contiguous buffer for the renderer; `push` appends it to the stack.
     """
 
     def __init__(self, num_cars: int, image_shape: tuple[int, int, int]) -> None:
-        self.seen = np.zeros((num_cars, *image_shape), np.uint8)
+        self.stack = np.zeros((num_cars, *image_shape), np.uint8)
         self.newest = np.zeros((num_cars, *image_shape[1:]), np.uint8)
 
-    def add(self, has_moved: bool, is_first: NDArray[np.bool_]) -> None:
+    def push(self, has_moved: bool, is_first: NDArray[np.bool_]) -> None:
         """Pushes `newest` onto the stack.
 
         Args:
@@ -29,6 +29,6 @@ class FrameHistory:
             is_first: [N] True for cars whose race begins with this frame.
         """
         if has_moved:
-            self.seen[:, :-1] = self.seen[:, 1:]
-        self.seen[:, -1] = self.newest
-        self.seen[is_first] = self.newest[is_first, None]
+            self.stack[:, :-1] = self.stack[:, 1:]
+        self.stack[:, -1] = self.newest
+        self.stack[is_first] = self.newest[is_first, None]
