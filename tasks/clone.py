@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -33,12 +34,12 @@ from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, 
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import OWN_FILES, Artifact, load_artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract, frames_of
-from rulka.datasets.races import load_races
+from rulka.datasets.races import RaceDataError, RaceDataset, load_races
 from rulka.datasets.split import SPLITS, Split
 from rulka.device import Generators, device_of, use_cores, use_device
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
-from rulka.evaluation.visiting import visit
+from rulka.evaluation.visiting import Adviser, RecordingAdviser, line_adviser, visit
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.cloning import (
@@ -66,6 +67,13 @@ VISITED_SEED = 2_000_000
 FIRST_SEED = 1_000_000
 """Of the races that choose the epoch: far from those of any evaluation."""
 _ENCODER_PREFIX = "encoder."
+
+
+class _Drives(NamedTuple):
+    """The races in which the policy is tried after epochs, and with DAgger the constructor of an adviser."""
+
+    races: EvaluationRaces
+    advise: Callable[[EvaluationRaces], Adviser] | None
 
 
 @dataclass(frozen=True)
@@ -107,13 +115,15 @@ def clone(params: Params, *, folders: Folders) -> None:
     )
     heads = CloningHeads(policy.num_hidden, table.space.num_outputs, clone.offsets[1:])
     nn.ModuleList([policy, heads]).to(use_device())
-    races = None
+    drives = None
     if clone.race_every or clone.dagger:
         require(folders.races, "races")
         settings = RaceSettings.for_evaluation(observation, actions, params.simulator, clone, params.race_end)
         settings = settings.decided_by(table)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
-        races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
+        dataset = load_races(folders.races)
+        advise = _adviser(clone.dagger, dataset, splits["train"]) if clone.dagger else None
+        drives = _Drives(EvaluationRaces(dataset.main_track, settings, seeds), advise)
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
     origin = provenance("clone", sections_of("clone", params), inputs)
     with resumable(folders.runs, origin) as checkpoints:
@@ -124,7 +134,7 @@ def clone(params: Params, *, folders: Folders) -> None:
             observation.frames,
             clone.labels,
         )
-        history = _train(policy, heads, clone, splits, table, races, visited, checkpoints)
+        history = _train(policy, heads, clone, splits, table, drives, visited, checkpoints)
         artifact = Artifact(
             kind="policy",
             tensors=policy.state_dict() | heads.state_dict(),
@@ -151,7 +161,7 @@ def _train(
     clone: CloneParams,
     splits: Mapping[Split, FrameDataset],
     table: ActionTable,
-    races: EvaluationRaces | None,
+    drives: _Drives | None,
     visited: Visited,
     checkpoints: Checkpoints,
 ) -> History:
@@ -182,12 +192,13 @@ def _train(
         return float(lesson.policy_loss(predict_own(policy, validation, choosing, table).outputs, wanted))
 
     def judge(epoch: int) -> tuple[float, float] | None:
-        if races is None:
+        if drives is None:
             return None
-        _visit_when_due(policy, clone.dagger, races, visited, epoch)
+        if clone.dagger:
+            _visit_when_due(policy, clone.dagger, drives, visited, epoch)
         if not clone.race_every or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
             return None
-        driven = drive(policy, races)
+        driven = drive(policy, drives.races)
         visited.raced.append({"epoch": epoch} | driven.to_json())
         return driven.rank
 
@@ -202,7 +213,7 @@ def _train(
                 ),
                 loss=loss,
                 validate=validate,
-                judge=judge if races else None,
+                judge=judge if drives else None,
                 keeps={"generators": generators, "visited": visited},
             ),
             bar,
@@ -212,15 +223,26 @@ def _train(
     return history
 
 
-def _visit_when_due(
-    policy: Cloned, dagger: DaggerParams | None, races: EvaluationRaces, visited: Visited, epoch: int
-) -> None:
+def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) -> Callable[[EvaluationRaces], Adviser]:
+    """Returns the constructor of an adviser: the built-in driver, or what follows the fastest training race."""
+    if dagger.adviser == "driver":
+        return partial(line_adviser, pace=dagger.pace)
+    learned = {race.race_id for race in train.races}
+    finished = [race for race in dataset.on_main_track() if race.race_time_ms and race.race_id in learned]
+    if not finished:
+        message = "no race of training on the main track was finished, which clone.dagger.adviser recording follows"
+        raise RaceDataError(message, hint="Set clone.dagger.adviser: driver, or add a recording that finishes.")
+    return partial(RecordingAdviser, min(finished, key=lambda race: race.race_time_ms or 0))
+
+
+def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visited: Visited, epoch: int) -> None:
     """Lets the policy drive after an epoch, by its number from 0, and adds what it met."""
-    if dagger is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
+    if drives.advise is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
         return
     first = VISITED_SEED + len(visited.rounds) * dagger.num_races
     seeds = range(first, first + dagger.num_races)
-    visited.add(epoch, visit(policy, replace(races, seeds=seeds), dagger.pace, f"visited-{epoch + 1}"))
+    races = replace(drives.races, seeds=seeds)
+    visited.add(epoch, visit(policy, races, drives.advise(races), f"visited-{epoch + 1}"))
 
 
 def _write_results(

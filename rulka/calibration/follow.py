@@ -1,11 +1,7 @@
 """Whole recorded races in the simulator: the recorded inputs, corrected within bounds towards the recorded path.
 
-Ten times a second the car looks a second and a half ahead: it tries plans in the simulator, each of them the inputs
-that were recorded from its place on, with corrections, and takes the one that stays nearest to where the recorded car
-was (model predictive control with random shooting). Steering is corrected by no more than `MOST_STEER`. How much
-correction a race needs says how far the simulator is from the game over minutes, where an error in the open loop says
-how far it is over seconds.
-Dimensions: P plans, H ticks of a plan.
+How much correction a race needs says how far the simulator is from the game over minutes, where an error in the open
+loop says how far it is over seconds.
 """
 
 from __future__ import annotations
@@ -13,40 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
-from rulka.observation import CAR, centres_of_mass
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
-from rulka.simulator import physics as kernels
-from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
+from rulka.simulator.follower import NO_CORRECTION, Follower
 from rulka.simulator.params import PhysicsParams
-from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
-MOST_STEER = 0.5
-"""Steering is corrected by at most half of full lock."""
-PEDALS = np.array([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)], np.float32)
-"""Gas and brake that may take the place of the recorded ones."""
-NUM_PLANS = 96
-FINER = (1.0, 0.3)
-"""There are so many rounds of plans, each around the best so far and with corrections this much smaller."""
 DECISION = 10
 """A plan is followed for so many ticks, then there is a new one."""
-LOOKS = (10, 20, 35, 50, 75, 100, 150)
-"""Ticks at which simulated and recorded car are compared; a plan ends with the last."""
-PART = np.digitize(np.arange(LOOKS[-1]), (20, 60))
-"""[H] part of a plan in each of its ticks; a correction is the same throughout a part."""
-SPREADS = (0.05, 0.15, 0.4)
-"""Corrections that are tried have one of these standard deviations."""
-EFFORT = 0.05
-"""Full lock of correction, or pedals that are not the recorded ones, cost as much as so many square metres."""
-CATCH_UP = 0.05
-"""A car that is late follows the recorded one at a speed higher by at most this share."""
-LOST = 1000.0
-"""Cost of a plan that leaves the track."""
 NOTICED = 0.02
 """Smaller corrections are not counted."""
 MOST_TIME = 1.2
@@ -84,45 +57,14 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
         race: finished, with inputs.
         physics: of the simulated car.
     """
-    num_ticks, last = race.num_ticks, race.num_ticks - 1
-    rows = interpolate_rows(race.state_time_ms, race.state, np.arange(num_ticks) * TICK_MS).astype(np.float64)
-    position, velocity = centres_of_mass(rows), rows[:, CAR["velocity"]]
-    _, along_m, lateral_m = progress_along(track, position)
-    along_m = np.maximum.accumulate(along_m)
-    after = np.arange(1, 2 * LOOKS[-1] + 1)[:, None]  # past the finish both cars go straight on
-    position = np.concatenate([position, position[last] + velocity[last] * after * TICK_MS / 1000.0])
-    controls = np.concatenate([race.controls, np.repeat(race.controls[last:], len(after), axis=0)])
-
-    road, c, tables = road_array(track), constant_array(physics, TICK_MS / 1000.0), table_array(physics)
-    gate_m = np.ascontiguousarray(track.gate_m, np.float64)
-    zero, scratch, rng = np.zeros(1), np.zeros((2, columns.NUM_SCRATCH)), np.random.default_rng(0)
-    state = place_on_road(road, c, gate_m, zero, lateral_m[:1], zero, zero)
-    steer, pedals = np.zeros(PART[-1] + 1), np.zeros(PART[-1] + 1, np.int64)
-    car, corrections = state[0], []
-    for tick in range(0, int(MOST_TIME * num_ticks), DECISION):
-        here = min(max(int(np.searchsorted(along_m, car[columns.ALONG], side="right")) - 1, 0), last)
-        speed = max(float(np.linalg.norm(velocity[here])), 1.0)
-        exact = here + min(max((car[columns.ALONG] - along_m[here]) / (speed * TICK_MS / 1000.0), 0.0), 1.0)
-        recorded = controls[here : here + len(PART)]
-        at = exact + np.array(LOOKS) + np.minimum(max(tick - here, 0), CATCH_UP * np.array(LOOKS))
-        share = (at - at.astype(np.int64))[:, None]
-        targets = (1.0 - share) * position[at.astype(np.int64)] + share * position[at.astype(np.int64) + 1]
-        for finer in FINER:
-            steers, pedal_sets = _draw_plans(rng, steer, pedals, finer)
-            inputs = _inputs_of(recorded, steers, pedal_sets)
-            cars, cost, done = np.repeat(state, NUM_PLANS, axis=0), np.zeros(NUM_PLANS), 0
-            for look, target in zip(LOOKS, targets, strict=True):
-                kernels.drive_inputs(cars, inputs[done:look], road, gate_m, c, tables, scratch)
-                done = look
-                away = ((cars[:, columns.X : columns.X + 3] - target) ** 2).sum(axis=1)
-                cost += np.where(cars[:, columns.FINISHED] > 0.0, 0.0, away) / len(LOOKS)
-            cost += LOST * (cars[:, columns.OFF_TRACK] > 0.0)
-            cost += EFFORT * (np.abs(steers).mean(axis=1) + 0.5 * (pedal_sets > 0).mean(axis=1))
-            best = int(cost.argmin())
-            steer, pedals = steers[best], pedal_sets[best]
-        chosen = _inputs_of(recorded, steer[None], pedals[None])[:DECISION]
-        corrections.append(np.abs(chosen[:, 0] - recorded[:DECISION]))
-        kernels.drive_inputs(state, chosen, road, gate_m, c, tables, scratch)
+    cars = interpolate_rows(race.state_time_ms, race.state, np.arange(race.num_ticks) * TICK_MS)
+    follower = Follower(track, physics, cars.astype(np.float64), race.controls)
+    state, correction, corrections = follower.start, NO_CORRECTION, []
+    car = state[0]
+    for tick in range(0, int(MOST_TIME * race.num_ticks), DECISION):
+        inputs, recorded, correction = follower.plan(car, tick, correction)
+        corrections.append(np.abs(inputs[:DECISION] - recorded[:DECISION]))
+        follower.drive(state, inputs[:DECISION])
         if car[columns.FINISHED] or car[columns.OFF_TRACK]:
             break
     corrected = np.concatenate(corrections)
@@ -136,32 +78,3 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
         steer=float(corrected[is_steered, 0].mean()) if is_steered.any() else 0.0,
         pedals=float((corrected[:, 1:] > NOTICED).any(axis=1).mean()),
     )
-
-
-def _draw_plans(
-    rng: np.random.Generator, steer: NDArray[np.float64], pedals: NDArray[np.int64], finer: float
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns [P, parts] corrections of the steering and pedals, 0 for the recorded ones, of plans to try.
-
-    The first changes nothing, the second is the best so far; half of the others are near it, in finer rounds all.
-    """
-    size = (NUM_PLANS, len(steer))
-    number = np.arange(NUM_PLANS)[:, None]
-    is_near = (number % 2 == 1) | ((finer < 1.0) & (number > 0))
-    spread = finer * rng.choice(SPREADS, (NUM_PLANS, 1)) * (number > 1)
-    steers = np.clip(rng.standard_normal(size) * spread + is_near * steer, -MOST_STEER, MOST_STEER)
-    drawn = np.maximum(rng.integers(-2, len(PEDALS) + 1, size), 0)  # the recorded ones half of the time
-    pedal_sets = np.where(is_near & (rng.random(size) < 0.7), pedals, drawn)
-    pedal_sets[0], pedal_sets[1] = 0, pedals
-    return steers, pedal_sets
-
-
-def _inputs_of(
-    recorded: NDArray[np.float32], steers: NDArray[np.float64], pedal_sets: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Returns [H, P, 3] inputs of plans whose corrections are those of `_draw_plans`."""
-    inputs = np.repeat(recorded[:, None], len(steers), axis=1)
-    inputs[:, :, 0] = np.clip(inputs[:, :, 0] + steers.T[PART], -1.0, 1.0)
-    chosen = pedal_sets.T[PART]
-    inputs[:, :, 1:] = np.where(chosen[:, :, None] > 0, PEDALS[np.maximum(chosen - 1, 0)], inputs[:, :, 1:])
-    return inputs
