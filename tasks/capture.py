@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
@@ -20,13 +21,15 @@ from rulka.datasets.card import write_card
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.game_capture import GameCapture, ReplayError, write_quarantine
 from rulka.datasets.races import Race, RaceDataError, load_races
-from rulka.datasets.split import split_maps
+from rulka.datasets.recovery import RecoveryError, drive_again, recovery_id
+from rulka.datasets.split import Split, split_maps
 from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
 from rulka.params import Params, read_params
 from rulka.processes import end_with_parent, interrupts_blocked
 from rulka.progress import Progress
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.stage import output_folder, require, run_stage
@@ -34,7 +37,16 @@ from rulka.tracks.track import Track
 
 _LOGGER = logging.getLogger(__name__)
 
-_Job = tuple[Race, Track, Scene, CaptureSettings]
+
+class _Job(NamedTuple):
+    """A race to capture; with `drive`, its recovery drive of that number."""
+
+    race: Race
+    track: Track
+    scene: Scene
+    settings: CaptureSettings
+    simulator: SimulatorParams
+    drive: int | None = None
 
 
 def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
@@ -60,16 +72,22 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
     )
     track = dataset.main_track
     with output_folder(out_dir) as folder:
+        splits: dict[str, Split] = split_maps(
+            {race.race_id: race.map_uid for race in races}, capture.validation_fraction, capture.test_fraction
+        )
+        again = [
+            (race, drive) for race in races if splits[race.race_id] == "train" for drive in range(capture.recoveries)
+        ]
+        for race, drive in again:
+            splits[recovery_id(race, drive)] = "train"
         writer = FrameWriter(
             folder,
             observation=observation_contract(observation),
             actions=table,
             main_track=track.uid,
-            splits=split_maps(
-                {race.race_id: race.map_uid for race in races}, capture.validation_fraction, capture.test_fraction
-            ),
+            splits=splits,
         )
-        total = sum(race.duration_ms // table.duration_ms + 1 for race in races)
+        total = sum(race.duration_ms // table.duration_ms + 1 for race in [*races, *(race for race, _ in again)])
         with Progress("capture", total, "frames") as bar:
             if capture.backend == "game":
                 _through_game(races, track, settings, writer, bar, folder)
@@ -77,9 +95,15 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
                 roads = {
                     uid: (dataset.tracks[uid], bake_scene(dataset.tracks[uid])) for uid in {r.map_uid for r in races}
                 }
-                jobs = [(race, *roads[race.map_uid], settings) for race in races]
+                jobs = [
+                    _Job(race, *roads[race.map_uid], settings, params.simulator, drive)
+                    for race, drive in [*((race, None) for race in races), *again]
+                ]
                 with _captured(jobs, capture.num_workers) as captured:
                     for race in captured:
+                        if isinstance(race, RecoveryError):
+                            _LOGGER.warning("%s", race.for_people())
+                            continue
                         writer.add(race)
                         bar.advance(len(race.image))
         write_card(folder, writer.close(), capture.backend)
@@ -112,7 +136,7 @@ def _through_game(
 
 
 @contextmanager
-def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedRace]]:
+def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedRace | RecoveryError]]:
     """Yields an iterator of captured races in job order; workers are ended on every exit from the block."""
     if num_workers == 1 or len(jobs) == 1:
         yield map(_capture_job, jobs)
@@ -123,8 +147,14 @@ def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedR
         yield pool.imap(_capture_job, jobs)
 
 
-def _capture_job(job: _Job) -> CapturedRace:
-    return capture_race(*job)
+def _capture_job(job: _Job) -> CapturedRace | RecoveryError:
+    race = job.race
+    if job.drive is not None:
+        try:
+            race = drive_again(race, job.track, job.simulator, job.settings.table.ticks_per_action, job.drive)
+        except RecoveryError as error:
+            return error
+    return capture_race(race, job.track, job.scene, job.settings)
 
 
 def main() -> None:

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -39,12 +40,12 @@ from rulka.artifacts import (
     write_artifact,
 )
 from rulka.datasets.frames import Batch, FrameDataset, check_contract, frames_of
-from rulka.datasets.races import load_races
+from rulka.datasets.races import RaceDataError, RaceDataset, load_races
 from rulka.datasets.split import SPLITS, Split
 from rulka.device import Generators, device_of, use_cores, use_device
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.race import EvaluationRaces
-from rulka.evaluation.visiting import collect_dagger_races
+from rulka.evaluation.visiting import Adviser, RecordingAdviser, collect_dagger_races, line_adviser
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.cloning import (
@@ -72,6 +73,13 @@ VISITED_SEED = 2_000_000
 FIRST_SEED = 1_000_000
 """First seed of the races that select the epoch: far from the seeds of any evaluation."""
 _ENCODER_PREFIX = "encoder."
+
+
+class _Drives(NamedTuple):
+    """Validation races, and with DAgger the constructor of the adviser."""
+
+    races: EvaluationRaces
+    advise: Callable[[EvaluationRaces], Adviser] | None
 
 
 @dataclass(frozen=True)
@@ -113,13 +121,15 @@ def clone(params: Params, *, folders: Folders) -> None:
     )
     heads = CloningHeads(policy.num_hidden, table.space.num_outputs, clone.offsets[1:])
     nn.ModuleList([policy, heads]).to(use_device())
-    races = None
+    drives = None
     if clone.race_every or clone.dagger:
         require(folders.races, "races")
         settings = RaceSettings.for_evaluation(observation, actions, params.simulator, clone, params.race_end)
         settings = settings.decided_by(table)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
-        races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
+        dataset = load_races(folders.races)
+        advise = _adviser(clone.dagger, dataset, splits["train"]) if clone.dagger else None
+        drives = _Drives(EvaluationRaces(dataset.main_track, settings, seeds), advise)
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
     origin = provenance("clone", sections_of("clone", params), inputs)
     with resumable(folders.runs, origin) as checkpoints:
@@ -130,7 +140,7 @@ def clone(params: Params, *, folders: Folders) -> None:
             observation.frames,
             clone.labels,
         )
-        history = _train(policy, heads, clone, splits, table, races, visited, checkpoints)
+        history = _train(policy, heads, clone, splits, table, drives, visited, checkpoints)
         artifact = Artifact(
             kind="policy",
             tensors=policy.state_dict() | heads.state_dict(),
@@ -157,7 +167,7 @@ def _train(
     clone: CloneParams,
     splits: Mapping[Split, FrameDataset],
     table: ActionTable,
-    races: EvaluationRaces | None,
+    drives: _Drives | None,
     visited: Visited,
     checkpoints: Checkpoints,
 ) -> History:
@@ -188,12 +198,13 @@ def _train(
         return float(task.policy_loss(predict_own(policy, validation, choosing, table).outputs, wanted))
 
     def judge(epoch: int) -> tuple[float, float] | None:
-        if races is None:
+        if drives is None:
             return None
-        _visit_when_due(policy, clone.dagger, races, visited, epoch)
+        if clone.dagger:
+            _visit_when_due(policy, clone.dagger, drives, visited, epoch)
         if not clone.race_every or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
             return None
-        driven = drive(policy, races)
+        driven = drive(policy, drives.races)
         visited.raced.append({"epoch": epoch} | driven.to_json())
         return driven.rank
 
@@ -208,7 +219,7 @@ def _train(
                 ),
                 loss=loss,
                 validate=validate,
-                judge=judge if races else None,
+                judge=judge if drives else None,
                 keeps={"generators": generators, "visited": visited},
             ),
             bar,
@@ -218,15 +229,27 @@ def _train(
     return history
 
 
-def _visit_when_due(
-    policy: Cloned, dagger: DaggerParams | None, races: EvaluationRaces, visited: Visited, epoch: int
-) -> None:
+def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) -> Callable[[EvaluationRaces], Adviser]:
+    """Returns the constructor of the adviser: the built-in driver, or a follower of the fastest training race."""
+    if dagger.adviser == "driver":
+        return partial(line_adviser, pace=dagger.pace)
+    learned = {race.race_id for race in train.races}
+    finished = [race for race in dataset.on_main_track() if race.race_time_ms and race.race_id in learned]
+    if not finished:
+        message = "no race of training on the main track was finished, which clone.dagger.adviser recording follows"
+        raise RaceDataError(message, hint="Set clone.dagger.adviser: driver, or add a recording that finishes.")
+    return partial(RecordingAdviser, min(finished, key=lambda race: race.race_time_ms or 0))
+
+
+def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visited: Visited, epoch: int) -> None:
     """Drives a DAgger round with the policy if one is due after `epoch` (from 0), and adds the visited states."""
-    if dagger is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
+    if drives.advise is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
         return
     first = VISITED_SEED + len(visited.rounds) * dagger.num_races
     seeds = range(first, first + dagger.num_races)
-    visited.add(epoch, collect_dagger_races(policy, replace(races, seeds=seeds), dagger.pace, f"visited-{epoch + 1}"))
+    races = replace(drives.races, seeds=seeds)
+    labelled = collect_dagger_races(policy, races, drives.advise(races), f"visited-{epoch + 1}")
+    visited.add(epoch, labelled)
 
 
 def _write_results(

@@ -49,6 +49,9 @@ class CaptureParams(Section):
     backend: Backend = key("simulator", "who draws: the simulator's camera, or the game, in which races are replayed")
     maps: MapChoice = key("all", "whose races: the main track's, or those of all maps, to see more roads")
     steer_dead_zone: float = key(0.0153, "analog steering of at most this size counts as none", ge=0, lt=1)
+    recoveries: int = key(
+        0, "disturbed drives of each training race in the simulator, which show how to recover", ge=0, le=1000
+    )
     num_workers: int = key(2, "processes that draw frames side by side", ge=1, le=256)
     validation_fraction: float = key(
         0.1, "share of a map's races that choose an epoch, by a hash of each; 0 holds out none", ge=0, lt=1
@@ -60,3 +63,5 @@ class CaptureParams(Section):
             yield "validation_fraction and test_fraction are shares of the same races: less than 1 together"
         if self.backend == "game" and self.maps == "all":
             yield "the game shows the one map that is open: with backend game, maps must be main"
+        if self.backend == "game" and self.recoveries:
+            yield "recoveries are driven in the simulator: with backend game, they must be 0"

@@ -43,7 +43,7 @@ META_FILE = "meta.json"
 HINT = "`dvc checkout --force races` brings back what DVC has of it, `dvc repro races` makes it anew."
 TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
-Source = Literal["recording", "driver"]
+Source = Literal["recording", "driver", "recovery"]
 
 
 CAR_COLUMNS = [
@@ -84,7 +84,7 @@ class Race:
 
     Attributes:
         race_id: unique and stable: the same recording or seed always has the same id.
-        source: who drove: "recording" a person, "driver" the built-in driver.
+        source: who drove: "recording" a person, "driver" the built-in driver, "recovery" a disturbed simulated race.
         file: name of the recording inside `data/recordings`, which can hold several races; empty for the driver.
         player: nickname; empty for the driver.
         map_uid: UID of the track.

@@ -7,23 +7,59 @@ Dimensions: N cars, T decisions per car, A actions, K ticks of a decision.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
+from rulka.actions import TICK_MS, ActionTable
 from rulka.agents.networks import Cloned
 from rulka.datasets.frames import CapturedRace
+from rulka.datasets.races import Race
+from rulka.datasets.recovery import follower_of
 from rulka.evaluation.closed_loop import ClosedLoop, greedy
 from rulka.evaluation.race import EvaluationRaces, race
-from rulka.simulator.driver import PurePursuitDriver, Skills
+from rulka.simulator.driver import PurePursuitDriver, Skills, action_shares
+from rulka.simulator.follower import NO_CORRECTION
 from rulka.simulator.simulator import Simulator
 
 SOURCE = "policy"
 """`source` of these races."""
 LOOK_AHEAD_S = 0.44
 """Look-ahead of the advising driver: the middle of the demonstrating drivers'."""
+
+
+class Adviser(Protocol):
+    """Labels states that a policy visits."""
+
+    def advice(self, simulator: Simulator) -> NDArray[np.float32]:
+        """Returns [N, A] the share of the next decision for which to hold each action; rows sum to 1."""
+        ...
+
+
+class RecordingAdviser:
+    """Advises inputs that return to a recorded race and follow it; see `rulka.simulator.follower`.
+
+    Args:
+        race: a race with inputs.
+        races: races on the track of its map.
+    """
+
+    def __init__(self, race: Race, races: EvaluationRaces) -> None:
+        self._follower = follower_of(race, races.track, races.settings.simulator)
+        self._corrections = [NO_CORRECTION] * len(races.seeds)
+
+    def advice(self, simulator: Simulator) -> NDArray[np.float32]:
+        """Returns [N, A] action shares; a car whose race is over releases all keys."""
+        num_ticks, planned = simulator.table.ticks_per_action, np.zeros((simulator.num_cars, 3), np.float32)
+        is_over = simulator.is_finished | simulator.is_off_track
+        for car, state in enumerate(simulator.save()):
+            if not is_over[car]:
+                tick = int(simulator.time_ms[car]) // TICK_MS
+                inputs, _, self._corrections[car] = self._follower.plan(state, tick, self._corrections[car])
+                planned[car] = inputs[:num_ticks].mean(axis=0)
+        steer, gas, brake = planned.astype(np.float64).T
+        return action_shares(simulator.table, gas, brake, steer)
 
 
 class Visit(NamedTuple):
@@ -43,18 +79,15 @@ class _Decision(NamedTuple):
     along_m: NDArray[np.float64]
 
 
-def collect_dagger_races(policy: Cloned, races: EvaluationRaces, pace: float, name: str) -> Visit:
+def collect_dagger_races(policy: Cloned, races: EvaluationRaces, adviser: Adviser, name: str) -> Visit:
     """Runs greedy races of a policy and labels them; call it without gradients, with the policy in evaluation mode.
 
     Args:
         policy: the policy that drives.
         races: track, starts and settings.
-        pace: fraction of the possible speed at which the advising driver would drive.
+        adviser: labels the decisions; made for these races.
         name: name of the round, a prefix of the race ids.
     """
-    num_cars, track = len(races.seeds), races.track
-    skills = Skills(np.full(num_cars, pace), np.full(num_cars, LOOK_AHEAD_S), np.zeros(num_cars), np.zeros(num_cars))
-    adviser = PurePursuitDriver(track, races.settings.simulator.physics, skills, seed=0)
     decisions: list[_Decision] = []
 
     def look(simulator: Simulator, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> None:
@@ -68,8 +101,15 @@ def collect_dagger_races(policy: Cloned, races: EvaluationRaces, pace: float, na
     for car, result in enumerate(results):
         num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
         seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
-        captured.append(_captured(f"{name}-{result.seed}", track.uid, seen, table))
+        captured.append(_captured(f"{name}-{result.seed}", races.track.uid, seen, table))
     return Visit(ClosedLoop.of(results), captured)
+
+
+def line_adviser(races: EvaluationRaces, pace: float) -> PurePursuitDriver:
+    """Returns the built-in driver at `pace`, a fraction of the possible speed."""
+    num_cars = len(races.seeds)
+    skills = Skills(np.full(num_cars, pace), np.full(num_cars, LOOK_AHEAD_S), np.zeros(num_cars), np.zeros(num_cars))
+    return PurePursuitDriver(races.track, races.settings.simulator.physics, skills, seed=0)
 
 
 def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -> CapturedRace:

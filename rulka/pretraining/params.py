@@ -114,7 +114,10 @@ class DaggerParams(Section):
     rounds: Count = key(7, "how often it drives")
     every: Count = key(1, "epochs from one round to the next")
     num_races: Several = key(20, "races of a round, side by side")
-    pace: float = key(0.9, "share of the possible speed at which the adviser would drive", gt=0, le=1)
+    adviser: Literal["driver", "recording"] = key(
+        "driver", "who labels: the built-in driver, or a follower of the fastest race of training"
+    )
+    pace: float = key(0.9, "share of the possible speed at which the driver would drive", gt=0, le=1)
 
 
 class CloneParams(FitParams, LineStartParams):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.actions import ActionTable
 from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.simulator.params import DriverParams, PhysicsParams
 from rulka.simulator.simulator import Simulator
@@ -103,12 +104,7 @@ class PurePursuitDriver:
         It depends only on the cars' current states, not on earlier decisions, so it also works where another policy
         has driven. Half lock means holding the key for half of the time.
         """
-        gas, brake, wanted = self._wanted(simulator)
-        shares = np.zeros((len(wanted), simulator.table.num_actions), np.float32)
-        cars, turned = np.arange(len(wanted)), np.abs(wanted)
-        shares[cars, simulator.table.index_of(gas, brake, np.sign(wanted), 0.5)] += turned
-        shares[cars, simulator.table.index_of(gas, brake, np.zeros_like(wanted), 0.5)] += 1.0 - turned
-        return shares
+        return action_shares(simulator.table, *self._wanted(simulator))
 
     def _wanted(self, simulator: Simulator) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
         """Returns [N] each: gas on, brake on, and the steering from -1 to 1 (right) for the bend."""
@@ -121,6 +117,15 @@ class PurePursuitDriver:
         aside, distance = seen_from(simulator, target)
         radius_m = np.interp(speed, SPEEDS, self._radii)
         return excess < COAST_MPS, excess > BRAKE_MPS, np.clip(-(2.0 * aside / distance**2) * radius_m, -1.0, 1.0)
+
+
+def action_shares(table: ActionTable, gas: NDArray, brake: NDArray, steer: Floats) -> NDArray[np.float32]:
+    """Returns [N, A] the share of a decision for which to hold each action, so that its mean steering is `steer`."""
+    shares = np.zeros((len(steer), table.num_actions), np.float32)
+    cars, turned = np.arange(len(steer)), np.abs(steer)
+    shares[cars, table.index_of(gas, brake, np.sign(steer), 0.5)] += turned
+    shares[cars, table.index_of(gas, brake, np.zeros_like(steer), 0.5)] += 1.0 - turned
+    return shares
 
 
 def speeds_of(cars: Simulator) -> Floats:

@@ -9,19 +9,30 @@ from models.actor_critic import ClonePolicy
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
+from rulka.datasets.races import Race
 from rulka.evaluation.race import EvaluationRaces, starts
-from rulka.evaluation.visiting import LOOK_AHEAD_S, by_tick, collect_dagger_races
-from rulka.observation import FLOATS, NUM_FLOATS
+from rulka.evaluation.visiting import LOOK_AHEAD_S, RecordingAdviser, by_tick, collect_dagger_races, line_adviser
+from rulka.observation import CAR, FLOATS, NUM_FLOATS, centres_of_mass
 from rulka.params import reference_params
 from rulka.race_settings import RaceSettings
+from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import PurePursuitDriver, Skills
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
+from rulka.tracks.progress import progress_along
+from rulka.tracks.track import Track
+from tasks.races import race_of_driver
 
 TABLE = action_table(5)
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PACE = 0.2
 """So slow that a car at full gas is soon told to brake, as one at full pace is not before it leaves the road."""
+
+
+def line_of(race: Race, track: Track) -> tuple[np.ndarray, np.ndarray]:
+    """Metres along the track and to the left of its line, at every sample."""
+    _, along_m, lateral_m = progress_along(track, centres_of_mass(race.state))
+    return along_m, lateral_m
 
 
 def drives_forward() -> ClonePolicy:
@@ -40,7 +51,8 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
         params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     )
     with torch.no_grad():
-        visited = collect_dagger_races(drives_forward(), EvaluationRaces(track, settings, range(3)), PACE, "first")
+        races = EvaluationRaces(track, settings, range(3))
+        visited = collect_dagger_races(drives_forward(), races, line_adviser(races, PACE), "first")
     assert visited.driven.finish_rate == 0.0, "nobody steers"
     assert [race.race_id for race in visited.races] == ["first-0", "first-1", "first-2"]
     for race in visited.races:
@@ -64,6 +76,30 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
             assert race.action[step] == advice[car].argmax()
             np.testing.assert_allclose(race.controls[step], advice[car] @ TABLE.analog(), atol=1e-6)
         simulator.step(np.zeros(3, np.int64))
+
+
+def test_a_recording_advises_to_come_back_to_it() -> None:
+    """On its line as it was driven; left of it to the right, right of it to the left; and a race that is over rests."""
+    params = reference_params()
+    track = generate_track(**params.track.model_dump())
+    demonstrations = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+    driven = record_demonstrations(track, demonstrations, params.races.driver, 1, 1)
+    race = race_of_driver(driven[0], track.uid, TABLE)
+    settings = RaceSettings.for_evaluation(
+        params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    )
+    adviser = RecordingAdviser(race, EvaluationRaces(track, settings, range(4)))
+    simulator = Simulator(track, 4, settings.simulator, TABLE)
+    along_m, lateral_m = line_of(race, track)
+    middle = len(along_m) // 2
+    speed = float(np.linalg.norm(race.state[middle, CAR["velocity"]]))
+    aside = lateral_m[middle] + np.array([0.0, 2.5, -2.5, 0.0])
+    simulator.reset(np.ones(4, bool), along_m[middle], aside, 0.0, speed)
+    advice = adviser.advice(simulator)
+    np.testing.assert_allclose(advice.sum(axis=1), 1.0, atol=1e-6)
+    steer = advice @ TABLE.analog()[:, 0]
+    assert steer[1] > steer[0] + 0.1
+    assert steer[2] < steer[0] - 0.1
 
 
 def test_ticks_by_hand() -> None:

@@ -58,6 +58,25 @@ def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> N
     assert (tmp_path / "frames" / "contact_sheet.png").is_file()
 
 
+def test_races_of_training_are_driven_again(
+    races_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that cannot be followed are left out by name; the others are the same with any number of workers."""
+    run(races_dir, tmp_path / "frames", recoveries=1)
+    index = read_index(tmp_path / "frames")
+    split_of = {race.race_id: race.split for race in index.races}
+    again = {race_id for race_id in split_of if "recovery" in race_id}
+    assert again == {f"{race_id}-recovery-0" for race_id in set(split_of) - again if split_of[race_id] == "train"}
+    assert {split_of[race_id] for race_id in again} == {"train"}
+    assert len(split_of) > len(again) > 1
+    run(races_dir, tmp_path / "two", recoveries=1, num_workers=2)
+    assert content(tmp_path / "two") == content(tmp_path / "frames")
+    monkeypatch.setattr("rulka.datasets.recovery.MOST_TIME", 0.1)
+    run(races_dir, tmp_path / "lost", recoveries=1)
+    assert len(read_index(tmp_path / "lost").races) == len(split_of) - len(again)
+    assert all(f"race {race_id.removesuffix('-recovery-0')} cannot" in caplog.text for race_id in again)
+
+
 @pytest.fixture
 def two_maps(races_dir: Path, tmp_path: Path) -> Path:
     """The same races, and as many on a road that is 150 m long."""

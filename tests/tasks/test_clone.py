@@ -25,6 +25,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
 from rulka.datasets.checksums import SEAL, sealed
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
+from rulka.datasets.races import RaceDataError, RaceDataset
 from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
@@ -190,10 +191,10 @@ def test_the_epoch_that_races_best_is_kept(
 DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}
 
 
-@pytest.mark.parametrize("dagger", [None, DAGGER])
+@pytest.mark.parametrize("dagger", [None, DAGGER, DAGGER | {"adviser": "recording"}])
 @pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
-    dagger: dict[str, float] | None,
+    dagger: dict[str, Any] | None,
     driven: tuple[Path, Path],
     encoder_dir: Path,
     tmp_path: Path,
@@ -337,3 +338,14 @@ def test_with_dagger_it_learns_where_it_got_to(driven: tuple[Path, Path], encode
     assert json.loads((plain.out / "metrics.json").read_text())["rounds"] == []
     ours, theirs = (load_artifact(folder, "policy").tensors for folder in (folders.out, plain.out))
     assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_without_a_finished_race_nothing_is_followed(
+    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    races, frames = driven
+    monkeypatch.setattr(RaceDataset, "on_main_track", lambda _: [])
+    folders = Folders(races, frames, encoder_dir, tmp_path / "policy", tmp_path / "runs")
+    with pytest.raises(RaceDataError, match=r"clone\.dagger\.adviser"):
+        start(folders, epochs=3, race_every=0, batch_size=64, dagger=DAGGER | {"adviser": "recording"})
+    assert not folders.out.exists()

@@ -1,0 +1,86 @@
+"""Recorded races that are driven again with disturbances, to show how to come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.datasets.races import Race
+from rulka.datasets.recovery import RecoveryError, drive_again
+from rulka.observation import centres_of_mass
+from rulka.race_settings import RaceSettings
+from rulka.recordings.car_rows import interpolate_rows
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.tracks.progress import progress_along
+from tasks.races import race_of_driver
+from tests.datasets.conftest import PARAMS, TRACK
+
+SIMULATOR = PARAMS.simulator
+
+
+@pytest.fixture(scope="module")
+def race() -> Race:
+    """The fastest of three races of the built-in driver."""
+    settings = RaceSettings.for_demonstrations(PARAMS.actions, SIMULATOR, PARAMS.race_end)
+    driven = record_demonstrations(TRACK, settings, PARAMS.races.driver, 3, 1)
+    finished = [race_of_driver(one, TRACK.uid, action_table(5)) for one in driven if one.is_finished]
+    return min(finished, key=lambda one: one.race_time_ms or 0)
+
+
+def sideways_m(race: Race, beside: Race) -> np.ndarray:
+    """Metres between a race and the line of another, at each of its samples."""
+    _, along_m, lateral_m = progress_along(TRACK, centres_of_mass(race.state))
+    _, there_m, line_m = progress_along(TRACK, centres_of_mass(beside.state))
+    return np.abs(lateral_m - np.interp(along_m, there_m, line_m))
+
+
+def test_a_race_is_disturbed_comes_back_and_is_always_the_same(race: Race) -> None:
+    first, again, other = (drive_again(race, TRACK, SIMULATOR, 5, number) for number in (0, 0, 1))
+    for one in (first, other):
+        assert one.map_uid == race.map_uid
+        assert one.source == "recovery"
+        assert len(one.controls) == 5 * len(one.state), "a decision's inputs for each state"
+        assert one.state_time_ms.tolist() == list(range(0, 50 * len(one.state), 50))
+        away_m = sideways_m(one, race)
+        assert away_m.max() > 0.4, "it was off the line"
+        assert np.median(away_m) < 0.2, "and came back"
+        _, along_m, _ = progress_along(TRACK, centres_of_mass(one.state))
+        assert along_m[-1] > TRACK.length_m - 5.0
+    assert first.race_id == again.race_id != other.race_id
+    np.testing.assert_array_equal(first.state, again.state)
+    np.testing.assert_array_equal(first.controls, again.controls)
+    assert not np.array_equal(first.state[:50], other.state[:50])
+
+
+def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None:
+    """Off to the left it steers right on average, and the other way round: by the labels, not by what was held."""
+    drives = [drive_again(race, TRACK, SIMULATOR, 5, number) for number in range(3)]
+    steers, asides = [], []
+    for one in drives:
+        _, along_m, lateral_m = progress_along(TRACK, centres_of_mass(one.state))
+        _, there_m, line_m = progress_along(TRACK, centres_of_mass(race.state))
+        tick = np.minimum(race.state_time_ms // 10, race.num_ticks - 1)
+        steers.append(one.controls[::5, 0] - np.interp(along_m, there_m, race.controls[tick, 0]))
+        asides.append(lateral_m - np.interp(along_m, there_m, line_m))
+    steer, aside = np.concatenate(steers), np.concatenate(asides)
+    assert steer[aside > 0.2].mean() > 0.03
+    assert steer[aside < -0.2].mean() < -0.03
+
+
+def test_a_race_that_the_simulator_cannot_follow_is_named(race: Race) -> None:
+    weak = SIMULATOR.model_copy(
+        update={"physics": SIMULATOR.physics.model_copy(update={"push_mps2": (0.5, 0.5, 0.5, 0.5)})}
+    )
+    with pytest.raises(RecoveryError, match=r"race driver-.* was lost after \d+ m of 250 m") as caught:
+        drive_again(race, TRACK, weak, 5, 0)
+    assert "left out" in caught.value.for_people()
+
+
+def test_a_recording_of_samples_ten_times_a_second_does_as_well(race: Race) -> None:
+    rare = np.arange(0, race.state_time_ms[-1] + 1, 100)
+    sampled = replace(race, state_time_ms=rare, state=interpolate_rows(race.state_time_ms, race.state, rare))
+    one = drive_again(sampled, TRACK, SIMULATOR, 5, 0)
+    assert np.median(sideways_m(one, race)) < 0.5
