@@ -70,7 +70,7 @@ def preset(name: str, /, as_json: AsJson = False) -> None:
     Example: `rulka preset chunks`
 
     Args:
-        name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, reference, scratch, or that of
+        name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, recovery, reference, scratch, or that of
             another file of presets/; `list` shows all, and `undo` reverts the last one, unless params.yaml was edited
             since.
         as_json: print one JSON object: the changes, or each preset with its description.
