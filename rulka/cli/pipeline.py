@@ -70,9 +70,9 @@ def preset(name: str, /, as_json: AsJson = False) -> None:
     Example: `rulka preset chunks`
 
     Args:
-        name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, recovery, reference, scratch, or that of
-            another file of presets/; `list` shows all, and `undo` reverts the last one, unless params.yaml was edited
-            since.
+        name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, recovery, reference, scratch, or
+            that of another file of presets/; `list` shows all, and `undo` reverts the last one, unless params.yaml was
+            edited since.
         as_json: print one JSON object: the changes, or each preset with its description.
     """
     from rulka.presets import apply_preset, known_presets, undo_preset
