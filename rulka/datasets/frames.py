@@ -103,6 +103,11 @@ class FrameRace:
     start: int
     num_frames: int
 
+    @property
+    def is_replayable(self) -> bool:
+        """True if its actions led to its next frames; those of a recovery drive are labels."""
+        return self.source != "recovery"
+
 
 @dataclass(frozen=True)
 class FrameIndex:

@@ -25,7 +25,9 @@ from rulka.runtime.metrics import MEASURED
 from rulka.simulator.simulator import Simulator
 from rulka.stage import StageInputError
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
+from rulka.training.preference_pairs import CapturedRaces
 from rulka.training.racing import Folders
+from tasks.capture import capture
 from tasks.train import main, train
 from tests.conftest import synthetic_race
 
@@ -125,6 +127,26 @@ def test_recordings_are_not_replayed(
     blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, TABLE)
     assert len(blocks) == max(0, num_races - num_recorded)
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
+
+
+def test_recovery_drives_are_neither_replayed_nor_compared(
+    small_params: Params, driven: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Their actions are labels, which did not lead to the next frames."""
+    races, rewards = load_races(driven[0]), small_params.rewards
+    again = small_params.capture.model_copy(update={"recoveries": 1})
+    capture(small_params.model_copy(update={"capture": again}), races_dir=driven[0], out_dir=tmp_path / "frames")
+    kinds = {race.source for race in FrameDataset(tmp_path / "frames", "train").races}
+    assert kinds == {"driver", "recovery"}
+    ours, theirs = (
+        demonstration_blocks(frames, races, rewards, 1, TABLE) for frames in (tmp_path / "frames", driven[1])
+    )
+    assert [block.reward.tolist() for block in ours] == [block.reward.tolist() for block in theirs]
+    ids = [
+        [one.entry.race_id for one in CapturedRaces(frames, races, 1, 1).on_main_track()]
+        for frames in (tmp_path / "frames", driven[1])
+    ]
+    assert ids[0] == ids[1]
 
 
 def test_frames_of_another_main_track_are_refused(small_params: Params, driven: tuple[Path, Path]) -> None:
