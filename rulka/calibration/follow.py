@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
-from rulka.recordings.car_rows import interpolate_rows
+from rulka.datasets.recovery import follower_of
 from rulka.simulator import car as columns
-from rulka.simulator.follower import NO_CORRECTION, Follower
+from rulka.simulator.follower import NO_CORRECTION
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.track import Track
 
@@ -57,9 +56,8 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
         race: a finished race with inputs.
         physics: physics of the simulated car.
     """
-    cars = interpolate_rows(race.state_time_ms, race.state, np.arange(race.num_ticks) * TICK_MS)
-    follower = Follower(track, physics, cars.astype(np.float64), race.controls)
-    state, correction, corrections = follower.start, NO_CORRECTION, []
+    follower = follower_of(race, track, physics)
+    state, correction, corrections = follower.start.copy(), NO_CORRECTION, []
     car = state[0]
     for tick in range(0, int(MOST_TIME * race.num_ticks), DECISION):
         inputs, recorded, correction = follower.plan(car, tick, correction)

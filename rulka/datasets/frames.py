@@ -67,7 +67,7 @@ class CapturedRace:
 
     Attributes:
         race_id: see `rulka.datasets.races`.
-        source: who drove: "recording", "driver" or, for races of a policy, "policy".
+        source: who drove: "recording", "driver", "recovery" or, for races of a policy, "policy".
         map_uid: UID of the map.
         image: [N, 1, H, W] uint8.
         floats: [N, 184] float32.
@@ -104,9 +104,9 @@ class FrameRace:
     num_frames: int
 
     @property
-    def is_replayable(self) -> bool:
-        """True if its actions led to its next frames; those of a recovery drive are labels."""
-        return self.source != "recovery"
+    def is_recovery(self) -> bool:
+        """True for a recovery drive: its actions are labels, which did not lead to its next frames."""
+        return self.source == "recovery"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rulka.datasets.races import Race, RaceDataError
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator.follower import NO_CORRECTION, PEDALS, Correction, Follower
-from rulka.simulator.params import SimulatorParams
+from rulka.simulator.params import PhysicsParams, SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
@@ -55,10 +55,10 @@ def recovery_id(race: Race, number: int) -> str:
     return f"{race.race_id}-recovery-{number}"
 
 
-def follower_of(race: Race, track: Track, simulator: SimulatorParams) -> Follower:
+def follower_of(race: Race, track: Track, physics: PhysicsParams) -> Follower:
     """Returns the follower of a recorded race with inputs on the track of its map."""
     cars = interpolate_rows(race.state_time_ms, race.state, np.arange(race.num_ticks) * TICK_MS)
-    return Follower(track, simulator.physics, cars.astype(np.float64), race.controls)
+    return Follower(track, physics, cars.astype(np.float64), race.controls)
 
 
 def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_ticks: int, number: int) -> Race:
@@ -78,13 +78,13 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
     Raises:
         RecoveryError: if the car leaves the track without a disturbance or after too many, or exceeds the time limit.
     """
-    follower = follower_of(race, track, simulator)
+    follower = follower_of(race, track, simulator.physics)
     described = Simulator(track, 1, simulator, action_table(decision_ticks))
     keys = described.save()[:, follower.start.shape[1] :]
     rng = np.random.default_rng((crc32(race.race_id.encode()), number))
-    state, correction = follower.start, NO_CORRECTION
+    state, correction = follower.start.copy(), NO_CORRECTION
     moments: list[_Moment] = []
-    added, pedals, ends, begins = 0.0, 0, 0, int(rng.integers(*PAUSE_TICKS))
+    added, pedals, ends, begins = 0.0, None, 0, int(rng.integers(*PAUSE_TICKS))
     rows, planned, num_lost = [], [], 0
     while not state[0, columns.FINISHED]:
         tick = len(rows) * decision_ticks
@@ -95,13 +95,13 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
             ends = tick + int(rng.integers(*DISTURBED_TICKS))
             begins = ends + int(rng.integers(*PAUSE_TICKS))
             added = DISTURBED_STEER * rng.standard_normal()
-            pedals = int(rng.integers(len(PEDALS))) if rng.random() < OTHER_PEDALS else -1
+            pedals = PEDALS[rng.integers(len(PEDALS))] if rng.random() < OTHER_PEDALS else None
         inputs, _, correction = follower.plan(state[0], tick, correction)
         held = inputs[:decision_ticks].copy()
         if tick < ends:
             held[:, 0] = np.clip(held[:, 0] + added, -1.0, 1.0)
-            if pedals >= 0:
-                held[:, 1:] = PEDALS[pedals]
+            if pedals is not None:
+                held[:, 1:] = pedals
         described.set_states(np.zeros(1, np.int64), np.concatenate([state, keys], axis=1))
         rows.append(described.cars[0].copy())
         planned.append(inputs[:decision_ticks])

@@ -1,7 +1,7 @@
-"""Collects frames that a cloned policy visits, labelled with the built-in driver's actions.
+"""Collects frames that a cloned policy visits, labelled with an adviser's actions.
 
 DAgger, Ross et al. 2011, arXiv:1011.0686: recordings do not show how to recover from states that no driver visited.
-Advice depends only on the current state, not on earlier actions, see `PurePursuitDriver.advice`.
+The adviser is the built-in driver (`PurePursuitDriver.advice`) or a follower of a recorded race.
 Dimensions: N cars, T decisions per car, A actions, K ticks of a decision.
 """
 
@@ -46,12 +46,13 @@ class RecordingAdviser:
     """
 
     def __init__(self, race: Race, races: EvaluationRaces) -> None:
-        self._follower = follower_of(race, races.track, races.settings.simulator)
+        self._follower = follower_of(race, races.track, races.settings.simulator.physics)
         self._corrections = [NO_CORRECTION] * len(races.seeds)
 
     def advice(self, simulator: Simulator) -> NDArray[np.float32]:
         """Returns [N, A] action shares; a car whose race is over releases all keys."""
-        num_ticks, planned = simulator.table.ticks_per_action, np.zeros((simulator.num_cars, 3), np.float32)
+        num_ticks = simulator.table.duration_ms // TICK_MS
+        planned = np.zeros((simulator.num_cars, 3), np.float32)
         is_over = simulator.is_finished | simulator.is_off_track
         for car, state in enumerate(simulator.save()):
             if not is_over[car]:

@@ -106,7 +106,7 @@ LabelKind = Literal["soft", "hard"]
 
 
 class DaggerParams(Section):
-    """DAgger: the policy drives during training and learns the built-in driver's actions in the states it visits.
+    """DAgger: the policy drives during training and learns an adviser's actions in the states it visits.
 
     Ross et al. 2011, arXiv:1011.0686.
     """

@@ -71,7 +71,7 @@ def demonstration_blocks(
         raise FrameDataError(message, hint="Run `dvc repro capture` again.")
     times_ms = {race.race_id: race.race_time_ms for race in races.races}
     blocks = []
-    shown_races = [race for race in frames.on_main_track() if race.is_replayable]
+    shown_races = [race for race in frames.on_main_track() if not race.is_recovery]
     for entry in shown_races:
         if entry.race_id not in times_ms:
             message = f"race {entry.race_id} was captured but is not among the races any more"

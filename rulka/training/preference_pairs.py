@@ -140,11 +140,11 @@ class CapturedRaces:
         """
         self._frames = {split: FrameDataset(frames_dir, split, frames_seen, places) for split in USED_SPLITS}
         index = next(iter(self._frames.values())).index
-        replayable = [race for race in index.races if race.is_replayable]
-        self._splits = {race.race_id: race.split for race in replayable}
+        comparable = [race for race in index.races if not race.is_recovery]
+        self._splits = {race.race_id: race.split for race in comparable}
         self._main_track, self._tracks = index.main_track, races.tracks
         self._times_ms = {race.race_id: race.race_time_ms for race in races.races}
-        gone = [race.race_id for race in replayable if race.race_id not in self._times_ms]
+        gone = [race.race_id for race in comparable if race.race_id not in self._times_ms]
         if gone or self._main_track != races.main_track.uid:
             message = f"the frames show track {self._main_track!r}, the main track is {races.main_track.uid!r}"
             if gone:
@@ -154,7 +154,7 @@ class CapturedRaces:
     def on_main_track(self) -> list[_Captured]:
         """Returns the races on the main track."""
         uids = [race for frames in self._frames.values() for race in frames.on_main_track()]
-        return [self._captured(entry) for entry in uids if entry.is_replayable]
+        return [self._captured(entry) for entry in uids if not entry.is_recovery]
 
     def of(self, race_id: str) -> _Captured:
         """Returns the race with an id.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from models.actor_critic import ClonePolicy
@@ -95,9 +96,13 @@ def test_a_recording_advises_to_come_back_to_it() -> None:
     speed = float(np.linalg.norm(race.state[middle, CAR["velocity"]]))
     aside = lateral_m[middle] + np.array([0.0, 2.5, -2.5, 0.0])
     simulator.reset(np.ones(4, bool), along_m[middle], aside, 0.0, speed)
+    simulator.is_off_track[3] = True
     advice = adviser.advice(simulator)
     np.testing.assert_allclose(advice.sum(axis=1), 1.0, atol=1e-6)
+    assert not (advice[3] @ TABLE.keys()).any()
+    tick = int(race.state_time_ms[middle]) // 10
     steer = advice @ TABLE.analog()[:, 0]
+    assert steer[0] == pytest.approx(race.controls[tick : tick + 5, 0].mean(), abs=0.25)
     assert steer[1] > steer[0] + 0.1
     assert steer[2] < steer[0] - 0.1
 
