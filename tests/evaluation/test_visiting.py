@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,12 @@ def test_a_recording_advises_to_come_back_to_it() -> None:
     tick = int(race.state_time_ms[middle]) // 10
     steer = advice @ TABLE.analog()[:, 0]
     assert steer[0] == pytest.approx(race.controls[tick : tick + 5, 0].mean(), abs=0.25)
+    # A chunk of five actions is as long, and is advised over its whole length.
+    chunks = Simulator(track, 4, settings.simulator, replace(TABLE, ticks_per_action=1, actions_per_decision=5))
+    chunks.reset(np.ones(4, bool), along_m[middle], aside, 0.0, speed)
+    chunks.is_off_track[3] = True
+    again = RecordingAdviser(race, EvaluationRaces(track, settings, range(4)))
+    np.testing.assert_array_equal(again.advice(chunks), advice)
     assert steer[1] > steer[0] + 0.1
     assert steer[2] < steer[0] - 0.1
 
