@@ -10,7 +10,9 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
                             previous actions as input and weighted as in training, selects the epoch unless races do.
                             Metrics are of the test split; `measured_on` is "validation" if that is empty, and "train",
                             with `validation_*` null, if nothing is held out. `races` lists the policy's races by
-                            epoch; with `clone.dagger`, `rounds` lists the drives that collected states to label
+                            epoch, `driven` those of the kept epoch from starts that did not select it, null without
+                            `clone.race_every`; with `clone.dagger`, `rounds` lists the drives that collected states to
+                            label
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
@@ -72,6 +74,8 @@ VISITED_SEED = 2_000_000
 """First seed of the DAgger races, which collect states to learn from."""
 FIRST_SEED = 1_000_000
 """First seed of the races that select the epoch: far from the seeds of any evaluation."""
+DRIVEN_SEED = 3_000_000
+"""First seed of the races that the kept epoch is measured by."""
 _ENCODER_PREFIX = "encoder."
 
 
@@ -156,7 +160,7 @@ def clone(params: Params, *, folders: Folders) -> None:
             provenance=origin,
         )
         with output_folder(folders.out) as folder:
-            _write_results(folder, policy, heads, clone, splits, table, history, visited)
+            _write_results(folder, policy, heads, clone, splits, table, history, visited, drives)
             write_artifact(folder, artifact)
         visited.clear()
 
@@ -261,12 +265,17 @@ def _write_results(
     table: ActionTable,
     history: History,
     visited: Visited,
+    drives: _Drives | None,
 ) -> None:
     imitated = frames_of(races_of(splits["train"], clone.maps))
     choosing, judged = races_of(splits["validation"], clone.maps), measured_races(splits, clone.maps)
     is_held_out = judged.frames.split != "train"
     with torch.no_grad():
         measured = measure(policy, heads, splits["train"], imitated, judged, table)
+        driven = None
+        if drives is not None and clone.race_every:
+            seeds = range(DRIVEN_SEED, DRIVEN_SEED + clone.num_races)
+            driven = drive(policy, replace(drives.races, seeds=seeds)).to_json()
     metrics = {
         "num_train_frames": len(imitated),
         "num_validation_frames": len(frames_of(choosing)),
@@ -276,6 +285,7 @@ def _write_results(
         "train_loss": history.best.train_loss,
         **history.to_json(),
         "races": visited.raced,
+        "driven": driven,
         "rounds": visited.rounds,
         **measured,
         **{f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")},

@@ -32,6 +32,9 @@ DISTURBED_STEER = 0.6
 """Standard deviation of the steering disturbance; full lock is 1."""
 OTHER_PEDALS = 0.3
 """Probability that a disturbance also replaces the pedals."""
+SPEED_ERROR = 0.05
+"""Standard deviation of the relative change of speed at the start of a disturbance: after bends that a policy takes too
+fast or too slowly, it is off by as much for seconds."""
 MOST_LOST = 40
 """Maximum number of disturbances after which the car left the track; each is undone."""
 MOST_TIME = 1.3
@@ -96,6 +99,7 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
             begins = ends + int(rng.integers(*PAUSE_TICKS))
             added = DISTURBED_STEER * rng.standard_normal()
             pedals = PEDALS[rng.integers(len(PEDALS))] if rng.random() < OTHER_PEDALS else None
+            state[0, columns.VX : columns.VZ + 1] *= 1.0 + SPEED_ERROR * rng.standard_normal()
         inputs, _, correction = follower.plan(state[0], tick, correction)
         held = inputs[:decision_ticks].copy()
         if tick < ends:
