@@ -1,4 +1,4 @@
-"""Heads of Level 0, discarded after pretraining: the decoder, the VAE head, and SimCLR's projector.
+"""Heads of Level 0, discarded after pretraining: the decoder, the VAE head, SimCLR's projector and ATC's predictor.
 
 Dimensions: B batch, D input features, E encoder features, C channels, H x W pixels, Z latent dimensions, P dimensions
 of a projection.
@@ -90,3 +90,15 @@ class Projector(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Maps encoder features [B, E] to [B, P], not normalised."""
         return self.layers(features)
+
+
+class Predictor(nn.Module):
+    """Projections [B, P] of frames to those of later frames, a residual: Stooke et al. 2020 (ATC), arXiv:2009.08319."""
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.layers = _two_layers(num_outputs, num_outputs)
+
+    def forward(self, projection: Tensor) -> Tensor:
+        """Maps projections [B, P] to predictions [B, P]."""
+        return projection + self.layers(projection)

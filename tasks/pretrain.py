@@ -97,14 +97,14 @@ def _train(
     validation: FrameDataset,
     checkpoints: Checkpoints,
 ) -> History:
-    device = device_of(objective)
+    device, num_frames = device_of(objective), _num_used(objective, train)
     _check_comparable(objective, train, validation)
     generators = Generators(device, pretrain.seed)
-    with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * len(train), "frames") as bar:
+    with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * num_frames, "frames") as bar:
         history = fit(
             objective,
             pretrain,
-            _steps_per_epoch(objective, len(train), pretrain.batch_size),
+            _steps_per_epoch(objective, num_frames, pretrain.batch_size),
             TrainingTask(
                 batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
                 loss=lambda batch: objective.loss(batch.image, generators.device),
@@ -116,7 +116,7 @@ def _train(
         )
     say_if_stopped("pretrain", history)
     if isinstance(objective, ViewsObjective):
-        loss, blind = history.best.train_loss, objective.blind_loss(min(pretrain.batch_size, len(train)))
+        loss, blind = history.best.train_loss, objective.blind_loss(min(pretrain.batch_size, num_frames))
         if loss > NO_LEARNING_RATIO * blind:
             said = f"the loss, {loss:.3f}, is no better than {blind:.3f}, as if no frames were told apart"
             tell(f"pretrain: {said}; frames that differ more, or more epochs, may help")
@@ -130,15 +130,17 @@ def _batches(
 
     Objectives that compare frames need batches of equal size, so an incomplete last batch is dropped.
     """
-    size = min(batch_size, len(frames))
-    for batch in frames.iterate_images(seed=pretrain.seed, epoch=epoch, batch_size=batch_size):
+    size = min(batch_size, _num_used(objective, frames))
+    for batch in frames.iterate_images(
+        seed=pretrain.seed, epoch=epoch, batch_size=batch_size, later=objective.later
+    ):
         if len(batch.image) == size or not objective.compares_frames:
             yield batch
 
 
 def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: PretrainParams) -> float | None:
     """Returns the mean loss over the validation frames, with the same random numbers every epoch; None without any."""
-    if not len(validation):
+    if not _num_used(objective, validation):
         return None
     device = device_of(objective)
     generator = make_generator(device, pretrain.seed)
@@ -150,14 +152,26 @@ def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: P
     return total / num_frames
 
 
+def _num_used(objective: Objective, frames: FrameDataset) -> int:
+    """Returns the number of frames that have the later frame which the objective needs."""
+    return sum(max(race.num_frames - objective.later, 0) for race in frames.races)
+
+
 def _steps_per_epoch(objective: Objective, num_frames: int, batch_size: int) -> int:
     return max(1, num_frames // batch_size) if objective.compares_frames else math.ceil(num_frames / batch_size)
 
 
 def _check_comparable(objective: Objective, train: FrameDataset, validation: FrameDataset) -> None:
-    """Raises FitError if the objective compares frames and a split holds only one."""
+    """Raises FitError if the objective compares frames and a split holds only one, or looks beyond all races."""
+    if not _num_used(objective, train):
+        longest = max(race.num_frames for race in train.races)
+        message = (
+            f"pretrain.objective.later looks {objective.later} decisions ahead, and the longest race of training has "
+            f"{longest} frames"
+        )
+        raise FitError(message, hint=f"Take a number below {longest}.")
     for name, frames in (("training", train), ("held-out", validation)):
-        if objective.compares_frames and len(frames) == 1:
+        if objective.compares_frames and _num_used(objective, frames) == 1:
             message = f"the objective compares frames, and there is one {name} frame"
             raise FitError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
 

@@ -146,7 +146,7 @@ class ActionLabels(NamedTuple):
 
 
 class Images(NamedTuple):
-    """A batch of images only: image [B, L, H, W] uint8."""
+    """A batch of images only: image [B, L, H, W] uint8, or [B, 2, L, H, W] each followed by a later one."""
 
     image: torch.Tensor
 
@@ -369,11 +369,15 @@ class FrameDataset:
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
             yield self.batch(rows)
 
-    def iterate_images(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Images]:
-        """Yields the images of `iterate_batches` in the same order, and reads only images."""
-        numbers = np.arange(len(self))
+    def iterate_images(self, *, seed: int, epoch: int, batch_size: int, later: int = 0) -> Iterator[Images]:
+        """Yields the images of `iterate_batches` in the same order, and reads only images.
+
+        With `later`, each comes with the image so many decisions later in its race; the last ones are left out.
+        """
+        numbers = np.concatenate([np.zeros(0, np.int64), *(frames_of([race])[: -later or None] for race in self.races)])
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
-            yield Images(torch.from_numpy(self.frame_stacks(rows)))
+            images = [self.frame_stacks(rows + each) for each in ((0, later) if later else (0,))]
+            yield Images(torch.from_numpy(np.stack(images, axis=1) if later else images[0]))
 
 
 def shuffled(

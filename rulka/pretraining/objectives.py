@@ -1,10 +1,12 @@
 """Objectives of Level 0: reconstruction of frames (plain or variational), or comparison of views of frames.
 
+The two views are of the same frame, or of a frame and a later one of the same race, which the features then predict.
+
 Every objective owns an `encoder`, which is kept, and a head, which is discarded. To add one: a class here with a line
 in `OBJECTIVES`, and a section in `params.py`; see docs/extending.md.
 
 Sources: Kingma and Welling 2013, arXiv:1312.6114; Chen et al. 2020 (SimCLR), arXiv:2002.05709; Bardes et al. 2021
-(VICReg), arXiv:2105.04906.
+(VICReg), arXiv:2105.04906; Stooke et al. 2020 (ATC), arXiv:2009.08319.
 Dimensions: B batch, C channels (frames), H x W pixels, Z latent dimensions, P dimensions of a projection.
 """
 
@@ -21,7 +23,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
-from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
+from models.pretraining_heads import ConvDecoder, Predictor, Projector, VaeHead, sample
 from rulka.errors import UserError
 from rulka.observation_params import ObservationParams
 from rulka.pretraining.params import (
@@ -52,9 +54,11 @@ class Objective(nn.Module):
         encoder: the pretrained encoder.
         compares_frames: whether the loss of a frame depends on the rest of its batch, so that losses are comparable
             only between batches of one size.
+        later: decisions from a frame to the later one that its loss also needs; 0 if it needs none.
     """
 
     compares_frames = False
+    later = 0
 
     def __init__(self, params: Any, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__()
@@ -62,7 +66,7 @@ class Objective(nn.Module):
         self.encoder = build_encoder(encoder, observation.height, observation.width, observation.channels)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the mean loss [] of raw images [B, C, H, W] uint8."""
+        """Returns the mean loss [] of raw images [B, C, H, W] uint8, or [B, 2, C, H, W] with the later ones."""
         raise NotImplementedError
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
@@ -146,19 +150,22 @@ def reconstruction_loss(image: Tensor, reconstruction: Tensor) -> Tensor:
 
 
 class ViewsObjective(Objective):
-    """Comparison of two views of every frame in a projected space."""
+    """Comparison of two views of every frame, or of a frame and a later one, in a projected space."""
 
     compares_frames = True
 
     def __init__(self, params: ViewsParams, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__(params, encoder, observation)
+        self.later = params.later
         self.projector = Projector(self.encoder.num_features, params.projection)
+        self.predictor = Predictor(params.projection) if params.later else nn.Identity()
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the loss [] of two views of every image."""
-        views = [self.projector(self.encoder(self.preview(image, generator))).float() for _ in range(2)]
+        """Returns the loss [] of one view each of every image and its later one, or of two views of every image."""
+        frames = image.unbind(1) if self.later else (image, image)
+        first, second = (self.projector(self.encoder(self.preview(each, generator))).float() for each in frames)
         with torch.autocast(image.device.type, enabled=False):  # autocast would multiply in bfloat16
-            return self.compare(*views)
+            return self.compare(self.predictor(first), second)
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
         """Returns the loss [] of the projections [B, P] of two views, float32."""

@@ -94,6 +94,22 @@ def test_an_epoch_has_every_frame_once_and_depends_on_nothing_else(write_frames:
     assert [len(batch) for batch in times(1, 0)][:-1] == [32] * (len(frames) // 32)
 
 
+def test_later_images_are_of_the_same_race(write_frames: Write) -> None:
+    """Every frame that has one comes once with the image of the third decision after it."""
+    folder, _ = write_frames()
+    frames = FrameDataset(folder, "train")
+    batches = list(frames.iterate_images(seed=3, epoch=2, batch_size=32, later=3))
+    found = np.concatenate([batch.image.numpy() for batch in batches])
+    assert len(frames.races) > 1
+    pairs = [
+        np.stack([frames.images[start : end - 3], frames.images[start + 3 : end]], axis=1)
+        for start, end in ((race.start, race.start + race.num_frames) for race in frames.races)
+    ]
+    as_rows = [each.reshape(len(each), -1) for each in (found, np.concatenate(pairs))]
+    np.testing.assert_array_equal(*(np.unique(rows, axis=0) for rows in as_rows))
+    assert len(found) == sum(map(len, pairs))
+
+
 def test_decisions_of_several_actions_are_made_of_ticks(write_frames: Write) -> None:
     """An action for each tick; before a frame those of the five before it, of the same race, then "forward"."""
     folder, _ = write_frames()

@@ -140,6 +140,19 @@ def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path
         run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES["simclr"])
 
 
+def test_views_of_later_frames(write_frames: Write, tmp_path: Path) -> None:
+    """Frames that no later one follows are not learned from; a number that no race is longer than is refused."""
+    frames_dir, index = write_frames(num_races=3, num_frames=20)
+    lengths = [race.num_frames for race in index.races if race.split == "train"]
+    later = {"objective": OBJECTIVES["simclr"] | {"later": 4}, "batch_size": sum(lengths)}
+    metrics = run(frames_dir, tmp_path / "encoder", epochs=1, **later)
+    assert metrics["train_loss"] > 0
+    longest = max(lengths)
+    expected = f"later looks {longest} decisions ahead, and the longest race of training has {longest} frames"
+    with pytest.raises(FitError, match=expected):
+        run(frames_dir, tmp_path / "other", objective=OBJECTIVES["simclr"] | {"later": longest})
+
+
 @pytest.mark.parametrize("kind", ["autoencoder", "simclr"])
 @pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
