@@ -10,8 +10,8 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
                             previous actions as input and weighted as in training, selects the epoch unless races do.
                             Metrics are of the test split; `measured_on` is "validation" if that is empty, and "train",
                             with `validation_*` null, if nothing is held out. `races` lists the policy's races by
-                            epoch, `driven` those of the kept epoch from starts that did not select it, null without
-                            `clone.race_every`; with `clone.dagger`, `rounds` lists the drives that collected states to
+                            epoch, `driven` those of the kept epoch from starts that did not select it, null if it does
+                            not race; with `clone.dagger`, `rounds` lists the drives that collected states to
                             label
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
@@ -126,7 +126,7 @@ def clone(params: Params, *, folders: Folders) -> None:
     heads = CloningHeads(policy.num_hidden, table.space.num_outputs, clone.offsets[1:])
     nn.ModuleList([policy, heads]).to(use_device())
     drives = None
-    if clone.race_every or clone.dagger:
+    if clone.race_every or clone.dagger or clone.maps == "others":
         require(folders.races, "races")
         settings = RaceSettings.for_evaluation(observation, actions, params.simulator, clone, params.race_end)
         settings = settings.decided_by(table)
@@ -269,11 +269,11 @@ def _write_results(
 ) -> None:
     imitated = frames_of(races_of(splits["train"], clone.maps))
     choosing, judged = races_of(splits["validation"], clone.maps), measured_races(splits, clone.maps)
-    is_held_out = judged.frames.split != "train"
+    is_held_out = judged.frames.split != "train" or clone.maps == "others"
     with torch.no_grad():
         measured = measure(policy, heads, splits["train"], imitated, judged, table)
         driven = None
-        if drives is not None and clone.race_every:
+        if drives is not None:
             seeds = range(DRIVEN_SEED, DRIVEN_SEED + clone.num_races)
             driven = drive(policy, replace(drives.races, seeds=seeds)).to_json()
     metrics = {

@@ -60,7 +60,7 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
     state, correction, corrections = follower.start.copy(), NO_CORRECTION, []
     car = state[0]
     for tick in range(0, int(MOST_TIME * race.num_ticks), DECISION):
-        inputs, recorded, correction = follower.plan(car, tick, correction)
+        inputs, recorded, correction = follower.plan(car, correction, tick)
         corrections.append(np.abs(inputs[:DECISION] - recorded[:DECISION]))
         follower.drive(state, inputs[:DECISION])
         if car[columns.FINISHED] or car[columns.OFF_TRACK]:

@@ -56,8 +56,7 @@ class RecordingAdviser:
         is_over = simulator.is_finished | simulator.is_off_track
         for car, state in enumerate(simulator.save()):
             if not is_over[car]:
-                tick = int(simulator.time_ms[car]) // TICK_MS
-                inputs, _, self._corrections[car] = self._follower.plan(state, tick, self._corrections[car])
+                inputs, _, self._corrections[car] = self._follower.plan(state, self._corrections[car])
                 planned[car] = inputs[:num_ticks].mean(axis=0)
         steer, gas, brake = planned.astype(np.float64).T
         return action_shares(simulator.table, gas, brake, steer)

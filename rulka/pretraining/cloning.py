@@ -27,12 +27,11 @@ from rulka.actions import FORWARD, STEER_GAS_BRAKE, ActionTable
 from rulka.agents.distributions import SquashedGaussian, distribution_of
 from rulka.agents.networks import Cloned
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
-from rulka.datasets.params import MapChoice
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
 from rulka.observation import actions_per_decision_of, float_slices
-from rulka.pretraining.params import CloneParams, LabelKind
+from rulka.pretraining.params import CloneParams, ImitatedMaps, LabelKind
 
 EVALUATION_BATCH = 512
 NEAREST_END = 0.98
@@ -84,9 +83,10 @@ def disconnect(float_head: nn.Sequential, part: str) -> None:
         weight[:, _part(part, weight)] = 0.0
 
 
-def races_of(frames: FrameDataset, maps: MapChoice) -> list[FrameRace]:
-    """Returns the races of a split on the main track, or on all maps."""
-    return frames.on_main_track() if maps == "main" else frames.races
+def races_of(frames: FrameDataset, maps: ImitatedMaps) -> list[FrameRace]:
+    """Returns the races of a split that are imitated."""
+    is_used = {"main": (True,), "others": (False,), "all": (True, False)}[maps]
+    return [race for race in frames.races if (race.map_uid == frames.index.main_track) in is_used]
 
 
 class Measured(NamedTuple):
@@ -96,9 +96,13 @@ class Measured(NamedTuple):
     races: list[FrameRace]
 
 
-def measured_races(splits: Mapping[Split, FrameDataset], maps: MapChoice) -> Measured:
-    """Returns the races of the test split; if it has none, those of validation, and then those of training."""
-    parts = [Measured(splits[split], races_of(splits[split], maps)) for split in ("test", "validation", "train")]
+def measured_races(splits: Mapping[Split, FrameDataset], maps: ImitatedMaps) -> Measured:
+    """Returns the races of the test split; if it has none, those of validation, and then those of training.
+
+    They are on the imitated maps, or on the main track if all others are imitated.
+    """
+    tested: ImitatedMaps = "main" if maps == "others" else maps
+    parts = [Measured(splits[split], races_of(splits[split], tested)) for split in ("test", "validation", "train")]
     return next((part for part in parts if part.races), parts[-1])
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rulka.agents.network_params import CloneShape
-from rulka.datasets.params import MapChoice
 from rulka.race_params import LineStartParams
 from rulka.section import (
     BatchSize,
@@ -104,6 +103,8 @@ class PretrainParams(FitParams):
 
 
 LabelKind = Literal["soft", "hard"]
+ImitatedMaps = Literal["main", "all", "others"]
+"""Maps whose races are imitated: the main track, all, or all but the main track, which then tests the policy."""
 
 
 class DaggerParams(Section):
@@ -128,7 +129,9 @@ class CloneParams(FitParams, LineStartParams):
     learning_rate: FitLearningRate = 0.001
     weight_decay: WeightDecay = 0.01
     shape: CloneShape = key("policy", "network: policy is PPO's, and can guide IQN; iqn can become IQN's values")
-    maps: MapChoice = key("main", "whose races are imitated: the main track's, or those of all maps")
+    maps: ImitatedMaps = key(
+        "main", "whose races are imitated: the main track's, those of all maps, or all but the main track's, to test it"
+    )
     previous_action_dropout: Share = key(0.5, "share of samples that do not see the previous actions")
     float_noise: NotNegative = key(0.02, "noise on the floats, in units of the normalisation's std")
     labels: LabelKind = key("soft", "shares of a decision's actions, or the one that was held longest")
@@ -142,6 +145,8 @@ class CloneParams(FitParams, LineStartParams):
     def _check_combinations(self) -> Iterator[str]:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
             yield f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
+        if self.maps == "others" and (self.race_every or self.dagger):
+            yield "with maps: others the main track is only tested on: race_every must be 0, and dagger null"
         last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every
         if last >= self.epochs:
             yield f"dagger's last round comes after epoch {last} of {self.epochs}: none is left to learn of it"

@@ -87,13 +87,15 @@ class Follower:
         zero = np.zeros(1)
         self.start = place_on_road(self._road, self._c, self._gate_m, zero, lateral_m[:1], zero, zero)
 
-    def plan(self, car: NDArray[np.float64], tick: int, before: Correction) -> tuple[NDArray, NDArray, Correction]:
+    def plan(
+        self, car: NDArray[np.float64], before: Correction, tick: int = 0
+    ) -> tuple[NDArray, NDArray, Correction]:
         """Plans the next 1.5 s of one car.
 
         Args:
             car: [K] state of the car.
-            tick: ticks since its start; a car later than the recorded one catches up.
             before: correction of the previous plan, around which half of the plans are sampled.
+            tick: ticks since its start: a car that is late catches up. With 0 the plan depends on its state alone.
 
         Returns:
             planned inputs [H, 3], the recorded inputs [H, 3] that they correct, and the correction.

@@ -16,7 +16,6 @@ from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
 from rulka.datasets.frames import FrameDataset, frames_of
-from rulka.datasets.params import MapChoice
 from rulka.datasets.sharded import ShardedArray
 from rulka.datasets.split import SPLITS, Split
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
@@ -36,7 +35,7 @@ from rulka.pretraining.cloning import (
     predict_own,
     races_of,
 )
-from rulka.pretraining.params import CloneParams, LabelKind
+from rulka.pretraining.params import CloneParams, ImitatedMaps, LabelKind
 from tests.conftest import write_synthetic_frames
 
 Write = Callable[..., tuple[Path, object]]
@@ -169,12 +168,14 @@ def test_own_actions_move_from_newest_to_oldest_in_every_race_by_itself(
 
 def test_races_that_chose_nothing_are_measured_on_where_there_are_some(tmp_path: Path) -> None:
     """One race is elsewhere; of three, two are on the main track: they train and validate."""
-    cases: tuple[tuple[int, float, float, MapChoice, Split], ...] = (
+    cases: tuple[tuple[int, float, float, ImitatedMaps, Split], ...] = (
         (4, 0.1, 0.1, "main", "test"),
         (4, 0.1, 0.0, "main", "validation"),
         (4, 0.0, 0.0, "main", "train"),
         (3, 0.1, 0.1, "all", "validation"),
         (6, 0.1, 0.1, "all", "test"),
+        (4, 0.1, 0.1, "others", "test"),
+        (4, 0.0, 0.0, "others", "train"),
     )
     for number, (num_races, validation, test, maps, expected) in enumerate(cases):
         folder = tmp_path / str(number)
@@ -182,7 +183,11 @@ def test_races_that_chose_nothing_are_measured_on_where_there_are_some(tmp_path:
         splits: dict[Split, FrameDataset] = {name: FrameDataset(folder, name) for name in SPLITS}
         measured = measured_races(splits, maps)
         assert measured.frames.split == expected
-        assert measured.races == races_of(splits[expected], maps)
+        assert measured.races == races_of(splits[expected], "main" if maps == "others" else maps)
+        own, others, both = (races_of(splits["train"], each) for each in ("main", "others", "all"))
+        assert own
+        assert {race.map_uid for race in own}.isdisjoint(race.map_uid for race in others)
+        assert sorted(race.race_id for race in own + others) == sorted(race.race_id for race in both)
 
 
 def test_the_slow_twin_of_the_whole_loss(write_frames: Write) -> None:

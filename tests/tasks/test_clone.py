@@ -162,14 +162,17 @@ def test_it_learns_on_another_device(
 def test_the_epoch_that_races_best_is_kept(
     driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It races after every second epoch and the last; the ranks here say that the fourth is the best."""
+    """It races after every second epoch and the last; the ranks here say that the fourth is the best.
+
+    The kept weights then race from other starts.
+    """
     races, frames = driven
-    seen: list[int] = []
+    seen: list[range] = []
 
     def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
-        seen.append(len(races.seeds))
+        seen.append(races.seeds)
         real = closed_loop.drive(policy, races)
-        return replace(real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0}[len(seen)])
+        return replace(real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)])
 
     monkeypatch.setattr(stage, "drive", drive)
     out = tmp_path / "policy"
@@ -182,7 +185,9 @@ def test_the_epoch_that_races_best_is_kept(
         batch_size=64,
     )
     metrics = json.loads((out / "metrics.json").read_text())
-    assert seen == [3, 3, 3]
+    assert [len(seeds) for seeds in seen] == [3, 3, 3, 3]
+    assert all(set(seen[-1]).isdisjoint(seeds) for seeds in seen[:3])
+    assert metrics["driven"]["mean_progress_m"] == 6.0
     assert [row["epoch"] for row in metrics["races"]] == [1, 3, 4]
     assert metrics["best_epoch"] == 3
     assert all(row["mean_duration_s"] > 0.0 for row in metrics["races"])
@@ -349,3 +354,22 @@ def test_without_a_finished_race_nothing_is_followed(
     with pytest.raises(RaceDataError, match=r"clone\.dagger\.adviser"):
         start(folders, epochs=3, race_every=0, batch_size=64, dagger=DAGGER | {"adviser": "recording"})
     assert not folders.out.exists()
+
+
+def test_a_track_that_others_are_imitated_for_is_only_tested_on(
+    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, write_frames: Write
+) -> None:
+    """Frames of two maps; the policy imitates those of one, is measured on all races of the other, and drives there."""
+    frames, index = write_frames(num_elsewhere=2, validation_fraction=0.0)
+    folders = Folders(driven[0], frames, encoder_dir, tmp_path / "policy", tmp_path / "runs")
+    start(folders, epochs=1, maps="others")
+    metrics = json.loads((folders.out / "metrics.json").read_text())
+    of = {True: 0, False: 0}
+    for race in index.races:
+        of[race.map_uid == index.main_track] += race.num_frames
+    assert metrics["num_train_frames"] == of[False] > 0
+    assert sum(map(sum, metrics["confusion"])) == of[True] > 0
+    assert metrics["driven"]["num_races"] == 4
+    for impossible in ({"race_every": 2}, {"dagger": DAGGER}):
+        with pytest.raises(ValueError, match="only tested on"):
+            params(maps="others", epochs=3, **impossible)
