@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -160,7 +160,8 @@ def clone(params: Params, *, folders: Folders) -> None:
             provenance=origin,
         )
         with output_folder(folders.out) as folder:
-            _write_results(folder, policy, heads, clone, splits, table, history, visited, drives)
+            raced = {"races": visited.raced, "driven": _driven(policy, clone, drives), "rounds": visited.rounds}
+            _write_results(folder, policy, heads, clone, splits, table, history, raced)
             write_artifact(folder, artifact)
         visited.clear()
 
@@ -256,6 +257,15 @@ def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visit
     visited.add(epoch, labelled)
 
 
+def _driven(policy: Cloned, clone: CloneParams, drives: _Drives | None) -> dict[str, Any] | None:
+    """Returns the results of races from starts that did not select the weights; None if the policy does not race."""
+    if drives is None:
+        return None
+    races = replace(drives.races, seeds=range(DRIVEN_SEED, DRIVEN_SEED + clone.num_races))
+    with torch.no_grad():
+        return drive(policy, races).to_json()
+
+
 def _write_results(
     folder: Path,
     policy: Cloned,
@@ -264,18 +274,13 @@ def _write_results(
     splits: Mapping[Split, FrameDataset],
     table: ActionTable,
     history: History,
-    visited: Visited,
-    drives: _Drives | None,
+    raced: dict[str, Any],
 ) -> None:
     imitated = frames_of(races_of(splits["train"], clone.maps))
     choosing, judged = races_of(splits["validation"], clone.maps), measured_races(splits, clone.maps)
     is_held_out = judged.frames.split != "train" or clone.maps == "others"
     with torch.no_grad():
         measured = measure(policy, heads, splits["train"], imitated, judged, table)
-        driven = None
-        if drives is not None:
-            seeds = range(DRIVEN_SEED, DRIVEN_SEED + clone.num_races)
-            driven = drive(policy, replace(drives.races, seeds=seeds)).to_json()
     metrics = {
         "num_train_frames": len(imitated),
         "num_validation_frames": len(frames_of(choosing)),
@@ -284,9 +289,7 @@ def _write_results(
         "measured_on": judged.frames.split,
         "train_loss": history.best.train_loss,
         **history.to_json(),
-        "races": visited.raced,
-        "driven": driven,
-        "rounds": visited.rounds,
+        **raced,
         **measured,
         **{f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")},
     }

@@ -131,9 +131,7 @@ def _batches(
     Objectives that compare frames need batches of equal size, so an incomplete last batch is dropped.
     """
     size = min(batch_size, _num_used(objective, frames))
-    for batch in frames.iterate_images(
-        seed=pretrain.seed, epoch=epoch, batch_size=batch_size, later=objective.later
-    ):
+    for batch in frames.iterate_images(seed=pretrain.seed, epoch=epoch, batch_size=batch_size, later=objective.later):
         if len(batch.image) == size or not objective.compares_frames:
             yield batch
 

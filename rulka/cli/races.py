@@ -27,20 +27,27 @@ def evaluate(
     Args:
         agent: name of an agent (`rulka agents list`), "latest", "promoted", a folder of an agent or a cloned policy, or
             a function MODULE:FUNCTION, see docs/library.md.
-        track: campaign slug, file or uid of the track; if omitted, the main track of data/races.
-        races: number of races; if omitted, that of params.yaml.
+        track: campaign slug, file or uid of the track, "campaign" for all its tracks, or "held-out" for four that are
+            never trained on; if omitted, the main track of data/races.
+        races: number of races on each track; if omitted, that of params.yaml.
         seed: of the first start, each further race takes the next; if omitted, that of params.yaml.
         device: where its network runs; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.device import use_device
     from rulka.evaluation.guests import is_guest
-    from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
+    from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_evaluations
     from rulka.params import read_params
     from rulka.registry.kept import find_agent
+    from rulka.registry.tracks import HELD_OUT, WHOLE_CAMPAIGN, tracks_to_race_on
 
     params, where = read_params(), use_device(device)
     driver = agent if is_guest(agent) else find_agent(agent)
+    if track in (HELD_OUT, WHOLE_CAMPAIGN):
+        tracks = tracks_to_race_on([track], params)
+        found = evaluate_on_tracks(driver, tracks, num_races=races, seed=seed, params=params, device=where)
+        report(found, lambda: format_evaluations(found), as_json)
+        return
     result = evaluate_agent(driver, track=track, num_races=races, seed=seed, params=params, device=where)
     report(result, lambda: format_evaluation(result), as_json)
 

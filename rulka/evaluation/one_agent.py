@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.folders import RACES
 from rulka.params import Params, with_given
+from rulka.tracks.track import Track
 
 
 def evaluate_agent(
     agent: Path | str,
     *,
     params: Params,
-    track: str | None,
+    track: str | Track | None,
     num_races: int | None,
     seed: int | None = None,
     races_dir: Path = RACES,
@@ -33,7 +35,8 @@ def evaluate_agent(
     Args:
         agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
         params: all other settings of the races.
-        track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
+        track: a track; a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track
+            there.
         num_races: races to drive; None takes `evaluate.num_races`.
         seed: seed of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
@@ -46,13 +49,35 @@ def evaluate_agent(
         UserError: if the agent, the track or the race dataset is missing or damaged, or an argument is out of range.
     """
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
-    where, demonstrations = track_and_demonstrations(track, races_dir)
+    where, demonstrations = (track, []) if isinstance(track, Track) else track_and_demonstrations(track, races_dir)
     races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
     driver = agent_driver(agent, races, device)
     # Standard output is for JSON.
     evaluation = race_all([driver], races, demonstrations, find_reference_race(races_dir, races), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
+
+
+def evaluate_on_tracks(
+    agent: Path | str,
+    tracks: Sequence[Track],
+    *,
+    params: Params,
+    num_races: int | None,
+    seed: int | None = None,
+    device: torch.device = CPU,
+) -> dict[str, Any]:
+    """Runs greedy races of an agent on several tracks; arguments as for `evaluate_agent`.
+
+    Returns:
+        `races`, `finished` and `finish_rate` of all races, and `tracks`, the result of `evaluate_agent` for each.
+    """
+    results = [
+        evaluate_agent(agent, params=params, track=track, num_races=num_races, seed=seed, device=device)
+        for track in tracks
+    ]
+    races, finished = (sum(result["agent"][name] for result in results) for name in ("races", "finished"))
+    return {"races": races, "finished": finished, "finish_rate": finished / races, "tracks": results}
 
 
 def drive_from_the_line(agent: Path | str, params: Params, track: str | None, races_dir: Path = RACES) -> Race:
@@ -79,3 +104,9 @@ def format_evaluation(result: dict[str, Any]) -> str:
     """Formats the result of `evaluate_agent` as text."""
     track = result["track"]
     return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"
+
+
+def format_evaluations(result: dict[str, Any]) -> str:
+    """Formats the result of `evaluate_on_tracks` as text."""
+    whole = f"{result['finished']} of {result['races']} races finished on {len(result['tracks'])} tracks"
+    return "\n\n".join([*map(format_evaluation, result["tracks"]), whole])

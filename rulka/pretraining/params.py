@@ -64,7 +64,9 @@ class VaeParams(Section):
 class ViewsParams(Section):
     """Comparison of two independently drawn views of a frame; see `rulka.pretraining.objectives`."""
 
-    later: Whole = key(0, "decisions from the first view's frame to the second's, which is predicted; 0: the same frame")
+    later: Whole = key(
+        0, "decisions from the first view's frame to the second's, which is predicted; 0: the same frame"
+    )
     projection: Size = key(128, "numbers in which views are compared")
     crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")
     brightness: float = key(0.2, "a view is lit by a factor within this of 1", ge=0, lt=1)

@@ -87,9 +87,7 @@ class Follower:
         zero = np.zeros(1)
         self.start = place_on_road(self._road, self._c, self._gate_m, zero, lateral_m[:1], zero, zero)
 
-    def plan(
-        self, car: NDArray[np.float64], before: Correction, tick: int = 0
-    ) -> tuple[NDArray, NDArray, Correction]:
+    def plan(self, car: NDArray[np.float64], before: Correction, tick: int = 0) -> tuple[NDArray, NDArray, Correction]:
         """Plans the next 1.5 s of one car.
 
         Args:

@@ -172,7 +172,9 @@ def test_the_epoch_that_races_best_is_kept(
     def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
         seen.append(races.seeds)
         real = closed_loop.drive(policy, races)
-        return replace(real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)])
+        return replace(
+            real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)]
+        )
 
     monkeypatch.setattr(stage, "drive", drive)
     out = tmp_path / "policy"

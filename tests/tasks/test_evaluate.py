@@ -18,11 +18,12 @@ from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, network_input_contract, save_artifact
-from rulka.datasets.races import Race, RaceDataset, load_races, write_races
+from rulka.datasets.races import Race, RaceDataset, load_main_track, load_races, write_races
 from rulka.errors import UserError
-from rulka.evaluation.one_agent import evaluate_agent, format_evaluation
+from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_evaluations
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import Params, read_params, reference_params
+from rulka.tracks.campaign import campaign_track
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
@@ -186,6 +187,16 @@ def test_same_seed_same_metrics(evaluated: Evaluated, tmp_path: Path) -> None:
     run(evaluated.inputs, tmp_path / "again")
     for name in ("metrics.json", "races.json"):
         assert (tmp_path / "again" / name).read_bytes() == (evaluated.out_dir / name).read_bytes()
+
+
+def test_several_tracks_count_together(inputs: Inputs) -> None:
+    tracks = [campaign_track("copper-oval"), load_main_track(inputs.races)]
+    result = evaluate_on_tracks(inputs.agent, tracks, params=small_params(), num_races=2)
+    assert [each["track"]["name"] for each in result["tracks"]] == ["Copper Oval", tracks[1].name]
+    finished = [each["agent"]["finished"] for each in result["tracks"]]
+    assert (result["races"], result["finished"]) == (4, sum(finished))
+    assert finished[1] == 2
+    assert f"{sum(finished)} of 4 races finished on 2 tracks" in format_evaluations(result)
 
 
 def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.CaptureFixture[str]) -> None:
