@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rulka.actions import action_table
 from rulka.datasets.races import Race
+from rulka.datasets import recovery
 from rulka.datasets.recovery import RecoveryError, drive_again
-from rulka.observation import centres_of_mass
+from rulka.observation import CAR, centres_of_mass
 from rulka.race_settings import RaceSettings
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator.demonstrations import record_demonstrations
@@ -23,9 +25,13 @@ SIMULATOR = PARAMS.simulator
 
 @pytest.fixture(scope="module")
 def race() -> Race:
+    return driven_race()
+
+
+def driven_race(**changes: Any) -> Race:
     """The fastest of three races of the built-in driver."""
     settings = RaceSettings.for_demonstrations(PARAMS.actions, SIMULATOR, PARAMS.race_end)
-    driven = record_demonstrations(TRACK, settings, PARAMS.races.driver, 3, 1)
+    driven = record_demonstrations(TRACK, settings, PARAMS.races.driver.model_copy(update=changes), 3, 1)
     finished = [race_of_driver(one, TRACK.uid, action_table(5)) for one in driven if one.is_finished]
     return min(finished, key=lambda one: one.race_time_ms or 0)
 
@@ -68,6 +74,23 @@ def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None
     steer, aside = np.concatenate(steers), np.concatenate(asides)
     assert steer[aside > 0.2].mean() > 0.03
     assert steer[aside < -0.2].mean() < -0.03
+
+
+def test_a_late_car_follows_at_the_recorded_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disturbances cost time, which a policy does not see: labels that made up for it would teach it to speed."""
+    monkeypatch.setattr(recovery, "SPEED_ERROR", 0.5)
+    slow = driven_race(pace_low=0.6, pace_high=0.6)
+    _, there_m, _ = progress_along(TRACK, centres_of_mass(slow.state))
+    excess, late_ms = [], []
+    for number in range(4):
+        one = drive_again(slow, TRACK, SIMULATOR, 5, number)
+        _, along_m, _ = progress_along(TRACK, centres_of_mass(one.state))
+        speed, recorded = (np.linalg.norm(each.state[:, CAR["velocity"]], axis=1) for each in (one, slow))
+        excess.append(speed - np.interp(along_m, there_m, recorded))
+        late_ms.append(one.state_time_ms - np.interp(along_m, there_m, slow.state_time_ms))
+    is_late = np.concatenate(late_ms) > 100.0
+    assert is_late.mean() > 0.2
+    assert np.median(np.concatenate(excess)[is_late]) < 0.1
 
 
 def test_a_race_that_the_simulator_cannot_follow_is_named(race: Race) -> None:
