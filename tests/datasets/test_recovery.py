@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.datasets.races import Race
 from rulka.datasets import recovery
+from rulka.datasets.races import Race
 from rulka.datasets.recovery import RecoveryError, drive_again
 from rulka.observation import CAR, centres_of_mass
 from rulka.race_settings import RaceSettings
