@@ -93,7 +93,10 @@ class Projector(nn.Module):
 
 
 class Predictor(nn.Module):
-    """Projections [B, P] of frames to those of later frames, a residual: Stooke et al. 2020 (ATC), arXiv:2009.08319."""
+    """Predicts the projection [B, P] of a later frame from that of an earlier one, as a residual.
+
+    It is the predictor of ATC, Stooke et al. 2020, arXiv:2009.08319, whose momentum encoder is left out.
+    """
 
     def __init__(self, num_outputs: int) -> None:
         super().__init__()

@@ -8,11 +8,10 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
          metrics.json       accuracy on held-out races, overall, where the action changes, and per action, beside
                             baselines without learning; and every epoch. The validation loss, with the policy's own
                             previous actions as input and weighted as in training, selects the epoch unless races do.
-                            Metrics are of the test split; `measured_on` is "validation" if that is empty, and "train",
-                            with `validation_*` null, if nothing is held out. `races` lists the policy's races by
-                            epoch, `driven` those of the kept epoch from starts that did not select it, null if it does
-                            not race; with `clone.dagger`, `rounds` lists the drives that collected states to
-                            label
+                            Metrics are of the test split; `measured_on` is "validation" if that is empty, else "train".
+                            `validation_*` are null if these races were trained on. `races` lists the races that select
+                            the epoch. `driven` holds races of the kept weights from other starts; it is null unless
+                            `race_every`, `dagger` or `maps: others` is set. `rounds` lists the DAgger drives
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
@@ -75,12 +74,12 @@ VISITED_SEED = 2_000_000
 FIRST_SEED = 1_000_000
 """First seed of the races that select the epoch: far from the seeds of any evaluation."""
 DRIVEN_SEED = 3_000_000
-"""First seed of the races that the kept epoch is measured by."""
+"""First seed of the races that measure the kept weights."""
 _ENCODER_PREFIX = "encoder."
 
 
 class _Drives(NamedTuple):
-    """Validation races, and with DAgger the constructor of the adviser."""
+    """Races that select the epoch or measure the policy, and with DAgger the constructor of the adviser."""
 
     races: EvaluationRaces
     advise: Callable[[EvaluationRaces], Adviser] | None
@@ -224,7 +223,7 @@ def _train(
                 ),
                 loss=loss,
                 validate=validate,
-                judge=judge if drives else None,
+                judge=judge if clone.race_every or clone.dagger else None,
                 keeps={"generators": generators, "visited": visited},
             ),
             bar,

@@ -138,7 +138,7 @@ def _batches(
 
 def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: PretrainParams) -> float | None:
     """Returns the mean loss over the validation frames, with the same random numbers every epoch; None without any."""
-    if not _num_used(objective, validation):
+    if not len(validation):
         return None
     device = device_of(objective)
     generator = make_generator(device, pretrain.seed)
@@ -151,7 +151,7 @@ def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: P
 
 
 def _num_used(objective: Objective, frames: FrameDataset) -> int:
-    """Returns the number of frames that have the later frame which the objective needs."""
+    """Counts the frames that the objective can use: those followed by another one `later` decisions on."""
     return sum(max(race.num_frames - objective.later, 0) for race in frames.races)
 
 
@@ -160,16 +160,16 @@ def _steps_per_epoch(objective: Objective, num_frames: int, batch_size: int) -> 
 
 
 def _check_comparable(objective: Objective, train: FrameDataset, validation: FrameDataset) -> None:
-    """Raises FitError if the objective compares frames and a split holds only one, or looks beyond all races."""
-    if not _num_used(objective, train):
-        longest = max(race.num_frames for race in train.races)
-        message = (
-            f"pretrain.objective.later looks {objective.later} decisions ahead, and the longest race of training has "
-            f"{longest} frames"
-        )
-        raise FitError(message, hint=f"Take a number below {longest}.")
+    """Raises FitError if a split has one frame to compare, or `later` looks beyond all races of a split."""
     for name, frames in (("training", train), ("held-out", validation)):
-        if objective.compares_frames and _num_used(objective, frames) == 1:
+        longest = max((race.num_frames for race in frames.races), default=0)
+        if objective.later and 0 < longest < objective.later + 2:
+            message = (
+                f"pretrain.objective.later looks {objective.later} decisions ahead, and the longest {name} race has "
+                f"{longest} frames: that leaves no two pairs to compare"
+            )
+            raise FitError(message, hint=f"Take a number up to {max(longest - 2, 0)}.")
+        if objective.compares_frames and len(frames) == 1:
             message = f"the objective compares frames, and there is one {name} frame"
             raise FitError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
 

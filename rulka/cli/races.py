@@ -36,19 +36,20 @@ def evaluate(
     """
     from rulka.device import use_device
     from rulka.evaluation.guests import is_guest
-    from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_evaluations
+    from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_tracks_together
     from rulka.params import read_params
     from rulka.registry.kept import find_agent
-    from rulka.registry.tracks import HELD_OUT, WHOLE_CAMPAIGN, tracks_to_race_on
+    from rulka.registry.tracks import HELD_OUT, MAIN, WHOLE_CAMPAIGN, tracks_to_race_on
 
     params, where = read_params(), use_device(device)
     driver = agent if is_guest(agent) else find_agent(agent)
     if track in (HELD_OUT, WHOLE_CAMPAIGN):
         tracks = tracks_to_race_on([track], params)
         found = evaluate_on_tracks(driver, tracks, num_races=races, seed=seed, params=params, device=where)
-        report(found, lambda: format_evaluations(found), as_json)
+        report(found, lambda: format_tracks_together(found), as_json)
         return
-    result = evaluate_agent(driver, track=track, num_races=races, seed=seed, params=params, device=where)
+    named = None if track == MAIN else track
+    result = evaluate_agent(driver, track=named, num_races=races, seed=seed, params=params, device=where)
     report(result, lambda: format_evaluation(result), as_json)
 
 

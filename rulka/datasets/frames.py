@@ -24,7 +24,7 @@ Dimensions: N frames, L frames per observation, H x W pixels, A actions, K ticks
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,7 +146,7 @@ class ActionLabels(NamedTuple):
 
 
 class Images(NamedTuple):
-    """A batch of images only: image [B, L, H, W] uint8, or [B, 2, L, H, W] each followed by a later one."""
+    """A batch of images only: [B, L, H, W] uint8, or [B, 2, L, H, W], each paired with a later one of its race."""
 
     image: torch.Tensor
 
@@ -372,9 +372,10 @@ class FrameDataset:
     def iterate_images(self, *, seed: int, epoch: int, batch_size: int, later: int = 0) -> Iterator[Images]:
         """Yields the images of `iterate_batches` in the same order, and reads only images.
 
-        With `later`, each comes with the image so many decisions later in its race; the last ones are left out.
+        With `later`, pairs each image with the one that many decisions later in its race; the last `later` images of a
+        race begin no pair.
         """
-        numbers = np.concatenate([np.zeros(0, np.int64), *(frames_of([race])[: -later or None] for race in self.races)])
+        numbers = frames_of([replace(race, num_frames=max(race.num_frames - later, 0)) for race in self.races])
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
             images = [self.frame_stacks(rows + each) for each in ((0, later) if later else (0,))]
             yield Images(torch.from_numpy(np.stack(images, axis=1) if later else images[0]))

@@ -1,9 +1,9 @@
 """Recovery demonstrations: recorded races driven again in the simulator with disturbances.
 
 Recordings show only states that good drivers reach, so a policy cloned from them cannot correct its first error. Here a
-simulated car follows the recording (`rulka.simulator.follower`). Every second or two, wrong inputs are held for a
-moment; they displace and turn the car and change its speed as a policy's own errors would. Labels are the follower's
-inputs, also during disturbances (noise injection: Laskey et al. 2017, arXiv:1703.09327).
+simulated car follows the recording (`rulka.simulator.follower`). Every second or two its speed changes by a few percent
+and wrong inputs are held for a moment, which displaces and turns the car as a policy's own errors would. Labels are the
+follower's inputs, also during disturbances (noise injection: Laskey et al. 2017, arXiv:1703.09327).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DISTURBED_STEER = 0.6
 OTHER_PEDALS = 0.3
 """Probability that a disturbance also replaces the pedals."""
 SPEED_ERROR = 0.05
-"""Standard deviation of the relative change of speed at the start of a disturbance: after bends that a policy takes too
-fast or too slowly, it is off by as much for seconds."""
+"""Standard deviation of the relative speed change at the start of a disturbance. A policy that takes a bend too fast or
+too slowly has the wrong speed for seconds."""
 MOST_LOST = 40
 """Maximum number of disturbances after which the car left the track; each is undone."""
 MOST_TIME = 1.3
@@ -91,8 +91,10 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
     rows, planned, num_lost = [], [], 0
     while not state[0, columns.FINISHED]:
         tick = len(rows) * decision_ticks
-        if tick > MOST_TIME * race.num_ticks or num_lost > MOST_LOST:
-            raise _lost(race, state, track)
+        if tick > MOST_TIME * race.num_ticks:
+            raise _stopped(race, state, track, f"took longer than {MOST_TIME} times the recorded time")
+        if num_lost > MOST_LOST:
+            raise _stopped(race, state, track, f"left the track after more than {MOST_LOST} disturbances")
         if tick >= begins:
             moments.append(_Moment(state.copy(), correction, len(rows)))
             ends = tick + int(rng.integers(*DISTURBED_TICKS))
@@ -100,7 +102,7 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
             added = DISTURBED_STEER * rng.standard_normal()
             pedals = PEDALS[rng.integers(len(PEDALS))] if rng.random() < OTHER_PEDALS else None
             state[0, columns.VX : columns.VZ + 1] *= 1.0 + SPEED_ERROR * rng.standard_normal()
-        # No catching up: the policy does not see how late it is, and would learn to drive too fast everywhere.
+        # Do not catch up: the policy cannot see that it is late, and would learn to drive too fast everywhere.
         inputs, _, correction = follower.plan(state[0], correction)
         held = inputs[:decision_ticks].copy()
         if tick < ends:
@@ -113,7 +115,7 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
         follower.drive(state, held)
         if state[0, columns.OFF_TRACK]:
             if not moments:
-                raise _lost(race, state, track)
+                raise _stopped(race, state, track, "left the track")
             state, correction, num_kept = moments.pop()  # a second loss goes back one moment further
             del rows[num_kept:], planned[num_kept:]
             ends, num_lost = 0, num_lost + 1
@@ -131,9 +133,9 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
     )
 
 
-def _lost(race: Race, state: NDArray[np.float64], track: Track) -> RecoveryError:
+def _stopped(race: Race, state: NDArray[np.float64], track: Track, why: str) -> RecoveryError:
     message = (
-        f"race {race.race_id} cannot be driven again: the simulated car was lost after "
+        f"race {race.race_id} cannot be driven again: the simulated car {why}, at "
         f"{state[0, columns.ALONG]:.0f} m of {track.length_m:.0f} m"
     )
     return RecoveryError(message, hint="The drive is left out; `rulka calibrate` shows how far races can be followed.")

@@ -11,9 +11,10 @@ import torch
 
 from rulka.datasets.races import Race
 from rulka.device import CPU
-from rulka.evaluation.contest import agent_driver, race_all
+from rulka.evaluation.contest import agent_driver, race_all, trained_tracks
 from rulka.evaluation.dataset import race_of_result, track_and_demonstrations
-from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.guests import is_guest
+from rulka.evaluation.metrics import entries_by_track, format_metrics, format_tracks, metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.folders import RACES
 from rulka.params import Params, with_given
@@ -24,7 +25,7 @@ def evaluate_agent(
     agent: Path | str,
     *,
     params: Params,
-    track: str | Track | None,
+    track: str | None,
     num_races: int | None,
     seed: int | None = None,
     races_dir: Path = RACES,
@@ -35,8 +36,7 @@ def evaluate_agent(
     Args:
         agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
         params: all other settings of the races.
-        track: a track; a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track
-            there.
+        track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
         num_races: races to drive; None takes `evaluate.num_races`.
         seed: seed of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
@@ -49,7 +49,7 @@ def evaluate_agent(
         UserError: if the agent, the track or the race dataset is missing or damaged, or an argument is out of range.
     """
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
-    where, demonstrations = (track, []) if isinstance(track, Track) else track_and_demonstrations(track, races_dir)
+    where, demonstrations = track_and_demonstrations(track, races_dir)
     races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
     driver = agent_driver(agent, races, device)
     # Standard output is for JSON.
@@ -70,14 +70,24 @@ def evaluate_on_tracks(
     """Runs greedy races of an agent on several tracks; arguments as for `evaluate_agent`.
 
     Returns:
-        `races`, `finished` and `finish_rate` of all races, and `tracks`, the result of `evaluate_agent` for each.
+        `num_races`, `num_finished` and `finish_rate` on all tracks together, and `tracks` as in `metrics.json`.
     """
-    results = [
-        evaluate_agent(agent, params=params, track=track, num_races=num_races, seed=seed, device=device)
-        for track in tracks
-    ]
-    races, finished = (sum(result["agent"][name] for result in results) for name in ("races", "finished"))
-    return {"races": races, "finished": finished, "finish_rate": finished / races, "tracks": results}
+    evaluate, evaluations = with_given(params.evaluate, num_races=num_races, seed=seed), []
+    for track in tracks:
+        races = EvaluationRaces.of(
+            track, params.observation, params.actions, params.simulator, evaluate, params.race_end
+        )
+        reference = find_reference_race(RACES, races)
+        evaluations.append(race_all([agent_driver(agent, races, device)], races, [], reference, sys.stderr))
+    trained_on = [] if is_guest(agent) else trained_tracks(Path(agent))
+    results = [result for each in evaluations for result in each.contestants[0].races]
+    num_finished = sum(result.is_finished for result in results)
+    return {
+        "num_races": len(results),
+        "num_finished": num_finished,
+        "finish_rate": num_finished / len(results),
+        "tracks": entries_by_track(evaluations, trained_on, evaluate.seed),
+    }
 
 
 def drive_from_the_line(agent: Path | str, params: Params, track: str | None, races_dir: Path = RACES) -> Race:
@@ -106,7 +116,7 @@ def format_evaluation(result: dict[str, Any]) -> str:
     return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"
 
 
-def format_evaluations(result: dict[str, Any]) -> str:
+def format_tracks_together(result: dict[str, Any]) -> str:
     """Formats the result of `evaluate_on_tracks` as text."""
-    whole = f"{result['finished']} of {result['races']} races finished on {len(result['tracks'])} tracks"
-    return "\n\n".join([*map(format_evaluation, result["tracks"]), whole])
+    whole = f"{result['num_finished']} of {result['num_races']} races finished on {len(result['tracks'])} tracks"
+    return f"{format_tracks(result['tracks'])}\n\n{whole}"

@@ -84,9 +84,9 @@ def disconnect(float_head: nn.Sequential, part: str) -> None:
 
 
 def races_of(frames: FrameDataset, maps: ImitatedMaps) -> list[FrameRace]:
-    """Returns the races of a split that are imitated."""
-    is_used = {"main": (True,), "others": (False,), "all": (True, False)}[maps]
-    return [race for race in frames.races if (race.map_uid == frames.index.main_track) in is_used]
+    """Returns the races of a split on the chosen maps."""
+    main = frames.index.main_track
+    return [race for race in frames.races if maps == "all" or (race.map_uid == main) == (maps == "main")]
 
 
 class Measured(NamedTuple):
@@ -118,6 +118,9 @@ def check_races(splits: Mapping[Split, FrameDataset], clone: CloneParams) -> Non
     """
     used, offsets = {split: races_of(frames, clone.maps) for split, frames in splits.items()}, clone.offsets
     if not used["train"]:
+        if clone.maps == "others" and splits["train"].races:
+            message = "the frames hold no race to learn from: all are on the main track, and clone.maps is others"
+            raise CloneError(message, hint="Set capture.maps: all, and add recordings of other maps.")
         message = "the frames hold no race to learn from: all are held out"
         raise CloneError(message, hint="Lower capture.validation_fraction, or capture more races.")
     shortest = min((race for races in used.values() for race in races), key=lambda race: race.num_frames)

@@ -1,6 +1,7 @@
 """Objectives of Level 0: reconstruction of frames (plain or variational), or comparison of views of frames.
 
-The two views are of the same frame, or of a frame and a later one of the same race, which the features then predict.
+Both views show the same frame or, with `later`, a frame and a later one of its race; a predictor then maps the first
+view's projection to the second's.
 
 Every objective owns an `encoder`, which is kept, and a head, which is discarded. To add one: a class here with a line
 in `OBJECTIVES`, and a section in `params.py`; see docs/extending.md.
@@ -161,7 +162,7 @@ class ViewsObjective(Objective):
         self.predictor = Predictor(params.projection) if params.later else nn.Identity()
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the loss [] of one view each of every image and its later one, or of two views of every image."""
+        """Returns the loss [] between two views of every image; with `later`, one of them shows the later image."""
         frames = image.unbind(1) if self.later else (image, image)
         first, second = (self.projector(self.encoder(self.preview(each, generator))).float() for each in frames)
         with torch.autocast(image.device.type, enabled=False):  # autocast would multiply in bfloat16
@@ -183,7 +184,7 @@ class ViewsObjective(Objective):
 
 
 class SimclrObjective(ViewsObjective):
-    """SimCLR: finds the other view of the same frame among all views of a batch."""
+    """SimCLR: finds the partner of each view among all views of a batch."""
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
         """Returns the NT-Xent loss []."""

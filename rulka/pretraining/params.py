@@ -62,10 +62,10 @@ class VaeParams(Section):
 
 
 class ViewsParams(Section):
-    """Comparison of two independently drawn views of a frame; see `rulka.pretraining.objectives`."""
+    """Comparison of two random views of a frame, or of it and a later one; see `rulka.pretraining.objectives`."""
 
     later: Whole = key(
-        0, "decisions from the first view's frame to the second's, which is predicted; 0: the same frame"
+        0, "the second view is of the frame so many decisions later, and is predicted from the first; 0: the same frame"
     )
     projection: Size = key(128, "numbers in which views are compared")
     crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")
@@ -106,7 +106,7 @@ class PretrainParams(FitParams):
 
 LabelKind = Literal["soft", "hard"]
 ImitatedMaps = Literal["main", "all", "others"]
-"""Maps whose races are imitated: the main track, all, or all but the main track, which then tests the policy."""
+"""Maps whose races are imitated: the main track, all, or all but the main track, whose races then test the policy."""
 
 
 class DaggerParams(Section):
@@ -148,7 +148,9 @@ class CloneParams(FitParams, LineStartParams):
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
             yield f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
         if self.maps == "others" and (self.race_every or self.dagger):
-            yield "with maps: others the main track is only tested on: race_every must be 0, and dagger null"
+            yield "with maps: others the main track tests the policy: race_every must be 0, and dagger null"
+        if self.patience and self.dagger and not self.race_every:
+            yield "with dagger, patience counts epochs since the best race: race_every must not be 0"
         last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every
         if last >= self.epochs:
             yield f"dagger's last round comes after epoch {last} of {self.epochs}: none is left to learn of it"

@@ -93,7 +93,8 @@ class Follower:
         Args:
             car: [K] state of the car.
             before: correction of the previous plan, around which half of the plans are sampled.
-            tick: ticks since its start: a car that is late catches up. With 0 the plan depends on its state alone.
+            tick: ticks since the start of the race; a car behind the recording drives faster to catch up. 0: it never
+                does.
 
         Returns:
             planned inputs [H, 3], the recorded inputs [H, 3] that they correct, and the correction.

@@ -78,7 +78,7 @@ def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None
 
 def test_a_late_car_follows_at_the_recorded_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disturbances cost time, which a policy does not see: labels that made up for it would teach it to speed."""
-    monkeypatch.setattr(recovery, "SPEED_ERROR", 0.5)
+    monkeypatch.setattr(recovery, "SPEED_ERROR", 0.3)
     slow = driven_race(pace_low=0.6, pace_high=0.6)
     _, there_m, _ = progress_along(TRACK, centres_of_mass(slow.state))
     excess, late_ms = [], []
@@ -97,7 +97,8 @@ def test_a_race_that_the_simulator_cannot_follow_is_named(race: Race) -> None:
     weak = SIMULATOR.model_copy(
         update={"physics": SIMULATOR.physics.model_copy(update={"push_mps2": (0.5, 0.5, 0.5, 0.5)})}
     )
-    with pytest.raises(RecoveryError, match=r"race driver-.* was lost after \d+ m of 250 m") as caught:
+    said = r"race driver-.* the simulated car (left the track|took longer).*, at \d+ m of 250 m"
+    with pytest.raises(RecoveryError, match=said) as caught:
         drive_again(race, TRACK, weak, 5, 0)
     assert "left out" in caught.value.for_people()
 

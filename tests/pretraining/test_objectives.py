@@ -113,7 +113,7 @@ def test_losses_by_hand() -> None:
 
 
 def test_a_view_predicts_that_of_the_later_frame() -> None:
-    """VICReg's distance of the second views from the predictions of the first, by hand; then it learns to predict."""
+    """VICReg's distance of the second views from the predictions of the first, by hand."""
     params = VicregParams(later=3, invariance=1.0, variance=0.0, covariance=0.0)
     objective, both = build(params), torch.stack([frames(), frames().roll(5, dims=3)], dim=1)
     generator = torch.Generator().manual_seed(4)
@@ -122,15 +122,6 @@ def test_a_view_predicts_that_of_the_later_frame() -> None:
     predicted = now + objective.get_submodule("predictor.layers")(now)
     expected = ((predicted - then) ** 2).mean()
     torch.testing.assert_close(objective.loss(both, torch.Generator().manual_seed(4)), expected)
-    losses = []
-    optimizer = torch.optim.Adam(objective.get_submodule("predictor").parameters(), 2e-3)
-    for _ in range(50):
-        optimizer.zero_grad()
-        loss = objective.loss(both, torch.Generator().manual_seed(4))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("params", [SIMCLR, VICREG], ids=lambda params: params.kind)

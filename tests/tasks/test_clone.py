@@ -168,9 +168,11 @@ def test_the_epoch_that_races_best_is_kept(
     """
     races, frames = driven
     seen: list[range] = []
+    drove: list[dict[str, torch.Tensor]] = []
 
     def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
         seen.append(races.seeds)
+        drove.append({name: tensor.clone() for name, tensor in policy.state_dict().items()})
         real = closed_loop.drive(policy, races)
         return replace(
             real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)]
@@ -190,6 +192,7 @@ def test_the_epoch_that_races_best_is_kept(
     assert [len(seeds) for seeds in seen] == [3, 3, 3, 3]
     assert all(set(seen[-1]).isdisjoint(seeds) for seeds in seen[:3])
     assert metrics["driven"]["mean_progress_m"] == 6.0
+    assert all(torch.equal(tensor, drove[1][name]) for name, tensor in drove[3].items()), "the kept weights"
     assert [row["epoch"] for row in metrics["races"]] == [1, 3, 4]
     assert metrics["best_epoch"] == 3
     assert all(row["mean_duration_s"] > 0.0 for row in metrics["races"])
@@ -358,20 +361,33 @@ def test_without_a_finished_race_nothing_is_followed(
     assert not folders.out.exists()
 
 
-def test_a_track_that_others_are_imitated_for_is_only_tested_on(
+def test_others_imitates_all_but_the_main_track(
     driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, write_frames: Write
 ) -> None:
-    """Frames of two maps; the policy imitates those of one, is measured on all races of the other, and drives there."""
+    """Frames of two maps: it learns from those of one, with patience, and is measured on all races of the other."""
     frames, index = write_frames(num_elsewhere=2, validation_fraction=0.0)
     folders = Folders(driven[0], frames, encoder_dir, tmp_path / "policy", tmp_path / "runs")
-    start(folders, epochs=1, maps="others")
+    start(folders, epochs=8, patience=1, learning_rate=1e-9, maps="others")
     metrics = json.loads((folders.out / "metrics.json").read_text())
     of = {True: 0, False: 0}
     for race in index.races:
         of[race.map_uid == index.main_track] += race.num_frames
     assert metrics["num_train_frames"] == of[False] > 0
     assert sum(map(sum, metrics["confusion"])) == of[True] > 0
+    assert metrics["validation_loss"] == metrics["loss"]
     assert metrics["driven"]["num_races"] == 4
+    assert "no better epoch in 1" in metrics["stopped"]
+
+
+def test_impossible_choices_of_maps_are_named(encoder_dir: Path, tmp_path: Path, write_frames: Write) -> None:
     for impossible in ({"race_every": 2}, {"dagger": DAGGER}):
-        with pytest.raises(ValueError, match="only tested on"):
+        with pytest.raises(ValueError, match="the main track tests the policy"):
             params(maps="others", epochs=3, **impossible)
+    frames, _ = write_frames()
+    with pytest.raises(UserError, match=r"clone\.maps is others"):
+        run(frames, encoder_dir, tmp_path / "policy", maps="others")
+
+
+def test_patience_without_races_is_refused_with_dagger() -> None:
+    with pytest.raises(ValueError, match="patience counts epochs since the best race"):
+        params(epochs=3, patience=1, race_every=0, dagger=DAGGER)

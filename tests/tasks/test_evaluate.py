@@ -18,11 +18,13 @@ from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, network_input_contract, save_artifact
+from rulka.cli.races import evaluate as command
 from rulka.datasets.races import Race, RaceDataset, load_main_track, load_races, write_races
 from rulka.errors import UserError
-from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_evaluations
+from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_tracks_together
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import Params, read_params, reference_params
+from rulka.registry.tracks import HELD_OUT_SEEDS
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track
@@ -192,11 +194,24 @@ def test_same_seed_same_metrics(evaluated: Evaluated, tmp_path: Path) -> None:
 def test_several_tracks_count_together(inputs: Inputs) -> None:
     tracks = [campaign_track("copper-oval"), load_main_track(inputs.races)]
     result = evaluate_on_tracks(inputs.agent, tracks, params=small_params(), num_races=2)
-    assert [each["track"]["name"] for each in result["tracks"]] == ["Copper Oval", tracks[1].name]
-    finished = [each["agent"]["finished"] for each in result["tracks"]]
-    assert (result["races"], result["finished"]) == (4, sum(finished))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert [each["name"] for each in result["tracks"]] == ["Copper Oval", tracks[1].name]
+    finished = [each["drivers"]["agent"]["finished"] for each in result["tracks"]]
     assert finished[1] == 2
-    assert f"{sum(finished)} of 4 races finished on 2 tracks" in format_evaluations(result)
+    assert (result["num_races"], result["num_finished"]) == (4, sum(finished))
+    assert result["finish_rate"] == sum(finished) / 4
+    assert f"{sum(finished)} of 4 races finished on 2 tracks" in format_tracks_together(result)
+
+
+def test_command_races_on_all_held_out_tracks(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rulka.params.read_params", small_params)
+    command(str(inputs.agent), track="held-out", races=1, as_json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert result["num_races"] == len(result["tracks"]) == len(HELD_OUT_SEEDS)
+    command(str(inputs.agent), track="held-out", races=1)
+    assert "of 4 races finished on 4 tracks" in capsys.readouterr().out
 
 
 def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,17 +140,28 @@ def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path
         run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES["simclr"])
 
 
-def test_views_of_later_frames(write_frames: Write, tmp_path: Path) -> None:
-    """Frames that no later one follows are not learned from; a number that no race is longer than is refused."""
+def test_views_of_later_frames(write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs of each race end before its end; a number that leaves a split no two pairs is refused."""
     frames_dir, index = write_frames(num_races=3, num_frames=20)
-    lengths = [race.num_frames for race in index.races if race.split == "train"]
-    later = {"objective": OBJECTIVES["simclr"] | {"later": 4}, "batch_size": sum(lengths)}
-    metrics = run(frames_dir, tmp_path / "encoder", epochs=1, **later)
-    assert metrics["train_loss"] > 0
-    longest = max(lengths)
-    expected = f"later looks {longest} decisions ahead, and the longest race of training has {longest} frames"
-    with pytest.raises(FitError, match=expected):
-        run(frames_dir, tmp_path / "other", objective=OBJECTIVES["simclr"] | {"later": longest})
+    lengths = {split: [race.num_frames for race in index.races if race.split == split] for split in index.shards}
+    sizes = []
+
+    def blind(objective: SimclrObjective, image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        sizes.append(tuple(image.shape))
+        return 0 * objective.projector.layers[0].get_parameter("bias").sum()
+
+    monkeypatch.setattr(SimclrObjective, "loss", blind)
+    run(frames_dir, tmp_path / "encoder", epochs=1, batch_size=1000, objective=OBJECTIVES["simclr"] | {"later": 4})
+    pairs = [sum(length - 4 for length in lengths[split]) for split in ("train", "validation")]
+    assert sizes == [(count, 2, 1, 64, 64) for count in pairs]
+    most = max(lengths["validation"]) - 2
+    run(frames_dir, tmp_path / "most", epochs=1, objective=OBJECTIVES["simclr"] | {"later": most})
+    assert max(lengths["train"]) > most + 2
+    with pytest.raises(
+        FitError, match=f"looks {most + 1} decisions ahead, and the longest held-out race has"
+    ) as caught:
+        run(frames_dir, tmp_path / "other", objective=OBJECTIVES["simclr"] | {"later": most + 1})
+    assert f"up to {most}" in caught.value.for_people()
 
 
 @pytest.mark.parametrize("kind", ["autoencoder", "simclr"])
