@@ -300,7 +300,8 @@ class PpoParams(CriticParams, ClippedParams):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
     action_repeat: ActionRepeat = 2
-    steps_per_update: StepsPerUpdate = 4096
+    steps_per_update: StepsPerUpdate = 2048  # a block of one collector
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0003), (1.0, 0.00002))
     gamma: Gamma = constant(0.970225)  # 3.3 s
     gae_lambda: ShareSchedule = key(
         constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
