@@ -332,6 +332,7 @@ FIT = {
 CLONE = {"maps": "all", "race_every": 0, "previous_action_dropout": 0.5, "float_noise": 0.02}
 VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
 POLICY = {"steps_per_update": 256, "batch_size": 64}
+PPO_RATE = {"interpolation": "linear", "shares": [[0.0, 0.0001], [1.0, 0.00001]]}
 IQN = {"start_steps": 512, "buffer_steps": 2048, "batch_size": 16, "samples_per_insert": 1.0, "warmup_steps": 0}
 LEARNS_ALL = {"rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0}}
 
@@ -345,7 +346,7 @@ AGENTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"noisy_sigma": 0.5, "layer_norm": True},
         "",
     ),
-    "ppo": ("ppo", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1}, {}, ""),
+    "ppo": ("ppo", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1, "learning_rate": PPO_RATE}, {}, ""),
     "impala": ("impala", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1}, {}, ""),
     "grpo": ("grpo", POLICY | {"group_size": GROUP, "clone_weight": 0.1}, {}, ""),
     "dpo": (
