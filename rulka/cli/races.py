@@ -28,7 +28,7 @@ def evaluate(
         agent: name of an agent (`rulka agents list`), "latest", "promoted", a folder of an agent or a cloned policy, or
             a function MODULE:FUNCTION, see docs/library.md.
         track: campaign slug, file or uid of the track, "campaign" for all its tracks, or "held-out" for four that are
-            never trained on; if omitted, the main track of data/races.
+            never trained on; "main", or if omitted, the main track of data/races.
         races: number of races on each track; if omitted, that of params.yaml.
         seed: of the first start, each further race takes the next; if omitted, that of params.yaml.
         device: where its network runs; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.

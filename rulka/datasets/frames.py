@@ -377,8 +377,10 @@ class FrameDataset:
         """
         numbers = frames_of([replace(race, num_frames=max(race.num_frames - later, 0)) for race in self.races])
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
-            images = [self.frame_stacks(rows + each) for each in ((0, later) if later else (0,))]
-            yield Images(torch.from_numpy(np.stack(images, axis=1) if later else images[0]))
+            images = self.frame_stacks(rows)
+            if later:
+                images = np.stack([images, self.frame_stacks(rows + later)], axis=1)
+            yield Images(torch.from_numpy(images))
 
 
 def shuffled(
