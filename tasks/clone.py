@@ -68,6 +68,7 @@ from rulka.provenance import provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import check_not_cached, output_folder, require, run_stage
+from rulka.tracks.find import chosen_tracks
 
 VISITED_SEED = 2_000_000
 """First seed of the DAgger races, which collect states to learn from."""
@@ -79,9 +80,9 @@ _ENCODER_PREFIX = "encoder."
 
 
 class _Drives(NamedTuple):
-    """Races that select the epoch or measure the policy, and with DAgger the constructor of the adviser."""
+    """Races that select the epoch or measure the policy, by track, and with DAgger the constructor of the adviser."""
 
-    races: EvaluationRaces
+    races: list[EvaluationRaces]
     advise: Callable[[EvaluationRaces], Adviser] | None
 
 
@@ -132,7 +133,8 @@ def clone(params: Params, *, folders: Folders) -> None:
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         dataset = load_races(folders.races)
         advise = _adviser(clone.dagger, dataset, splits["train"]) if clone.dagger else None
-        drives = _Drives(EvaluationRaces(dataset.main_track, settings, seeds), advise)
+        tracks = chosen_tracks(clone.dagger.tracks, dataset.main_track) if clone.dagger else [dataset.main_track]
+        drives = _Drives([EvaluationRaces(track, settings, seeds) for track in tracks], advise)
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
     origin = provenance("clone", sections_of("clone", params), inputs)
     with resumable(folders.runs, origin) as checkpoints:
@@ -251,18 +253,18 @@ def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visit
         return
     first = VISITED_SEED + len(visited.rounds) * dagger.num_races
     seeds = range(first, first + dagger.num_races)
-    races = replace(drives.races, seeds=seeds)
-    labelled = collect_dagger_races(policy, races, drives.advise(races), f"visited-{epoch + 1}")
-    visited.add(epoch, labelled)
+    on_tracks = [replace(races, seeds=seeds) for races in drives.races]
+    advised = ((races, drives.advise(races)) for races in on_tracks)
+    visited.add(epoch, collect_dagger_races(policy, advised, f"visited-{epoch + 1}"))
 
 
 def _driven(policy: Cloned, clone: CloneParams, drives: _Drives | None) -> dict[str, Any] | None:
     """Returns the results of races from starts that did not select the weights; None if the policy does not race."""
     if drives is None:
         return None
-    races = replace(drives.races, seeds=range(DRIVEN_SEED, DRIVEN_SEED + clone.num_races))
+    seeds = range(DRIVEN_SEED, DRIVEN_SEED + clone.num_races)
     with torch.no_grad():
-        return drive(policy, races).to_json()
+        return drive(policy, [replace(races, seeds=seeds) for races in drives.races]).to_json()
 
 
 def _write_results(

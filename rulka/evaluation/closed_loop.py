@@ -5,7 +5,7 @@ A loss on recorded frames does not replace it: a car that leaves the recorded pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,9 +66,11 @@ class ClosedLoop:
         return asdict(self)
 
 
-def drive(policy: Cloned, races: EvaluationRaces) -> ClosedLoop:
+def drive(policy: Cloned, on_tracks: Iterable[EvaluationRaces]) -> ClosedLoop:
     """Runs greedy races of a policy; call it without gradients, with the policy in evaluation mode."""
-    return ClosedLoop.of(race(greedy(policy, races.settings.table), races))
+    return ClosedLoop.of(
+        [result for races in on_tracks for result in race(greedy(policy, races.settings.table), races)]
+    )
 
 
 def greedy(policy: Cloned, table: ActionTable) -> Policy:

@@ -7,6 +7,7 @@ Dimensions: N cars, T decisions per car, A actions, K ticks of a decision.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from rulka.datasets.races import Race
 from rulka.datasets.recovery import follower_of
 from rulka.evaluation.closed_loop import ClosedLoop, greedy
 from rulka.evaluation.race import EvaluationRaces, race
+from rulka.evaluation.results import RaceResult
 from rulka.simulator.driver import PurePursuitDriver, Skills, action_shares
 from rulka.simulator.follower import NO_CORRECTION
 from rulka.simulator.simulator import Simulator
@@ -79,15 +81,25 @@ class _Decision(NamedTuple):
     along_m: NDArray[np.float64]
 
 
-def collect_dagger_races(policy: Cloned, races: EvaluationRaces, adviser: Adviser, name: str) -> Visit:
+def collect_dagger_races(policy: Cloned, advised: Iterable[tuple[EvaluationRaces, Adviser]], name: str) -> Visit:
     """Runs greedy races of a policy and labels them; call it without gradients, with the policy in evaluation mode.
 
     Args:
         policy: the policy that drives.
-        races: track, starts and settings.
-        adviser: labels the decisions; made for these races.
+        advised: tracks, starts and settings, each with the adviser made for these races, which labels the decisions.
         name: name of the round, a prefix of the race ids.
     """
+    results, captured = list[RaceResult](), list[CapturedRace]()
+    for races, adviser in advised:
+        driven, labelled = _labelled_races(policy, races, adviser, f"{name}-{races.track.uid}")
+        results += driven
+        captured += labelled
+    return Visit(ClosedLoop.of(results), captured)
+
+
+def _labelled_races(
+    policy: Cloned, races: EvaluationRaces, adviser: Adviser, name: str
+) -> tuple[list[RaceResult], list[CapturedRace]]:
     decisions: list[_Decision] = []
 
     def look(simulator: Simulator, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> None:
@@ -102,7 +114,7 @@ def collect_dagger_races(policy: Cloned, races: EvaluationRaces, adviser: Advise
         num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
         seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
         captured.append(_captured(f"{name}-{result.seed}", races.track.uid, seen, table))
-    return Visit(ClosedLoop.of(results), captured)
+    return results, captured
 
 
 def line_adviser(races: EvaluationRaces, pace: float) -> PurePursuitDriver:

@@ -24,6 +24,7 @@ from rulka.section import (
     Whole,
     key,
 )
+from rulka.tracks.params import MainTrackParams, TracksParams
 
 # Fields with different defaults in the two stages.
 Epochs = Annotated[Count, Field(description="passes over the training frames")]
@@ -117,7 +118,10 @@ class DaggerParams(Section):
 
     rounds: Count = key(7, "how often it drives")
     every: Count = key(1, "epochs from one round to the next")
-    num_races: Several = key(20, "races of a round, side by side")
+    tracks: tuple[TracksParams, ...] = key(
+        (MainTrackParams(),), "where it drives, here and to select the epoch", strict=False, min_length=1
+    )
+    num_races: Several = key(20, "races of a round on each of these, side by side")
     adviser: Literal["driver", "recording"] = key(
         "driver", "who labels: the built-in driver, or a follower of the fastest race of training"
     )
@@ -142,13 +146,15 @@ class CloneParams(FitParams, LineStartParams):
     )
     dagger: DaggerParams | None = key(None, "null: it learns from recorded races alone")
     race_every: Whole = key(2, "epochs after which it races; the best racer is kept, at 0 the least loss")
-    num_races: Several = key(40, "races each time, side by side")
+    num_races: Several = key(40, "races each time and track, side by side")
 
     def _check_combinations(self) -> Iterator[str]:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
             yield f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
         if self.maps == "others" and (self.race_every or self.dagger):
             yield "with maps: others the main track tests the policy: race_every must be 0, and dagger null"
+        if self.dagger and self.dagger.adviser == "recording" and self.dagger.tracks != (MainTrackParams(),):
+            yield "dagger's adviser recording drives on the main track: dagger.tracks must be that alone"
         if self.patience and self.dagger and not self.race_every:
             yield "with dagger, patience counts epochs since the best race: race_every must not be 0"
         last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
-from rulka.evaluation.metrics import TRACK_HEAD
 from rulka.outputs import new_file
 from rulka.provenance import current_commit, library_versions
 from rulka.report.theme import BLUE, GREEN, MUTED, ORANGE, PINK, WIDTH_IN, Draw, to_png
@@ -51,6 +50,17 @@ RUNS: Columns = {
     "cpu_minutes_before": ("before", "{:.1f}"),
     "minutes": ("minutes", "{:.1f}"),
     "repeats": ("repeats", "{}"),
+}
+TRACKS: Columns = {
+    "variant": ("variant", "{}"),
+    "driver": ("driver", "{}"),
+    "name": ("track", "{}"),
+    "length_m": ("length", "{:.0f} m"),
+    "trained_on": ("trained on", "{}"),
+    "finished": ("finished", "{}"),
+    "races": ("of", "{}"),
+    "median_time_s": ("median", "{:.2f} s"),
+    "times_reference": ("x reference", "{:.3f}"),
 }
 CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
 AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))
@@ -165,12 +175,33 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
         pictures[picture] = lambda: _curves(results)
         parts += [*_arrivals(results, file.baseline), f"![{plan.name}](images/{picture})"]
     parts += ["## Every run", table(results.rows.to_dict("records"), columns)]
-    if not file.measures and len(set(results.tracks["track"].tolist())) > 1:
-        by_track = table(
-            results.tracks.to_dict("records"), {name: (name, "{}") for name in ("variant", "seed", *TRACK_HEAD)}
-        )
-        parts += ["## By track", by_track]
+    if not file.measures and len(set(results.tracks["name"].tolist())) > 1:
+        parts += ["## By track", *_by_track(results.tracks)]
     write_page(page, parts, pictures)
+
+
+def _by_track(tracks: pd.DataFrame) -> list[str]:
+    """Returns what agents and cloned policies finish: on all tracks not trained on together, and on each."""
+    unseen = pd.DataFrame(tracks[~tracks["trained_on"]])
+    sums = unseen.groupby(["variant", "driver", "seed"], sort=False).agg({"finished": "sum", "races": "sum"})
+    sums = sums.reset_index()
+    sums["share"] = column(sums, "finished") / column(sums, "races")
+    together = [
+        {"variant": variant, "driver": driver, "finished": _spread(column(runs, "share"))}
+        for variant, of_variant in sums.groupby("variant", sort=False)
+        for driver, runs in of_variant.groupby("driver", sort=False)
+    ]
+    pooled = tracks.groupby(["variant", "driver", "name", "length_m", "trained_on"], sort=False).agg(
+        {"finished": "sum", "races": "sum", "median_time_s": "median", "times_reference": "median"}
+    )
+    rows = pooled.reset_index().assign(trained_on=lambda each: each["trained_on"].map({True: "yes", False: "no"}))
+    return [
+        "Share of the races finished on all tracks that were not trained on: mean over seeds, and their range. "
+        "*Cloned* is the policy that the agent began with.",
+        table(together, {name: (name, "{}") for name in ("variant", "driver", "finished")}),
+        "On each track, the races of all seeds; times are medians over seeds of the runs' medians.",
+        table(rows.to_dict("records"), TRACKS),
+    ]
 
 
 def _variants(file: ExperimentFile) -> str:

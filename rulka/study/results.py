@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.artifacts import META_FILE
-from rulka.evaluation.metrics import TRACK_HEAD, track_rows
 from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_RUNS, TRANSFER_REPORT
 from rulka.graph import read_graph
 from rulka.runtime.live import METRICS_FILE as RUN_METRICS
@@ -42,7 +41,7 @@ class Results:
         missing: names of the unfinished cells.
         curves: training log of each cell, with `variant`, `seed` and `PACE`; `cpu_minutes` includes the stages before
             training. Empty with `measures`.
-        tracks: result of each cell's agent on each track, as text, with `variant` and `seed`; likewise.
+        tracks: results of each cell's agent and cloned policy on each track, with `variant` and `seed`; likewise.
     """
 
     rows: pd.DataFrame
@@ -167,7 +166,13 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
         "repeats": "yes" if training["repeats"] == "yes" else "no",
     }
     curve = [line | {"cpu_minutes": line["cpu_minutes"] + before, PACE: _pace(line)} for line in lines]
-    tracks = pd.DataFrame(track_rows(metrics["tracks"]), columns=list(TRACK_HEAD))
+    facts = ("name", "length_m", "trained_on")
+    tracks = pd.DataFrame(
+        {name: entry[name] for name in facts} | {"driver": driver} | entry["drivers"][driver]
+        for entry in metrics["tracks"]
+        for driver in ("agent", "cloned")
+        if driver in entry["drivers"]
+    )
     return row, pd.DataFrame(curve).assign(**own).astype({PACE: float}), tracks.assign(**own)
 
 

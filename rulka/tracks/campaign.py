@@ -54,7 +54,7 @@ class CampaignTrack:
 
 def _entry(slug: CampaignSlug, fields: dict[str, Any]) -> CampaignTrack:
     """Builds an entry from its fields in the file, which names surfaces and edges."""
-    base, changes = difficulty_named(fields.pop("difficulty")), {}
+    base, changes = difficulty_named(fields.pop("difficulty"), fields["seed"]), {}
     for name, value in fields.pop("style").items():
         if isinstance(value, dict):
             changes[name] = Arc(*(tuple(value[part]) for part in ("radius_m", "angle_deg")))

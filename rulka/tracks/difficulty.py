@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from rulka.errors import UserError
 from rulka.tracks.track import DROP, VERGE, WALL
 
@@ -119,15 +121,53 @@ EXPERT = replace(
     edges=(VERGE, WALL, DROP),
 )
 DIFFICULTIES = {difficulty.name: difficulty for difficulty in (EASY, MEDIUM, HARD, EXPERT)}
+VARIED = "varied"
+"""Name of `varied_difficulty`, which differs from seed to seed."""
 
 
-def difficulty_named(name: str) -> Difficulty:
-    """Returns a difficulty by its name.
+def difficulty_named(name: str, seed: int) -> Difficulty:
+    """Returns a difficulty by its name; a seed decides what "varied" is.
 
     Raises:
         UnknownDifficultyError: if the name is unknown.
     """
+    if name == VARIED:
+        return varied_difficulty(seed)
     if name not in DIFFICULTIES:
-        message = f"there is no difficulty {name!r}; there are {', '.join(DIFFICULTIES)}"
+        message = f"there is no difficulty {name!r}; there are {', '.join([*DIFFICULTIES, VARIED])}"
         raise UnknownDifficultyError(message)
     return DIFFICULTIES[name]
+
+
+def varied_difficulty(seed: int) -> Difficulty:
+    """Returns a difficulty drawn from a seed, from a gentle road to beyond "expert".
+
+    A set of such tracks varies in everything that a generated road may have, as agents for unseen roads need (Cobbe et
+    al. 2020, arXiv:1912.01588).
+    """
+    rng = np.random.default_rng([seed, 1])
+    shapes: tuple[Shape, ...] = ("bend", "hairpin", "chicane", "sweeper", "jump")
+    some = sorted(rng.choice(len(shapes), rng.integers(2, 5), replace=False))
+    surface = DIRT if rng.random() < 0.3 else ASPHALT
+    others = [material for material in (ASPHALT, DIRT, GRASS) if material != surface]
+    patches = tuple(int(each) for each in rng.permutation(others)[: rng.integers(0, 3)])
+    return Difficulty(
+        name=VARIED,
+        shapes=tuple(shapes[number] for number in some),
+        bend=Arc((35.0, 80.0), (40.0, 180.0)),
+        hairpin=Arc((15.0, 28.0), (120.0, 180.0)),
+        chicane=Arc((22.0, 46.0), (26.0, 50.0)),
+        sweeper=Arc((70.0, 150.0), (30.0, 120.0)),
+        straight_m=(15.0, 100.0),
+        turn_back=rng.uniform(0.3, 1.0),
+        wander_deg=150.0,
+        clearance_widths=1.8,
+        crossings=(0, 3),
+        width_change=rng.uniform(0.0, 0.3),
+        max_bank_deg=rng.uniform(0.0, 25.0),
+        surface=surface,
+        patches=patches,
+        patch_share=rng.uniform(0.1, 0.45),
+        turbos_per_km=rng.uniform(0.0, 2.5),
+        edges=((VERGE,), (WALL,), (VERGE, WALL, DROP))[rng.integers(3)],
+    )

@@ -85,7 +85,7 @@ def generate_track(
         TrackError: if every layout of this seed overlaps itself.
         UnknownDifficultyError: if the difficulty is unknown.
     """
-    style = difficulty_named(difficulty) if isinstance(difficulty, str) else difficulty
+    style = difficulty_named(difficulty, seed) if isinstance(difficulty, str) else difficulty
     zones = round(length_m / ZONE_SPACING_M) + 1
     for attempt in range(MAX_TRIES):
         rng = np.random.default_rng([seed, attempt])

@@ -18,7 +18,7 @@ class TrackParams(Section):
     width_m: float = key(16.0, "width of the road", ge=4, le=100)
     max_slope: float = key(0.12, "steepest rise or fall, metres for each metre driven", ge=0, lt=0.5)
     gate_spacing_m: float = key(120.0, "about this far apart are the checkpoints", ge=5, le=10_000)
-    difficulty: Literal["easy", "medium", "hard", "expert"] = key("medium", "see `rulka.tracks.difficulty`")
+    difficulty: Literal["easy", "medium", "hard", "expert", "varied"] = key("medium", "see `rulka.tracks.difficulty`")
 
 
 class MainTrackParams(Section):

@@ -55,9 +55,15 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
     )
     with torch.no_grad():
         races = EvaluationRaces(track, settings, range(3))
-        visited = collect_dagger_races(drives_forward(), races, line_adviser(races, PACE), "first")
-    assert visited.driven.finish_rate == 0.0, "nobody steers"
-    assert [race.race_id for race in visited.races] == ["first-0", "first-1", "first-2"]
+        other = replace(races, track=generate_track(1, 300.0, 16.0, 0.1, 100.0), seeds=range(5, 7))
+        advised = [(each, line_adviser(each, PACE)) for each in (races, other)]
+        visited = collect_dagger_races(drives_forward(), advised, "first")
+    assert (visited.driven.num_races, visited.driven.finish_rate) == (5, 0.0), "nobody steers"
+    first, second = track.uid, other.track.uid
+    seeds = [(first, 0), (first, 1), (first, 2), (second, 5), (second, 6)]
+    assert [(race.map_uid, race.race_id) for race in visited.races] == [
+        (uid, f"first-{uid}-{seed}") for uid, seed in seeds
+    ]
     for race in visited.races:
         num_frames = len(race.image)
         assert race.image.shape == (num_frames, 1, 64, 64)
@@ -72,9 +78,10 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
     simulator.reset(np.ones(3, bool), *starts(EvaluationRaces(track, settings, range(3))))
     skills = Skills(np.full(3, PACE), np.full(3, LOOK_AHEAD_S), np.zeros(3), np.zeros(3))
     adviser = PurePursuitDriver(track, settings.simulator.physics, skills, 0)
-    for step in range(min(len(race.image) for race in visited.races)):
+    on_track = visited.races[:3]
+    for step in range(min(len(race.image) for race in on_track)):
         advice = adviser.advice(simulator)
-        for car, race in enumerate(visited.races):
+        for car, race in enumerate(on_track):
             assert np.array_equal(race.action_share[step], advice[car])
             assert race.action[step] == advice[car].argmax()
             np.testing.assert_allclose(race.controls[step], advice[car] @ TABLE.analog(), atol=1e-6)

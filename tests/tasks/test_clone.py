@@ -170,10 +170,11 @@ def test_the_epoch_that_races_best_is_kept(
     seen: list[range] = []
     drove: list[dict[str, torch.Tensor]] = []
 
-    def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
+    def drive(policy: ClonePolicy, on_tracks: list[EvaluationRaces]) -> ClosedLoop:
+        (races,) = on_tracks
         seen.append(races.seeds)
         drove.append({name: tensor.clone() for name, tensor in policy.state_dict().items()})
-        real = closed_loop.drive(policy, races)
+        real = closed_loop.drive(policy, on_tracks)
         return replace(
             real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)]
         )
@@ -199,9 +200,13 @@ def test_the_epoch_that_races_best_is_kept(
 
 
 DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}
+ELSEWHERE = [
+    {"kind": "main"},
+    {"kind": "generated", "count": 2, "difficulty": "varied", "seed": 1, "length_m": 200.0},
+]
 
 
-@pytest.mark.parametrize("dagger", [None, DAGGER, DAGGER | {"adviser": "recording"}])
+@pytest.mark.parametrize("dagger", [None, DAGGER | {"tracks": ELSEWHERE}, DAGGER | {"adviser": "recording"}])
 @pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     dagger: dict[str, Any] | None,

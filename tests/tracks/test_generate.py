@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rulka.tracks.difficulty import ASPHALT, DIRT, GRASS, TURBO
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along, zone_frames
-from rulka.tracks.track import Track, TrackError, load_track
+from rulka.tracks.track import DROP, VERGE, WALL, Track, TrackError, load_track
 
 SHAPE: dict[str, Any] = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
 MEDIUM_MM = {
@@ -27,6 +28,28 @@ def test_medium_tracks_keep_every_millimetre() -> None:
     for seed, golden in MEDIUM_MM.items():
         rounded = np.round(generate_track(seed, **SHAPE).centre_m * 1000).astype("<i8")
         assert hashlib.sha256(rounded.tobytes()).hexdigest() == golden
+
+
+def test_varied_tracks_have_all_that_a_road_may_have() -> None:
+    """Together: every seed alone has a part of it, the same each time."""
+
+    def varied(seed: int) -> Track:
+        return generate_track(seed, 600.0, 14.0, 0.12, 150.0, "varied")
+
+    tracks = [varied(seed) for seed in range(24)]
+    rounded = np.round(tracks[3].centre_m * 1000).astype("<i8")
+    golden = "395f9aa57239d9c69453d3621e240edc3d9716b0f09a99af7e538c920886598b"
+    assert hashlib.sha256(rounded.tobytes() + tracks[3].material.tobytes()).hexdigest() == golden
+    assert len({track.uid for track in tracks}) == 24
+    assert {int(kind) for track in tracks for kind in track.material} == {ASPHALT, GRASS, DIRT, TURBO}
+    assert {int(kind) for track in tracks for kind in track.edge} == {VERGE, WALL, DROP}
+    on_dirt = [float((track.material == DIRT).mean()) for track in tracks]
+    assert min(on_dirt) == 0.0
+    assert max(on_dirt) > 0.6
+    widths = [float(np.ptp(track.width_m)) for track in tracks]
+    assert min(widths) < 1.0
+    assert max(widths) > 5.0
+    assert max(float(np.abs(track.bank_rad).max()) for track in tracks) > np.radians(18.0)
 
 
 def test_track_files_round_trip(tmp_path: Path) -> None:
