@@ -24,6 +24,7 @@ PRIORITISED = {
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
+AROUND = {"tracks": [{"kind": "campaign", "slugs": ["sidewinder"]}]}
 IQN_ALONE = {"train.algorithm": "iqn", "train.compared": []}
 VIEWS = {"projection": 128, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
 SIMCLR = {"kind": "simclr", "temperature": 0.5, **VIEWS}
@@ -146,6 +147,8 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"capture.backend": "game"}, "capture: the game shows the one map that is open: with backend game, maps must"),
         ({"capture.validation_fraction": 0.5, "capture.test_fraction": 0.5}, "shares of the same races: less than 1"),
         ({"clone.offsets": [1, 2]}, r"clone: offsets must begin with 0, which drives, and rise, not \[1, 2\]"),
+        ({"clone.dagger": AROUND | {"adviser": "recording"}}, "recording drives on the main track: dagger.tracks must"),
+        ({"clone.dagger": AROUND | {"tracks": []}}, "clone.dagger.tracks"),
         ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
         ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
         ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
-from rulka.tracks.difficulty import DIFFICULTIES
+from rulka.tracks.difficulty import DIFFICULTIES, VARIED
 from rulka.tracks.track import Track
 
 
@@ -24,7 +24,7 @@ def difficulty_of(track: Track) -> str | None:
     if not track.uid.startswith("generated-"):
         return None
     kind = track.uid.rpartition("-")[2]
-    return kind if kind in DIFFICULTIES else "medium"
+    return kind if kind in (*DIFFICULTIES, VARIED) else "medium"
 
 
 def track_facts(track: Track) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def test_facts_by_hand() -> None:
     assert (facts["difficulty"], facts["edges"]) == ("easy", [WALL])
     made = generate_track(1, 300.0, 14.0, 0.1, 100.0, "expert")
     assert difficulty_of(made) == "expert"
+    assert difficulty_of(generate_track(1, 300.0, 14.0, 0.1, 100.0, "varied")) == "varied"
     assert difficulty_of(generate_track(1, 300.0, 14.0, 0.1, 100.0)) == "medium"
     assert difficulty_of(Track(**{**vars(made), "uid": "mine"})) is None
     with pytest.raises(UnknownDifficultyError, match="no difficulty 'brutal'; there are easy, medium, hard, expert"):
