@@ -51,7 +51,8 @@ NO_LEARNING_RATIO = 0.99
 def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path) -> None:
     """Trains an encoder on the training frames and keeps the weights of the epoch with the best validation loss.
 
-    A stopped run resumes from its last checkpoint in `runs_dir`.
+    Without epochs it keeps the first weights and only probes them. A stopped run resumes from its last checkpoint in
+    `runs_dir`.
 
     Raises:
         UserError: if the frames are missing or of another size, a backbone is unavailable, or training diverges.
@@ -97,6 +98,9 @@ def _train(
     validation: FrameDataset,
     checkpoints: Checkpoints,
 ) -> History:
+    if pretrain.epochs == 0:
+        objective.eval()
+        return History()
     device, num_frames = device_of(objective), _num_used(objective, train)
     _check_comparable(objective, train, validation)
     generators = Generators(device, pretrain.seed)
@@ -182,12 +186,13 @@ def _write_results(
     train: FrameDataset,
     validation: FrameDataset,
 ) -> None:
+    best = history.best if history.epochs else None
     metrics = {
         "objective": pretrain.objective.kind,
         "num_train_frames": len(train),
         "num_validation_frames": len(validation),
-        "train_loss": history.best.train_loss,
-        "validation_loss": history.best.validation_loss,
+        "train_loss": best and best.train_loss,
+        "validation_loss": best and best.validation_loss,
         **history.to_json(),
         **facts,
     }

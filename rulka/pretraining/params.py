@@ -98,6 +98,7 @@ ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | Vicre
 class PretrainParams(FitParams):
     """Stage `pretrain` (Level 0)."""
 
+    epochs: Whole = key(5, "passes over the training frames; 0 keeps the encoder's first weights, such as a backbone's")
     objective: ObjectiveParams = key(AutoencoderParams(), "what the encoder is trained to be good for")
 
     def _check_combinations(self) -> Iterator[str]:

@@ -189,6 +189,15 @@ def test_an_experiment_may_end_before_anything_races() -> None:
 
 
 @pytest.mark.usefixtures("project")
+def test_stages_find_recordings_and_backbones() -> None:
+    for name in ("recordings", "backbones"):
+        Path("data", name).mkdir()
+    run_experiment(write(seeds=[1], variants={"plain": {}}), (), 1, None, lambda _: None)
+    (folder,) = EXPERIMENTS.glob("pretrain-*")
+    assert {path.name for path in (folder / "data").iterdir() if path.is_symlink()} == {"recordings", "backbones"}
+
+
+@pytest.mark.usefixtures("project")
 def test_a_seed_more_runs_that_seed_alone() -> None:
     run_experiment(write(seeds=[1]), (), 2, None, lambda _: None)
     said: list[str] = []

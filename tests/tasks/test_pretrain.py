@@ -21,6 +21,7 @@ from rulka.errors import UserError
 from rulka.observation_params import ObservationParams
 from rulka.params import Params, reference_params
 from rulka.pretraining import objectives
+from rulka.pretraining.backbones import FirstEncoder
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
 from rulka.pretraining.params import PretrainParams
@@ -234,3 +235,17 @@ def test_it_learns_on_another_device(
         assert all(math.isfinite(loss) for loss in found)
     artifact = load_artifact(tmp_path / "there", "encoder", observation=OBSERVATION)
     assert all(tensor.device.type == "cpu" for tensor in artifact.tensors.values())
+
+
+def test_without_epochs_the_first_weights_are_kept_and_probed(
+    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a backbone reaches agents as it is."""
+    tensors = {name: torch.full_like(tensor, 0.01) for name, tensor in build_encoder(CONV, 64, 64).state_dict().items()}
+    monkeypatch.setattr("tasks.pretrain.first_encoder", lambda *_: FirstEncoder(CONV, tensors))
+    frames_dir, _ = write_frames()
+    metrics = run(frames_dir, tmp_path / "encoder", epochs=0)
+    kept = load_artifact(tmp_path / "encoder", "encoder", observation=OBSERVATION).tensors
+    assert all(torch.equal(kept[f"encoder.{name}"], tensor) for name, tensor in tensors.items())
+    assert (metrics["epochs"], metrics["train_loss"], metrics["validation_loss"]) == ([], None, None)
+    assert metrics["probes"]["speed_mps"]["pretrained_error"] > 0
