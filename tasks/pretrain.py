@@ -2,7 +2,8 @@
 
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
-         metrics.json       losses of every epoch, the epoch kept, the reason if training stopped early; and probe
+         metrics.json       losses of every epoch, the epoch kept (-1 without epochs, and losses are null then), the
+                            reason if training stopped early; and probe
                             results of the features on held-out frames, with the split (`probed_on`)
          previews.png       frames, and below them their reconstructions, or two augmented views
 Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.fit

@@ -31,6 +31,7 @@ class ClosedLoop:
         finish_rate: share of finished races.
         mean_progress_m: furthest point on the track, mean of all races.
         mean_time_s: mean time of finished races; None if there are none.
+        mean_pace: their seconds per metre; on one track it ranks like the mean time.
         mean_duration_s: mean duration of all races, however they ended.
         median_unfinished_s: median duration of unfinished races; None if all finished.
     """
@@ -39,27 +40,30 @@ class ClosedLoop:
     finish_rate: float
     mean_progress_m: float
     mean_time_s: float | None
+    mean_pace: float | None
     mean_duration_s: float
     median_unfinished_s: float | None
 
     @classmethod
     def of(cls, results: Sequence[RaceResult]) -> ClosedLoop:
         """Computes the statistics of at least one race."""
-        times = [result.time_s for result in results if result.time_s is not None]
+        finished = [(result.time_s, result.track.length_m) for result in results if result.time_s is not None]
+        times, lengths = zip(*finished, strict=True) if finished else ((), ())
         ends_ms = [result.duration_ms for result in results if not result.is_finished]
         return cls(
             num_races=len(results),
             finish_rate=len(times) / len(results),
             mean_progress_m=float(np.mean([result.progress_m for result in results])),
             mean_time_s=float(np.mean(times)) if times else None,
+            mean_pace=sum(times) / sum(lengths) if times else None,
             mean_duration_s=float(np.mean([result.duration_ms for result in results])) / 1000.0,
             median_unfinished_s=float(np.median(ends_ms)) / 1000.0 if ends_ms else None,
         )
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sort key, larger is better: first finish rate, then mean time, or progress if no race finished."""
-        return rank_of_races(self.finish_rate, self.mean_time_s, self.mean_progress_m)
+        """Sort key, larger is better: first finish rate, then mean pace, or progress if no race finished."""
+        return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON."""

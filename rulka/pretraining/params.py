@@ -122,7 +122,7 @@ class DaggerParams(Section):
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),), "where it drives, here and to select the epoch", strict=False, min_length=1
     )
-    num_races: Several = key(20, "races of a round on each of these, side by side")
+    num_races: Several = key(20, "races of a round on each of these, side by side: few if they are many")
     adviser: Literal["driver", "recording"] = key(
         "driver", "who labels: the built-in driver, or a follower of the fastest race of training"
     )

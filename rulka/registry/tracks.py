@@ -14,7 +14,7 @@ from rulka.tracks.track import Track
 
 MAIN, WHOLE_CAMPAIGN, HELD_OUT = "main", "campaign", "held-out"
 HELD_OUT_SEEDS = {"easy": 90_001, "medium": 90_002, "hard": 90_003, "expert": 90_004}
-"""Seeds of held-out generated tracks, one per difficulty: `train.tracks` counts up from seeds that are far smaller.
+"""Seeds of held-out generated tracks, by difficulty: `train.tracks` counts up from seeds that are far smaller.
 A test pins their shapes, since nights are compared over months.
 """
 

@@ -175,31 +175,34 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
         pictures[picture] = lambda: _curves(results)
         parts += [*_arrivals(results, file.baseline), f"![{plan.name}](images/{picture})"]
     parts += ["## Every run", table(results.rows.to_dict("records"), columns)]
-    if not file.measures and len(set(results.tracks["name"].tolist())) > 1:
+    if not file.measures and len(set(results.tracks["uid"].tolist())) > 1:
         parts += ["## By track", *_by_track(results.tracks)]
     write_page(page, parts, pictures)
 
 
 def _by_track(tracks: pd.DataFrame) -> list[str]:
-    """Returns what agents and cloned policies finish: on all tracks not trained on together, and on each."""
+    """Returns what agents and the cloned policies finish: on all tracks but those of training together, and on each."""
     unseen = pd.DataFrame(tracks[~tracks["trained_on"]])
     sums = unseen.groupby(["variant", "driver", "seed"], sort=False).agg({"finished": "sum", "races": "sum"})
     sums = sums.reset_index()
     sums["share"] = column(sums, "finished") / column(sums, "races")
     together = [
-        {"variant": variant, "driver": driver, "finished": _spread(column(runs, "share"))}
+        {"variant": variant, "driver": driver, "finished": _spread(column(runs, "share"), "{:.1%}")}
         for variant, of_variant in sums.groupby("variant", sort=False)
         for driver, runs in of_variant.groupby("driver", sort=False)
     ]
-    pooled = tracks.groupby(["variant", "driver", "name", "length_m", "trained_on"], sort=False).agg(
+    pooled = tracks.groupby(["variant", "driver", "uid", "name", "length_m", "trained_on"], sort=False).agg(
         {"finished": "sum", "races": "sum", "median_time_s": "median", "times_reference": "median"}
     )
     rows = pooled.reset_index().assign(trained_on=lambda each: each["trained_on"].map({True: "yes", False: "no"}))
-    return [
-        "Share of the races finished on all tracks that were not trained on: mean over seeds, and their range. "
-        "*Cloned* is the policy that the agent began with.",
+    summary = [
+        "Share of the races finished on all tracks that `train.tracks` does not name: mean over seeds, and range. "
+        "*Cloned* is the policy of stage `clone`.",
         table(together, {name: (name, "{}") for name in ("variant", "driver", "finished")}),
-        "On each track, the races of all seeds; times are medians over seeds of the runs' medians.",
+    ]
+    return [
+        *(summary if together else []),
+        "On each track, the races of all seeds; times are medians, over the runs that finished any, of their medians.",
         table(rows.to_dict("records"), TRACKS),
     ]
 
@@ -270,9 +273,9 @@ def _middle(values: NDArray[np.float64], form: str) -> str | None:
     return f"{np.median(values):{form}} ({values.min():{form}} to {values.max():{form}})"
 
 
-def _spread(values: NDArray[np.float64]) -> str:
-    mean = f"{values.mean():.4g}"
-    return mean if len(values) == 1 else f"{mean} ({values.min():.4g} to {values.max():.4g})"
+def _spread(values: NDArray[np.float64], form: str = "{:.4g}") -> str:
+    mean = form.format(values.mean())
+    return mean if len(values) == 1 else f"{mean} ({form.format(values.min())} to {form.format(values.max())})"
 
 
 def _range(interval: Interval) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from models.encoders.config import BackboneConfig, FolderSource
 from rulka.errors import UserError, counted
 from rulka.folders import RUNS
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph, sections_of_stage
@@ -220,7 +221,7 @@ def make_cells(
         path: the file, for messages.
 
     Raises:
-        StudyError: if `seeded` names an unknown parameter.
+        StudyError: if `seeded` names an unknown parameter, or a backbone is missing.
         ParamsError: if parameters are invalid.
     """
     graph = read_graph()
@@ -237,6 +238,8 @@ def make_cells(
         for stage in stages:
             entry = graph[stage]
             data = [dep for dep in entry["deps"] if dep.startswith("data/")]
+            if stage == "pretrain" and (folder := _backbone(params, f"{path}: variant {variant!r}")):
+                data.append(folder)
             for dep in data:
                 if dep not in made and dep not in outside:
                     outside[dep] = hash_path(Path(dep)) if Path(dep).exists() else "nothing"
@@ -248,6 +251,17 @@ def make_cells(
             made |= dict.fromkeys(entry["outs"], jobs[stage])
         cells.append(Cell(variant, seed, params, jobs))
     return tuple(cells)
+
+
+def _backbone(params: Params, who: str) -> str | None:
+    """Returns the folder of the encoder's backbone; None if it has none. Raises StudyError if it is missing."""
+    if not isinstance(params.encoder, BackboneConfig) or not isinstance(params.encoder.source, FolderSource):
+        return None
+    folder = params.encoder.source.path
+    if not Path(folder).is_dir():
+        message = f"{who}: there is no folder {folder}, which encoder.source.path names"
+        raise StudyError(message, hint="docs/agents.md says how to make one.")
+    return folder
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def gather(plan: Plan) -> Results:
         pd.DataFrame(rows).astype({"median_time_s": float, "kept": float}),
         missing,
         pd.concat(curves, ignore_index=True),
-        pd.concat(tracks, ignore_index=True),
+        pd.concat(tracks, ignore_index=True).astype({"median_time_s": float, "times_reference": float}),
     )
 
 
@@ -166,7 +166,7 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
         "repeats": "yes" if training["repeats"] == "yes" else "no",
     }
     curve = [line | {"cpu_minutes": line["cpu_minutes"] + before, PACE: _pace(line)} for line in lines]
-    facts = ("name", "length_m", "trained_on")
+    facts = ("uid", "name", "length_m", "trained_on")
     tracks = pd.DataFrame(
         {name: entry[name] for name in facts} | {"driver": driver} | entry["drivers"][driver]
         for entry in metrics["tracks"]

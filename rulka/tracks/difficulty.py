@@ -145,7 +145,7 @@ def varied_difficulty(seed: int) -> Difficulty:
     A set of such tracks varies in everything that a generated road may have, as agents for unseen roads need (Cobbe et
     al. 2020, arXiv:1912.01588).
     """
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 1])  # as a second try of the layout; they need not be independent
     shapes: tuple[Shape, ...] = ("bend", "hairpin", "chicane", "sweeper", "jump")
     some = sorted(rng.choice(len(shapes), rng.integers(2, 5), replace=False))
     surface = DIRT if rng.random() < 0.3 else ASPHALT

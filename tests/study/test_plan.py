@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rulka.errors import UserError
+from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 from rulka.study.plan import Plan, jobs_of, read_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,10 @@ FILE: dict[str, Any] = {
         "small eye": {"observation": {"height": 48, "width": 48}},
     },
 }
+
+
+def backbone(folder: str) -> dict[str, Any]:
+    return {"kind": "backbone", "source": {"kind": "folder", "path": folder}}
 
 
 def read(tmp_path: Path, **changes: object) -> Plan:
@@ -78,6 +83,7 @@ def test_cells_are_variants_times_seeds_and_share_what_does_not_differ(tmp_path:
             {"variants": {"plain": {}, "x": {"ppo": {"clip": 0.1}}, "y": {"ppo": {"clip": 0.1}}}},
             "x/1 and y/1 do not differ in anything",
         ),
+        ({"variants": {"plain": {}, "x": {"encoder": backbone("none")}}}, "variant 'x': there is no folder none"),
         ({"seeds": [1, 2, 1]}, "the seed 1 comes twice"),
         ({"seeded": ["train.sed"]}, "train.sed"),
         ({"baseline": "plane"}, "the baseline 'plane' is none of the variants"),
@@ -96,9 +102,24 @@ def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: d
     assert "test.yaml" in str(raised.value)
 
 
+def test_other_weights_of_a_backbone_are_another_stage(tmp_path: Path) -> None:
+    folder = tmp_path / "backbone"
+    folder.mkdir()
+    keys = []
+    for weights in (b"one", b"other"):
+        (folder / "model.safetensors").write_bytes(weights)
+        cells = read(tmp_path, variants={"plain": {}, "x": {"encoder": backbone(folder.as_posix())}}).cells
+        keys.append([cells[0].jobs["pretrain"].name, cells[-1].jobs["pretrain"].name])
+    assert keys[0][0] == keys[1][0]
+    assert keys[0][1] != keys[1][1]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_experiment_that_ships_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_every_experiment_that_ships_can_be_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (*CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE):
+        Path(name).symlink_to(ROOT / name)
+    Path("data/backbones/mobilenet_v2").mkdir(parents=True)  # made by experiments/mobilenet_v2.py
     plan = read_plan(path)
     assert plan.cells
     assert plan.file.cost

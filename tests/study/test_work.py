@@ -71,10 +71,11 @@ score = json.loads(Path("data/agent/meta.json").read_text())["score"]
 agent = {"lap_share": score, "finish_rate": 1.0, "median_time_s": 10 / score, "mean_progress_m": 600.0}
 Path("data/evaluation").mkdir()
 driver = {"races": 2, "finished": 2, "median_time_s": 10 / score, "times_reference": 1 / score, "medal": "gold"}
-drivers = {"agent": driver, "cloned": driver | {"finished": 1}}
+slow = {"finished": 1, "median_time_s": None, "times_reference": None}
+drivers = {"agent": driver, "cloned": driver | slow}
 names = ["here", "there"] if score < 0.9 else ["here"]
 tracks = [
-    {"name": name, "length_m": 600.0, "trained_on": name == "here", "drivers": drivers} for name in names
+    {"uid": name, "name": "A", "length_m": 600.0, "trained_on": name == "here", "drivers": drivers} for name in names
 ]
 Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent, "tracks": tracks}))
 """
@@ -142,11 +143,11 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     assert "| low | 0 of 2 | - | - | - |" in page
     first = page[page.index("## The first finish") : page.index("## As good as")]
     assert "| low | 2 of 2 | 0 (0 to 0) | - | 0.0 (0.0 to 0.0) |" in first
-    assert "| low | agent | 1 (1 to 1) |" in page
-    assert "| low | cloned | 0.5 (0.5 to 0.5) |" in page
-    assert "| low | agent | there | 600 m | no | 4 | 4 | 12.27 s | 1.227 |" in page
-    assert "| low | cloned | there | 600 m | no | 2 | 4 | 12.27 s | 1.227 |" in page
-    assert "| plain | agent | here | 600 m | yes | 4 | 4 |" in page
+    assert "| low | agent | 100.0% (100.0% to 100.0%) |" in page
+    assert "| low | cloned | 50.0% (50.0% to 50.0%) |" in page
+    assert "| low | agent | A | 600 m | no | 4 | 4 | 12.27 s | 1.227 |" in page
+    assert "| low | cloned | A | 600 m | no | 2 | 4 | - | - |" in page
+    assert "| plain | agent | A | 600 m | yes | 4 | 4 |" in page
     assert "| plain | agent | 1" not in page, "it was trained on all of its tracks"
     assert Path("images/test-curves.png").stat().st_size > 10_000
     said.clear()

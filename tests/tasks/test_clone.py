@@ -176,7 +176,11 @@ def test_the_epoch_that_races_best_is_kept(
         drove.append({name: tensor.clone() for name, tensor in policy.state_dict().items()})
         real = closed_loop.drive(policy, on_tracks)
         return replace(
-            real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)]
+            real,
+            finish_rate=0.0,
+            mean_time_s=None,
+            mean_pace=None,
+            mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)],
         )
 
     monkeypatch.setattr(stage, "drive", drive)
@@ -251,6 +255,9 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "resumed")]
     assert [row["epoch"] for row in found[1]["races"]] == [1, 3]
     assert found[0] == found[1]
+    num_tracks = 3 if dagger and "tracks" in dagger else 1
+    assert found[0]["driven"]["num_races"] == 2 * num_tracks
+    assert [row["num_races"] for row in found[0]["rounds"]] == ([2 * num_tracks] * 2 if dagger else [])
     tensors = [load_artifact(tmp_path / name, "policy").tensors for name in ("whole", "resumed")]
     assert all(torch.equal(tensor, tensors[1][name]) for name, tensor in tensors[0].items())
 
