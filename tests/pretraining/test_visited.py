@@ -22,7 +22,7 @@ from rulka.pretraining.cloning import CloningTask, Labels
 from rulka.pretraining.visited import Visited
 from tests.conftest import sees, synthetic_race
 
-DRIVEN = ClosedLoop(2, 0.5, 10.0, None, 1.0, None)
+DRIVEN = ClosedLoop(2, 0.5, 10.0, None, None, 1.0, None)
 
 
 def empty(folder: Path) -> Visited:
