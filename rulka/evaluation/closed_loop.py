@@ -47,8 +47,8 @@ class ClosedLoop:
     @classmethod
     def of(cls, results: Sequence[RaceResult]) -> ClosedLoop:
         """Computes the statistics of at least one race."""
-        finished = [(result.time_s, result.track.length_m) for result in results if result.time_s is not None]
-        times, lengths = zip(*finished, strict=True) if finished else ((), ())
+        times = [result.time_s for result in results if result.time_s is not None]
+        lengths = [result.track.length_m for result in results if result.time_s is not None]
         ends_ms = [result.duration_ms for result in results if not result.is_finished]
         return cls(
             num_races=len(results),
