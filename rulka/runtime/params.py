@@ -12,7 +12,7 @@ class RuntimeParams(Section):
     """Runtime parameters: the keys of section `train` that the runtime of every algorithm reads."""
 
     seed: Seed = key(1, "of starts, exploration and the order of learning")
-    max_env_steps: Count = key(270_000, "environment steps after which training ends")
+    max_env_steps: Count = key(540_000, "environment steps after which training ends")
     max_minutes: Positive | None = key(None, "wall minutes after which training ends, if that comes first; null: none")
     max_cpu_minutes: Positive | None = key(None, "the same of all processes together on processors; null: none")
     learners: Several = key(

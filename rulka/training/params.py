@@ -19,7 +19,7 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
     environment: Backend = key("simulator", "where the races are driven")
     algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
     compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
-    compared_env_steps: Count | None = key(135_000, "after which these end, if that comes before max_env_steps")
+    compared_env_steps: Count | None = key(270_000, "after which these end, if that comes before max_env_steps")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
     )
