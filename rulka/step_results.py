@@ -62,9 +62,12 @@ class StepResult:
 def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
     """Returns a sort key for comparing drivers; larger is better.
 
+    It ranks like the lap share: by speed, where an unfinished race counts as 0. So one race in a hundred weighs as much
+    as one per cent of time, and no chance difference in finish rates makes a much slower driver win.
+
     Args:
-        finish_rate: share of finished races; compared first.
-        slowness: mean time of the finished races, or their mean time per metre; compared next. None if none finished.
+        finish_rate: share of finished races.
+        slowness: mean time of the finished races, or their mean time per metre. None if none finished.
         mean_progress_m: mean furthest distance of all races; compared if none finished.
     """
-    return finish_rate, mean_progress_m if slowness is None else -slowness
+    return 0.0 if slowness is None else finish_rate / slowness, mean_progress_m

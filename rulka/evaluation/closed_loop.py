@@ -62,7 +62,7 @@ class ClosedLoop:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sort key, larger is better: first finish rate, then mean pace, or progress if no race finished."""
+        """Sort key, larger is better: speed with 0 for unfinished races, or the progress if none finished."""
         return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
 
     def to_json(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class CheckResult:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sort key, larger is better: the finish rate, then the mean pace, or the progress if none finished."""
+        """Sort key, larger is better: speed with 0 for unfinished races, or the progress if none finished."""
         if self.mean_return is not None:
             return self.mean_return, 0.0
         return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)

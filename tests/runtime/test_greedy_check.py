@@ -34,11 +34,9 @@ def _tensors(value: float) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("better", "worse"),
     [
-        # Finishing counts more than speed.
-        (
-            CheckResult(8, 1.0, 30.0, 0.05, 600.0, None),
-            CheckResult(8, 0.875, 20.0, 0.04, 580.0, None),
-        ),
+        # An unfinished race counts as speed 0: 20 m/s are better than three quarters of 25, not than seven eighths.
+        (CheckResult(8, 1.0, 30.0, 0.05, 600.0, None), CheckResult(8, 0.75, 24.0, 0.04, 580.0, None)),
+        (CheckResult(8, 0.875, 24.0, 0.04, 580.0, None), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None)),
         (CheckResult(8, 1.0, 30.1, 0.0498, 600.0, None), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None)),
         (CheckResult(8, 0.125, 50.0, 0.5, 90.0, None), CheckResult(8, 0.0, None, None, 500.0, None)),
         (CheckResult(8, 0.0, None, None, 120.0, None), CheckResult(8, 0.0, None, None, 100.0, None)),
