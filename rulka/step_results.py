@@ -63,7 +63,7 @@ def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: f
     """Returns a sort key for comparing drivers; larger is better.
 
     It ranks like the lap share: by speed, where an unfinished race counts as 0. So one race in a hundred weighs as much
-    as one per cent of time, and no chance difference in finish rates makes a much slower driver win.
+    as one per cent of time: a chance difference in finish rates does not make a much slower driver win.
 
     Args:
         finish_rate: share of finished races.
