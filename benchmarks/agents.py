@@ -34,24 +34,24 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Rates, Variants, best_rates, show
 from models.encoders.config import ENCODER_CONFIG
-from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn import IqnLearner
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.params import Algorithm
-from rulka.agents.precision import ActingPrecision, Precision, raise_malloc_thresholds
-from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
-from rulka.agents.spec import Actor, AgentSpec
-from rulka.artifacts import Artifact, load_artifact
+from rulka.agents.iqn.learner import IqnLearner
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.params import Algorithm
+from rulka.agents.shared.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
+from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.datasets.frames import FrameDataset
-from rulka.datasets.races import load_races
-from rulka.device import CPU, DEVICE_VARIABLE, choose_device, wait_for
+from rulka.contracts.actions import Choices
+from rulka.contracts.artifacts import Artifact, load_artifact
+from rulka.contracts.observation import NUM_FLOATS, reference_normalisation
+from rulka.contracts.schedule import Moment, Schedule
+from rulka.datasets.formats.frames import FrameDataset
+from rulka.datasets.formats.races import load_races
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces, race
-from rulka.observation import NUM_FLOATS, reference_normalisation
+from rulka.machine.device import CPU, DEVICE_VARIABLE, choose_device, wait_for
+from rulka.machine.precision import ActingPrecision, Precision, raise_malloc_thresholds
 from rulka.params import Params, read_params
-from rulka.schedule import Moment, Schedule
 
 NUM_ACTIONS = 12
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")

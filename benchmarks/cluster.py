@@ -29,12 +29,12 @@ import torch
 from benchmarks.harness import show
 from benchmarks.ray_nodes import pretended_cluster
 from benchmarks.runtime import run_spec
-from rulka.agents.params import Algorithm
-from rulka.agents.precision import raise_malloc_thresholds
+from rulka.agents.shared.params import Algorithm
 from rulka.buffers.experience import new_block
-from rulka.cluster import RayCluster
-from rulka.device import weights_on_host
+from rulka.machine.device import weights_on_host
+from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
+from rulka.runtime.cluster import RayCluster
 from rulka.runtime.collectors import CollectorProcesses, Turn
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec

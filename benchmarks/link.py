@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 from benchmarks.harness import show
-from rulka.actions import CONTROLS
+from rulka.contracts.actions import CONTROLS
 from rulka.game.client import Frame, GameClient
 from rulka.game.frames import grey_from_bgra
 from rulka.game.protocol import LOOPBACK, RunStep

@@ -32,18 +32,18 @@ import torch
 from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic
-from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.networks import input_shape
-from rulka.agents.params import PpoParams
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.agents.spec import AgentSpec
+from rulka.agents.shared.networks import input_shape
+from rulka.agents.shared.params import PpoParams
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
+from rulka.contracts.actions import Choices
+from rulka.contracts.observation import NUM_FLOATS, reference_normalisation
+from rulka.contracts.schedule import Moment
 from rulka.envs.vector import RaceVectorEnv
-from rulka.observation import NUM_FLOATS, reference_normalisation
+from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import reference_params
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.schedule import Moment
 
 ROOT = Path(__file__).parents[1]
 CARS, ROLLOUT, BATCH, EPOCHS, NUM_ACTIONS = 64, 64, 512, 3, 12

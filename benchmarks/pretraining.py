@@ -24,17 +24,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.harness import show
-from rulka.actions import action_table
-from rulka.agents.networks import build_clone_policy
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.datasets.frames import Batch, FrameDataset, Images
-from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, wait_for
-from rulka.observation import reference_normalisation
+from rulka.agents.shared.networks import build_clone_policy
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import reference_normalisation
+from rulka.datasets.formats.frames import Batch, FrameDataset, Images
+from rulka.machine.device import DEVICE_VARIABLE, choose_device, make_generator, wait_for
+from rulka.machine.precision import raise_malloc_thresholds
+from rulka.machine.progress import Progress
 from rulka.params import Params, read_params
 from rulka.pretraining.fit import TrainingTask, fit
 from rulka.pretraining.objectives import OBJECTIVES, Objective, build_objective
 from rulka.pretraining.params import FitParams
-from rulka.progress import Progress
 from tasks.capture import capture
 from tasks.races import races
 

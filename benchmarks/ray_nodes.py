@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from rulka.cluster import load_ray
+from rulka.runtime.cluster import load_ray
 
-# See `rulka.cluster.load_ray`. Set this early: benchmarks import torchrl, and with it Ray, before they call that.
+# Set before torchrl is imported, which imports Ray; see `rulka.runtime.cluster.load_ray`.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 HOST = "127.0.0.1"
 BARE = {"node_ip_address": HOST, "include_log_monitor": False}

@@ -27,14 +27,14 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.harness import best_rates, show
-from rulka.actions import action_table
-from rulka.artifacts import observation_contract
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
+from rulka.contracts.observation import CAR
 from rulka.datasets.capture import CaptureSettings, capture_race, cars_at, decision_times
-from rulka.datasets.frames import FrameWriter
+from rulka.datasets.formats.frames import FrameWriter
+from rulka.datasets.formats.races import RaceDataset
+from rulka.datasets.formats.split import split_races
 from rulka.datasets.from_recordings import find_recordings, read_race_dataset
-from rulka.datasets.races import RaceDataset
-from rulka.datasets.split import split_races
-from rulka.observation import CAR
 from rulka.params import Params, read_params
 from rulka.recordings.container import MAP, read_container
 from rulka.recordings.errors import RecordingError

@@ -32,17 +32,17 @@ import torch
 
 from benchmarks.agents import agent_spec, peak_bytes
 from benchmarks.harness import show
-from rulka.actions import action_table
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.learner import Learner
-from rulka.agents.params import Algorithm
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.agents.spec import Actor, AgentSpec
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.params import Algorithm
+from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.device import CPU, DEVICE_VARIABLE, choose_device, weights_on_host
-from rulka.observation import reference_normalisation
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import reference_normalisation
+from rulka.contracts.schedule import Moment
+from rulka.machine.device import CPU, DEVICE_VARIABLE, choose_device, weights_on_host
+from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
-from rulka.race_settings import RaceSettings
 from rulka.runtime.central import Inference
 from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.collectors import CollectorProcesses, Turn
@@ -51,11 +51,11 @@ from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.shared import SharedBlocks, SharedWeights, layout_of
 from rulka.runtime.specs import RunSpec
-from rulka.schedule import Moment
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import load_track
-from rulka.training.races import Races
-from rulka.training.run import block_spec
+from rulka.training.environment import block_spec
+from rulka.training.race_environment import Races
 
 CENTRAL_CARS = (64, 256, 1024, 4096)
 NEVER = 10**9

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import show
-from rulka.actions import action_table
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import NUM_FLOATS
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
-from rulka.observation import NUM_FLOATS
 from rulka.params import Params, read_params
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import PurePursuitDriver, sample_skills

@@ -15,7 +15,7 @@ from pathlib import Path
 import av
 from PIL import Image, ImageDraw
 
-from rulka.folders import EVALUATION, PLOTS, REPORT_PAGE, VIDEO_FILE
+from rulka.stages.folders import EVALUATION, PLOTS, REPORT_PAGE, VIDEO_FILE
 from rulka.video.hud import font_of
 
 IMAGES = Path(__file__).with_name("images")

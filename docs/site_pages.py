@@ -24,8 +24,8 @@ Every parameter has a default in the code. `{PARAMS_FILE}` shows what people tur
 by adding its key below its section. A key that is not known, another type or a number out of its range is an error that
 names it. Keys without a default have to be set where their section is. Of sections of several kinds, the kind stands in
 brackets. A schedule is a mapping with `interpolation` and `points` or `shares`, see
-`rulka/schedule.py`; a plain number stands for one that does not change. What parameters make impossible together is
-not here: `rulka doctor` says it.
+`rulka/contracts/schedule.py`; a plain number stands for one that does not change. What parameters make impossible
+together is not here: `rulka doctor` says it.
 
 The same in a terminal, with the values of this folder: `rulka params list [KEY]`; with `--changed`, those alone that
 differ from their defaults. For completion and checks in an editor that knows YAML schemas (VS Code with the YAML

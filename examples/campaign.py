@@ -9,7 +9,7 @@ from __future__ import annotations
 import tyro
 
 import rulka
-from rulka.campaign_slugs import CAMPAIGN_SLUGS
+from rulka.tracks.campaign_slugs import CAMPAIGN_SLUGS
 
 
 def main(driver: str, /, races: int = 20, seed: int = 100) -> None:

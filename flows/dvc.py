@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from flows.process import CommandError, child_environment, run_in_group
-from rulka.errors import UserError
-from rulka.folders import RECORDINGS
-from rulka.graph import check_names, read_graph, read_lock
+from rulka.machine.errors import UserError
+from rulka.stages.folders import RECORDINGS
+from rulka.stages.graph import check_names, read_graph, read_lock
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"

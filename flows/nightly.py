@@ -1,6 +1,6 @@
 """Flow of the nightly evaluation: `rulka night` for the scheduled date.
 
-It is not a stage and leaves outputs of stages unchanged. See `rulka.registry.nights` for the races and records.
+It is not a stage and leaves outputs of stages unchanged. See `rulka.operations.nights` for the races and records.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pydantic import Field
 from flows.pipeline import HOUR_S, Hours
 from flows.process import CommandError, error_lines, run_in_group
 from flows.shown import show_link, show_rows
-from rulka.errors import UserError
-from rulka.folders import NIGHTS
+from rulka.machine.errors import UserError
+from rulka.stages.folders import NIGHTS
 
 LATE, MISSED = timedelta(minutes=30), timedelta(days=1)
 """Delays after which a night reports being late, and after which it is skipped in favour of the next one."""

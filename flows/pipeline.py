@@ -16,8 +16,8 @@ from pydantic import Field
 from flows.dvc import DvcError, Outcome, changed_stages, reproduce_stage, with_upstream
 from flows.process import CommandError, error_lines
 from flows.shown import StageProgress, is_bar, show_results
-from rulka.errors import UserError
-from rulka.graph import read_graph
+from rulka.machine.errors import UserError
+from rulka.stages.graph import read_graph
 
 Stage = Literal["races", "capture", "pretrain", "clone", "transfer", "train", "evaluate"]
 """Stages of `dvc.yaml`: the deployment's page lists them, and Prefect rejects other names."""

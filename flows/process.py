@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rulka.errors import UserError
-from rulka.processes import end_group
-from rulka.stage import STARTED_BY
+from rulka.machine.errors import UserError
+from rulka.machine.processes import end_group
+from rulka.stages.stage import STARTED_BY
 
 SAVE_GRACE_S = 20.0
 """Grace period of a group to save its work after an interrupt; below the 30 s of Prefect's worker."""

@@ -22,14 +22,14 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 
 from flows.dvc import RUNNING
-from rulka.folders import REPORT_PAGE
-from rulka.graph import read_graph
-from rulka.ports import DASHBOARD_PORT, LOOPBACK
+from rulka.machine.ports import DASHBOARD_PORT, LOOPBACK
+from rulka.stages.folders import REPORT_PAGE
+from rulka.stages.graph import read_graph
 
 PERIOD_S = 5.0
 """Minimum interval between progress updates to the server."""
 PERCENT = re.compile(r"\((\d+) %\)")
-"""Percentage in the lines of `rulka.progress`."""
+"""Percentage in the lines of `rulka.machine.progress`."""
 WATCHED = "train"
 """Stage that the dashboard shows live."""
 

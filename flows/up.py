@@ -27,10 +27,10 @@ from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelling, Crashed
 
 from flows.process import SAVE_GRACE_S, CommandError, child_environment, run_in_group
-from rulka.errors import UserError
-from rulka.ports import check_port, holder, no_proxy_for_loopback
-from rulka.processes import descendants, end_group, start_group
-from rulka.stage import interrupt_on_signals
+from rulka.machine.errors import UserError
+from rulka.machine.ports import check_port, holder, no_proxy_for_loopback
+from rulka.machine.processes import descendants, end_group, start_group
+from rulka.stages.stage import interrupt_on_signals
 
 HOME = Path(".prefect")
 PROFILES_FILE = HOME / "profiles.toml"

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
-    from rulka.datasets.frames import FrameDataset
-    from rulka.datasets.races import RaceDataset
-    from rulka.errors import UserError
+    from rulka.datasets.formats.frames import FrameDataset
+    from rulka.datasets.formats.races import RaceDataset
     from rulka.library import (
         Agent,
         ContractError,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         plot_track,
         read_recording,
     )
+    from rulka.machine.errors import UserError
     from rulka.tracks.track import Track
 
 __all__ = [
@@ -56,10 +56,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FrameDataset": "rulka.datasets.frames",
-    "RaceDataset": "rulka.datasets.races",
+    "FrameDataset": "rulka.datasets.formats.frames",
+    "RaceDataset": "rulka.datasets.formats.races",
     "Track": "rulka.tracks.track",
-    "UserError": "rulka.errors",
+    "UserError": "rulka.machine.errors",
 }
 """Where public names are from; all others are from `rulka.library`."""
 

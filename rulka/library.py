@@ -18,37 +18,30 @@ from torch import Tensor, nn
 
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
-from rulka.actions import action_table
 from rulka.agents.load import DRIVING_KINDS, driver_of
-from rulka.artifacts import load_artifact
-from rulka.datasets.frames import FrameDataset
-from rulka.datasets.races import RaceDataset
-from rulka.datasets.races import load_races as read_races
-from rulka.datasets.split import Split
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import load_artifact
+from rulka.contracts.problems import did_you_mean
+from rulka.datasets.formats.frames import FrameDataset
+from rulka.datasets.formats.races import RaceDataset
+from rulka.datasets.formats.races import load_races as read_races
+from rulka.datasets.formats.split import Split
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import (
-    KEYWORDS,
-    UnknownKeywordError,
-    action_space,
-    observation_space,
-    read_settings,
-    read_track,
-)
+from rulka.envs.settings import action_space, observation_space, read_track
 from rulka.envs.vector import RaceVectorEnv
-from rulka.errors import UserError
 from rulka.evaluation.contest import Driver, race_all
-from rulka.evaluation.guests import Act, ExternalPolicy, find_guest, is_guest
+from rulka.evaluation.external_policy import Act, ExternalPolicy, find_guest, is_guest
 from rulka.evaluation.metrics import metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import RaceResult
-from rulka.folders import ENCODER, FRAMES, RACES
+from rulka.machine.errors import UserError
+from rulka.operations.kept import find_agent, name_of
 from rulka.params import reference_params, with_given
-from rulka.params.problems import did_you_mean
-from rulka.race_settings import RaceSettings
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Recording
 from rulka.recordings.reader import read_recording as recording_in
-from rulka.registry.kept import find_agent, name_of
+from rulka.simulator.race_settings import KEYWORDS, RaceSettings, UnknownKeywordError, read_settings
+from rulka.stages.folders import ENCODER, FRAMES, RACES
 from rulka.tracks.track import Track
 
 if TYPE_CHECKING:

@@ -34,6 +34,6 @@ if sys.argv[0] == "-m":
     _check_python()
     signal.signal(signal.SIGINT, _end)
     signal.signal(signal.SIGTERM, _end)
-    from rulka.terminal import keep_telling  # after the check that Rulka is installed
+    from rulka.machine.terminal import keep_telling  # after the check that Rulka is installed
 
     keep_telling(sys.orig_argv[-1].removeprefix("tasks."))

@@ -1,7 +1,7 @@
 """Stage `capture`: renders races to frames, each with its floats, action and time.
 
-Reads  data/races/          see rulka.datasets.races
-Writes data/frames/         see rulka.datasets.frames; with README.md and contact_sheet.png;
+Reads  data/races/          see rulka.datasets.formats.races
+Writes data/frames/         see rulka.datasets.formats.frames; with README.md and contact_sheet.png;
                             with the game backend also quarantine.json, the races that diverged in the game
 """
 
@@ -14,26 +14,26 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from rulka.actions import action_table
-from rulka.artifacts import observation_contract
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.card import write_card
-from rulka.datasets.frames import CapturedRace, FrameWriter
-from rulka.datasets.game_capture import GameCapture, ReplayError, write_quarantine
-from rulka.datasets.races import Race, RaceDataError, load_races
+from rulka.datasets.formats.frames import CapturedRace, FrameWriter
+from rulka.datasets.formats.races import Race, RaceDataError, load_races
+from rulka.datasets.formats.split import Split, split_maps
 from rulka.datasets.recovery import RecoveryError, drive_again, recovery_id
-from rulka.datasets.split import Split, split_maps
-from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
+from rulka.machine.processes import end_with_parent, interrupts_blocked
+from rulka.machine.progress import Progress
 from rulka.params import Params, read_params
-from rulka.processes import end_with_parent, interrupts_blocked
-from rulka.progress import Progress
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
-from rulka.stage import output_folder, require, run_stage
+from rulka.stages.folders import FRAMES, RACES
+from rulka.stages.stage import output_folder, require, run_stage
 from rulka.tracks.track import Track
+from tasks.game_capture import GameCapture, ReplayError, write_quarantine
 
 _LOGGER = logging.getLogger(__name__)
 

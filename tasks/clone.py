@@ -1,9 +1,9 @@
 """Stage `clone` (Level 1): behaviour cloning, from frames and floats to actions.
 
-Reads  data/frames/         see rulka.datasets.frames
+Reads  data/frames/         see rulka.datasets.formats.frames
        data/encoder/        the pretrained encoder
        data/races/          the main track, which the policy races on unless `dagger.tracks` names others
-Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors of `ClonePolicy` or
+Writes data/policy/         an artifact of kind "policy", see rulka.contracts.artifacts; tensors of `ClonePolicy` or
                             `ClonedIqn`, and of `CloningHeads`, which are unused when driving
          metrics.json       accuracy on held-out races, overall, where the action changes, and per action, beside
                             baselines without learning; and every epoch. The validation loss, with the policy's own
@@ -30,10 +30,9 @@ import torch
 from torch import nn
 
 from models.actor_critic import CloningHeads
-from rulka.actions import ActionTable, action_table
-from rulka.agents.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import (
+from rulka.agents.shared.networks import Cloned, build_clone_policy, build_cloned_iqn, decision_table
+from rulka.contracts.actions import ActionTable, action_table
+from rulka.contracts.artifacts import (
     OWN_FILES,
     Artifact,
     load_artifact,
@@ -41,14 +40,15 @@ from rulka.artifacts import (
     observation_contract,
     write_artifact,
 )
-from rulka.datasets.frames import Batch, FrameDataset, check_contract, frames_of
-from rulka.datasets.races import RaceDataError, RaceDataset, load_races
-from rulka.datasets.split import SPLITS, Split
-from rulka.device import Generators, device_of, use_cores, use_device
+from rulka.datasets.formats.frames import Batch, FrameDataset, check_contract, frames_of
+from rulka.datasets.formats.races import RaceDataError, RaceDataset, load_races
+from rulka.datasets.formats.split import SPLITS, Split
 from rulka.evaluation.closed_loop import drive
+from rulka.evaluation.dagger import Adviser, RecordingAdviser, collect_dagger_races, line_adviser
 from rulka.evaluation.race import EvaluationRaces
-from rulka.evaluation.visiting import Adviser, RecordingAdviser, collect_dagger_races, line_adviser
-from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.machine.device import Generators, device_of, use_cores, use_device
+from rulka.machine.precision import raise_malloc_thresholds
+from rulka.machine.progress import Progress
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.cloning import (
     CloningTask,
@@ -61,14 +61,14 @@ from rulka.pretraining.cloning import (
     predict_own,
     races_of,
 )
+from rulka.pretraining.dagger_frames import Visited
 from rulka.pretraining.fit import History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.params import CloneParams, DaggerParams
-from rulka.pretraining.visited import Visited
-from rulka.progress import Progress
-from rulka.provenance import provenance
-from rulka.race_settings import RaceSettings
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.stage import check_not_cached, output_folder, require, run_stage
+from rulka.simulator.race_settings import RaceSettings
+from rulka.stages.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.stages.provenance import provenance
+from rulka.stages.stage import check_not_cached, output_folder, require, run_stage
 from rulka.tracks.find import chosen_tracks
 
 VISITED_SEED = 2_000_000

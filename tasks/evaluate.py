@@ -22,16 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from rulka.agents.algorithms import label_of
-from rulka.artifacts import read_meta
-from rulka.datasets.races import load_races, write_races
-from rulka.device import use_device
+from rulka.contracts.artifacts import read_meta
+from rulka.datasets.formats.races import load_races, write_races
 from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
 from rulka.evaluation.dataset import best_laps, demonstration_results, export_result
 from rulka.evaluation.metrics import entries_by_track, format_metrics, format_tracks, metrics_of, scores_of
 from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
-from rulka.folders import (
+from rulka.machine.device import use_device
+from rulka.machine.terminal import say
+from rulka.params import Params, read_params
+from rulka.report.figures import draw_figures, encoder_figures
+from rulka.report.learning_plots import TrainingLog, read_training_log
+from rulka.report.page import Origins, Report, render_report
+from rulka.simulator.race_settings import RaceSettings
+from rulka.stages.folders import (
     AGENT,
     AGENT_INIT,
     COMPARED,
@@ -46,13 +52,7 @@ from rulka.folders import (
     TRAINING_LOG,
     VIDEO_FILE,
 )
-from rulka.params import Params, read_params
-from rulka.race_settings import RaceSettings
-from rulka.report.figures import draw_figures, encoder_figures
-from rulka.report.learning_plots import TrainingLog, read_training_log
-from rulka.report.page import Origins, Report, render_report
-from rulka.stage import output_folder, require, run_stage
-from rulka.terminal import say
+from rulka.stages.stage import output_folder, require, run_stage
 from rulka.tracks.find import chosen_tracks
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video

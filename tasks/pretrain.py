@@ -1,7 +1,7 @@
 """Stage `pretrain` (Level 0): trains the image encoder on captured frames.
 
-Reads  data/frames/         see rulka.datasets.frames
-Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
+Reads  data/frames/         see rulka.datasets.formats.frames
+Writes data/encoder/        an artifact of kind "encoder", see rulka.contracts.artifacts; tensors are named `encoder.*`
          metrics.json       losses of every epoch, the epoch kept (-1 without epochs, and losses are null then), the
                             reason if training stopped early; and probe
                             results of the features on held-out frames, with the split (`probed_on`)
@@ -22,26 +22,26 @@ import numpy as np
 import torch
 from matplotlib.image import imsave
 
-from rulka.actions import action_table
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import OWN_FILES, Artifact, network_input_contract, observation_contract, write_artifact
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import OWN_FILES, Artifact, network_input_contract, observation_contract, write_artifact
+from rulka.contracts.observation import reference_normalisation
 from rulka.datasets.card import contact_sheet
-from rulka.datasets.frames import FrameDataset, Images, check_contract
-from rulka.datasets.split import SPLITS
-from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
-from rulka.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS, PREVIEWS_PICTURE
-from rulka.observation import reference_normalisation
+from rulka.datasets.formats.frames import FrameDataset, Images, check_contract
+from rulka.datasets.formats.split import SPLITS
+from rulka.machine.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
+from rulka.machine.precision import raise_malloc_thresholds
+from rulka.machine.progress import Progress
+from rulka.machine.terminal import tell
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import FitError, History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, ViewsObjective, build_objective
 from rulka.pretraining.params import PretrainParams
 from rulka.pretraining.probes import probe_encoder, spread
-from rulka.progress import Progress
-from rulka.provenance import provenance
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.stage import check_not_cached, output_folder, require, run_stage
-from rulka.terminal import tell
+from rulka.stages.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS, PREVIEWS_PICTURE
+from rulka.stages.provenance import provenance
+from rulka.stages.stage import check_not_cached, output_folder, require, run_stage
 
 NUM_PREVIEWS = 12
 VALIDATION_BATCH = 512

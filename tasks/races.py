@@ -1,7 +1,7 @@
 """Stage `races`: human recordings, or demonstrations by the built-in driver, as one dataset with their tracks.
 
 Reads  data/recordings/     `*.Gbx` files at any depth; may be empty
-Writes data/races/          see rulka.datasets.races; tracks/<uid>.reference.txt, a near-optimal lap
+Writes data/races/          see rulka.datasets.formats.races; tracks/<uid>.reference.txt, a near-optimal lap
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.actions import TICK_MS, ActionTable, action_table
+from rulka.contracts.actions import TICK_MS, ActionTable, action_table
+from rulka.datasets.formats.races import Race, RaceDataError, RaceDataset, reference_path, write_races
 from rulka.datasets.from_recordings import (
     MissingRecordingsError,
     NoUsableRecordingError,
@@ -22,17 +23,16 @@ from rulka.datasets.from_recordings import (
     refuse_missing,
 )
 from rulka.datasets.params import RaceParams
-from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
-from rulka.folders import RACES, REASONS_FILE, RECORDINGS
+from rulka.machine.progress import Progress
+from rulka.machine.terminal import say
 from rulka.params import Params, read_params
-from rulka.progress import Progress
-from rulka.race_settings import RaceSettings
-from rulka.reference.lap import reference_path, store_reference
+from rulka.reference.lap import store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
-from rulka.stage import output_folder, run_stage
-from rulka.terminal import say
+from rulka.simulator.race_settings import RaceSettings
+from rulka.stages.folders import RACES, REASONS_FILE, RECORDINGS
+from rulka.stages.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track

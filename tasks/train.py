@@ -3,7 +3,7 @@
 Reads  data/agent_init/     initial agents, and for IQN the cloned policy that guides early exploration
        data/races/          the main track
        data/frames/         demonstrations, for algorithms that learn from them
-Writes data/agent/          an artifact of kind "agent" for `train.algorithm`, see rulka.artifacts
+Writes data/agent/          an artifact of kind "agent" for `train.algorithm`, see rulka.contracts.artifacts
          training.jsonl     training log, one JSON object per line
          compared/<algorithm>/   the same for each of `train.compared`, trained with the same budget
 Live   runs/train/<algorithm>-<fingerprint>/   checkpoints, the trained agent, metrics.jsonl, TensorBoard events
@@ -19,18 +19,18 @@ from contextlib import ExitStack
 
 import torch
 
-from rulka.agents.params import ALGORITHM_NAMES
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.artifacts import OWN_FILES
-from rulka.device import use_device
-from rulka.errors import UserError
-from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
-from rulka.graph import GRAPH_FILE, PARAMS_FILE, read_graph
+from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.contracts.artifacts import OWN_FILES
+from rulka.machine.device import use_device
+from rulka.machine.errors import UserError
+from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.run_lock import locked
-from rulka.stage import check_not_cached, output_folder, require, run_stage
-from rulka.training.racing import AgentRun, Folders
-from rulka.training.run_folder import clean_up, drop_experience
+from rulka.stages.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
+from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, read_graph
+from rulka.stages.stage import check_not_cached, output_folder, require, run_stage
+from rulka.training.agent_run import AgentRun, Folders
+from rulka.training.old_runs import clean_up, drop_experience
 
 
 def train(params: Params, *, folders: Folders) -> None:

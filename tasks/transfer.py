@@ -2,7 +2,7 @@
 
 Reads  data/encoder/        the encoder of Level 0
        data/policy/         the cloned policy of Level 1
-Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorithm`, see rulka.artifacts
+Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorithm`, see rulka.contracts.artifacts
          report.json        for every tensor of the new network and of the sources: copied, kept or refused, and why
          compared/<algorithm>/   the same for each of `train.compared`
 
@@ -19,14 +19,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rulka.actions import action_table
 from rulka.agents.initial_weights import check_agent, check_agreement, initial_agent, report_json
-from rulka.agents.networks import decision_table
-from rulka.artifacts import load_artifact, write_artifact
-from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
+from rulka.agents.shared.networks import decision_table
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import load_artifact, write_artifact
 from rulka.params import Params, read_params, sections_of
-from rulka.provenance import provenance
-from rulka.stage import output_folder, require, run_stage
+from rulka.stages.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
+from rulka.stages.provenance import provenance
+from rulka.stages.stage import output_folder, require, run_stage
 
 
 def transfer(params: Params, *, encoder_dir: Path, policy_dir: Path, out_dir: Path) -> None:

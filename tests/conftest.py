@@ -28,15 +28,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rulka.actions import action_table
-from rulka.artifacts import observation_contract
-from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
-from rulka.datasets.split import split_maps
-from rulka.device import choose_device
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
+from rulka.contracts.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
+from rulka.contracts.observation_params import ObservationParams
+from rulka.datasets.formats.frames import CapturedRace, FrameIndex, FrameWriter
+from rulka.datasets.formats.split import split_maps
 from rulka.evaluation.results import RaceResult
-from rulka.graph import read_graph
-from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
-from rulka.observation_params import ObservationParams
+from rulka.machine.device import choose_device
+from rulka.stages.graph import read_graph
 from rulka.tracks.track import Track
 
 torch.set_num_threads(1)  # overrides OMP_NUM_THREADS: multi-threaded sums differ in the last bits between machines

@@ -18,7 +18,7 @@ from prefect import __version__ as prefect_version
 
 from flows.up import WORKER
 from rulka.cli import COMMANDS
-from rulka.cluster import CLUSTER_VARIABLE
+from rulka.runtime.cluster import CLUSTER_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

@@ -14,14 +14,14 @@ from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rulka import folders
-from rulka.agents.params import ALGORITHM_NAMES
-from rulka.graph import MAIN_SECTION, SECTIONS_SUFFIX, ignored_by_dvc, read_graph, sections_of_stage
+from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.contracts.schedule import Schedule
+from rulka.contracts.section import Section
 from rulka.params import Params, read_params, read_sections
-from rulka.schedule import Schedule
-from rulka.section import Section
+from rulka.stages import folders
+from rulka.stages.graph import MAIN_SECTION, SECTIONS_SUFFIX, ignored_by_dvc, read_graph, sections_of_stage
 from rulka.tracks.params import TrackParams
-from rulka.training.racing import SECTIONS as SECTIONS_OF_TRAINING
+from rulka.training.agent_run import SECTIONS as SECTIONS_OF_TRAINING
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")
@@ -155,7 +155,7 @@ def test_what_dvc_ignores_is_there() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_data_folders_are_those_the_stage_names(stage: str) -> None:
-    """A stage takes its folders from `rulka.folders` and hard-codes none."""
+    """A stage takes its folders from `rulka.stages.folders` and hard-codes none."""
     in_data = {name: path.as_posix() for name, path in vars(folders).items() if isinstance(path, Path)}
     nodes = list(nodes_of(ROOT / "tasks" / f"{stage}.py"))
     named = {in_data[node.id] for node in nodes if isinstance(node, ast.Name) and node.id in in_data}
@@ -166,7 +166,12 @@ def test_data_folders_are_those_the_stage_names(stage: str) -> None:
     assert named == listed
 
 
-TRAINING = ("rulka/training/racing.py", "rulka/training/races.py", "rulka/training/run.py", "tasks/train.py")
+TRAINING = (
+    "rulka/training/agent_run.py",
+    "rulka/training/race_environment.py",
+    "rulka/training/environment.py",
+    "tasks/train.py",
+)
 
 
 def sections_read_in(files: Iterable[Path]) -> set[str]:

@@ -13,19 +13,19 @@ import time
 import numpy as np
 import torch
 
-import rulka.agents.iqn  # noqa: F401 else imported with the first learner, and counted as its time
+import rulka.agents.iqn.learner  # noqa: F401 else imported with the first learner, and counted as its time
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
-from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.params import IqnParams
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.agents.spec import AgentSpec
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.params import IqnParams
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
+from rulka.contracts.actions import Choices
+from rulka.contracts.schedule import Moment, Schedule
+from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import reference_params
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.schedule import Moment, Schedule
 
 BLOCK_STEPS = 4
 UPDATES_PER_CALL = 4

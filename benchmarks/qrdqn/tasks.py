@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 
 from benchmarks.qrdqn.catch import NUM_ACTIONS, SIZE, CatchEnv
+from rulka.contracts.observation import Normalisation, reference_normalisation
 from rulka.envs.episodes import Episodes
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
-from rulka.observation import Normalisation, reference_normalisation
 from rulka.params import reference_params
 from rulka.runtime.collector import CarBatch
 from rulka.tracks.generate import generate_track

@@ -15,12 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from rulka.agents.acting import PolicyActor, choose_by_policy, draw_by_policy
-from rulka.agents.impala import ImpalaLearner
-from rulka.agents.iqn_actor import IqnActor, choose_by_iqn
-from rulka.agents.learner import Learner
-from rulka.agents.network_params import CloneShape
-from rulka.agents.networks import (
+from rulka.agents.impala.learner import ImpalaLearner
+from rulka.agents.iqn.actor import IqnActor, choose_by_iqn
+from rulka.agents.ppo.learner import PpoLearner
+from rulka.agents.pql.actor import PqlActor
+from rulka.agents.preferences.learner import DpoLearner, GrpoLearner
+from rulka.agents.shared.acting import PolicyActor, choose_by_policy, draw_by_policy
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.network_params import CloneShape
+from rulka.agents.shared.networks import (
     ACTOR_CRITIC_PARTS,
     IQN_PARTS,
     POLICY_PARTS,
@@ -32,14 +35,11 @@ from rulka.agents.networks import (
     build_cloned_iqn,
     build_iqn,
 )
-from rulka.agents.params import Algorithm, GivenPairsParams, IqnParams, PqlParams
-from rulka.agents.ppo import PpoLearner
-from rulka.agents.pql_actor import PqlActor
-from rulka.agents.preferences import DpoLearner, GrpoLearner
-from rulka.agents.spec import Actor, AgentSpec, Choose
-from rulka.artifacts import Artifact
-from rulka.device import CPU
-from rulka.schedule import Schedule
+from rulka.agents.shared.params import Algorithm, GivenPairsParams, IqnParams, PqlParams
+from rulka.agents.shared.spec import Actor, AgentSpec, Choose
+from rulka.contracts.artifacts import Artifact
+from rulka.contracts.schedule import Schedule
+from rulka.machine.device import CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,13 @@ class AlgorithmEntry:
 # Imported lazily: their replay imports torchrl, which takes 3 s and 95 MB. Collectors and evaluation only act and
 # should not pay for it.
 def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) -> Learner:
-    from rulka.agents.iqn import IqnLearner
+    from rulka.agents.iqn.learner import IqnLearner
 
     return IqnLearner(spec, seed, device)
 
 
 def _pql_learner(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Learner:
-    from rulka.agents.pql import PqlLearner
+    from rulka.agents.pql.learner import PqlLearner
 
     return PqlLearner(spec, seed, device)
 

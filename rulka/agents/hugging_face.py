@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rulka.agents.load import DRIVING_KINDS, driver_of
-from rulka.artifacts import Artifact, ArtifactError, Files, load_artifact, save_artifact, write_artifact
-from rulka.outputs import filled_folder, not_written
+from rulka.contracts.artifacts import Artifact, ArtifactError, Files, load_artifact, save_artifact, write_artifact
+from rulka.stages.outputs import filled_folder, not_written
 
 HUB_FILES = Files(weights="model.safetensors", meta="config.json")
 

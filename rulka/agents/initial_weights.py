@@ -15,12 +15,12 @@ from torch import Tensor
 
 from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.params import Algorithm, PartsParams, TransferParams
-from rulka.artifacts import Artifact, network_input_contract
-from rulka.errors import UserError
-from rulka.observation import float_slices
-from rulka.observation_params import ObservationParams
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.params import Algorithm, PartsParams, TransferParams
+from rulka.contracts.artifacts import Artifact, network_input_contract
+from rulka.contracts.observation import float_slices
+from rulka.contracts.observation_params import ObservationParams
+from rulka.machine.errors import UserError
 
 LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy", "agent": "agent"}
 """Display names of the weight sources, by parameter value."""

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.actor_critic import AHEAD_HEADS
-from rulka.actions import ActionTable
-from rulka.agents.acting import choose_by_policy, draw_by_policy
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.spec import Choose
-from rulka.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
-from rulka.device import CPU, upload
-from rulka.observation_params import ObservationParams
+from rulka.agents.shared.acting import choose_by_policy, draw_by_policy
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.spec import Choose
+from rulka.contracts.actions import ActionTable
+from rulka.contracts.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
+from rulka.contracts.observation_params import ObservationParams
+from rulka.machine.device import CPU, upload
 
 CLONING = "cloning"
 """Stands for the algorithm of a cloned policy."""

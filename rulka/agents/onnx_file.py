@@ -21,9 +21,9 @@ from onnxruntime import InferenceSession
 from torch import Tensor, nn
 
 from rulka.agents.load import DRIVING_KINDS, GreedyPolicy, driver_of
-from rulka.artifacts import Artifact, ArtifactError, described, load_artifact
-from rulka.errors import UserError
-from rulka.outputs import new_file
+from rulka.contracts.artifacts import Artifact, ArtifactError, described, load_artifact
+from rulka.machine.errors import UserError
+from rulka.stages.outputs import new_file
 
 NUM_COMPARED = 1000
 """Observations on which the file's decisions must match the agent's."""

@@ -29,7 +29,7 @@ from torchrl.data.replay_buffers.storages import Storage
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
 from rulka.buffers.priorities import Priorities
 from rulka.buffers.ring import BlockRing, Derive, Returns, Transitions, find_transitions, on_device, place_of_ring
-from rulka.device import CPU
+from rulka.machine.device import CPU
 
 _LOGGER = logging.getLogger(__name__)
 

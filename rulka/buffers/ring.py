@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, LazyPieces, Piece
-from rulka.device import CPU, free_bytes, on_host, upload_copy
+from rulka.machine.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
 

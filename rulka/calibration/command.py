@@ -12,11 +12,11 @@ from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.report import LEFT_OUT, REPORT_FILE, is_followed, write_report
 from rulka.calibration.windows import HORIZONS_MS, Windows, every_second
 from rulka.datasets.from_recordings import find_recordings
-from rulka.outputs import check_file, new_file
+from rulka.machine.progress import Progress
 from rulka.params import PARAMS_FILE, read_params
 from rulka.params.writer import with_values
-from rulka.progress import Progress
 from rulka.simulator.params import PhysicsParams
+from rulka.stages.outputs import check_file, new_file
 
 MAX_EVALUATIONS = 60
 """Limit per fit; fits converge after some 40."""

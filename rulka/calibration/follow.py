@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rulka.datasets.races import Race
+from rulka.datasets.formats.races import Race
 from rulka.datasets.recovery import follower_of
 from rulka.simulator import car as columns
 from rulka.simulator.follower import NO_CORRECTION

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rulka.calibration.windows import Windows, cut_windows
+from rulka.contracts.observation import CAR
+from rulka.datasets.formats.races import Race
+from rulka.datasets.formats.split import hash_fraction, split_races
 from rulka.datasets.from_recordings import (
     blocks_of,
     embedded_map,
@@ -16,13 +19,10 @@ from rulka.datasets.from_recordings import (
     path_of_ghost,
     race_of_ghost,
 )
-from rulka.datasets.races import Race
-from rulka.datasets.split import hash_fraction, split_races
-from rulka.errors import UserError
-from rulka.folders import utf8_path
-from rulka.observation import CAR
+from rulka.machine.errors import UserError
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
+from rulka.stages.folders import utf8_path
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, track_from_paths
 from rulka.tracks.track import Track, TrackError

@@ -19,9 +19,9 @@ from rulka.calibration.fit import FITTED, FitResult
 from rulka.calibration.follow import follow
 from rulka.calibration.gather import CalibrationData
 from rulka.calibration.windows import FLAT, HORIZONS_MS, REGIMES, Windows, constant_velocity, simulate
-from rulka.outputs import filled_folder
-from rulka.provenance import library_versions
 from rulka.simulator.params import PhysicsParams
+from rulka.stages.outputs import filled_folder
+from rulka.stages.provenance import library_versions
 
 REPORT_FILE, NUMBERS_FILE = "report.md", "calibration.json"
 TEMPLATE = Path(__file__).with_name("report.md.jinja")

@@ -14,10 +14,10 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 from tyro.extras import SubcommandApp
 
 from rulka.cli import agents, env, frames, game, parameters, pipeline, races, recordings, track
-from rulka.disk import disk_error_of
-from rulka.errors import UserError
-from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
-from rulka.terminal import escape_logs, keep_telling, say, tell
+from rulka.machine.disk import disk_error_of
+from rulka.machine.errors import UserError
+from rulka.machine.terminal import escape_logs, keep_telling, say, tell
+from rulka.stages.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 ABOUT = "Teach a car to race. `rulka --version` says which version this is."
 SERVERS = ("up", "dashboard", "game", "watch")

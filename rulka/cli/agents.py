@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, DeviceName, TrackNames, report
-from rulka.folders import AGENT, KEPT_AGENTS
-from rulka.outputs import check_file, check_folder, filled_folder
+from rulka.stages.folders import AGENT, KEPT_AGENTS
+from rulka.stages.outputs import check_file, check_folder, filled_folder
 
 if TYPE_CHECKING:
-    from rulka.artifacts import Artifact
-    from rulka.registry.pairs import Comparison
+    from rulka.contracts.artifacts import Artifact
+    from rulka.operations.pairs import Comparison
 
 PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
 
@@ -44,7 +44,7 @@ def list_(as_json: AsJson = False) -> None:
     Args:
         as_json: print a JSON list.
     """
-    from rulka.registry.kept import format_agents, known_agents
+    from rulka.operations.kept import format_agents, known_agents
 
     found = known_agents()
     report([asdict(entry) for entry in found], lambda: format_agents(found), as_json)
@@ -62,9 +62,9 @@ def compare(first: str, second: str, /, how: PairSettings, out: Path | None = No
         out: folder to write leads.png and side_by_side.mp4 into.
         as_json: print one JSON object.
     """
+    from rulka.operations.pairs import format_comparison
+    from rulka.operations.pictures import leads_png, write_side_by_side
     from rulka.params import read_params
-    from rulka.registry.pairs import format_comparison
-    from rulka.registry.pictures import leads_png, write_side_by_side
 
     if out is not None:
         check_folder(out)
@@ -89,9 +89,9 @@ def promote(name: str, /, how: PairSettings, as_json: AsJson = False) -> None:
         how: pairs of races against the promoted agent.
         as_json: print one JSON object.
     """
-    from rulka.registry import promotion
-    from rulka.registry.kept import find_agent
-    from rulka.registry.versions import keep_by_dvc
+    from rulka.operations import promotion
+    from rulka.operations.kept import find_agent
+    from rulka.operations.versions import keep_by_dvc
 
     folder = find_agent(name)
     promoted = promotion.promote(folder, lambda before: _compared(folder.as_posix(), before, how))
@@ -109,7 +109,7 @@ def export(out: Path, /, agent: str = "latest", as_json: AsJson = False) -> None
         agent: name of an agent (`rulka agents list`), "latest", "promoted", or a folder of an agent or a cloned policy.
         as_json: print one JSON object.
     """
-    from rulka.registry.kept import find_agent
+    from rulka.operations.kept import find_agent
 
     if out.suffix.lower() == ".onnx":
         from rulka.agents.onnx_file import export_onnx
@@ -152,10 +152,10 @@ def _report(written: Path, artifact: Artifact, as_json: bool) -> None:
 
 def _compared(first: str, second: str, how: PairSettings) -> Comparison:
     """Races two agents with the settings of a command's arguments."""
-    from rulka.device import use_device
+    from rulka.machine.device import use_device
+    from rulka.operations.pairs import race_pairs, racer_of
+    from rulka.operations.tracks import tracks_to_race_on
     from rulka.params import read_params
-    from rulka.registry.pairs import race_pairs, racer_of
-    from rulka.registry.tracks import tracks_to_race_on
 
     params, networks = read_params(), use_device(how.device)
     racers = [racer_of(name, params, networks) for name in (first, second)]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rulka.cli.options import AsJson, DeviceName, report, stdout_to_stderr
-from rulka.errors import UserError
-from rulka.folders import import_from_here
-from rulka.outputs import check_folder, filled_folder
+from rulka.machine.errors import UserError
+from rulka.stages.folders import import_from_here
+from rulka.stages.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
-    from rulka.artifacts import Artifact
+    from rulka.contracts.artifacts import Artifact
 
 MOST_EPISODES = 10_000
 """Maximum of `train.final_check_races`."""
@@ -47,13 +47,13 @@ def train(
         device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.artifacts import write_artifact
-    from rulka.device import use_device
+    from rulka.contracts.artifacts import write_artifact
     from rulka.envs.episodes import read_facts
-    from rulka.presets import environment_params
+    from rulka.machine.device import use_device
+    from rulka.params.presets import environment_params
     from rulka.runtime.live import METRICS_FILE
     from rulka.runtime.metrics_log import read_metrics
-    from rulka.training.any_environment import train_in_environment
+    from rulka.training.gymnasium_environment import train_in_environment
 
     import_from_here()
     if out is not None:
@@ -91,8 +91,8 @@ def evaluate(
         device: where its network runs; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.device import use_device
-    from rulka.training.any_environment import load_environment_agent, race_in_environment
+    from rulka.machine.device import use_device
+    from rulka.training.gymnasium_environment import load_environment_agent, race_in_environment
 
     if (episodes is not None and not 1 <= episodes <= MOST_EPISODES) or not 0 <= seed < 2**32:
         message = f"--episodes is a whole number from 1 to {MOST_EPISODES}, --seed one from 0 to 4294967295"
@@ -127,7 +127,7 @@ def _report(
     """Prints an agent's returns and the measurements of its training."""
     import numpy as np
 
-    from rulka.statistics import interquartile_mean
+    from rulka.evaluation.statistics import interquartile_mean
 
     values, training = np.asarray(returns), agent.provenance["training"]
     found = {

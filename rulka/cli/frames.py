@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, report
-from rulka.errors import counted
-from rulka.folders import FRAMES, RACES
-from rulka.outputs import check_folder
+from rulka.machine.errors import counted
+from rulka.stages.folders import FRAMES, RACES
+from rulka.stages.outputs import check_folder
 
 if TYPE_CHECKING:
-    from rulka.datasets.frames import FrameIndex
+    from rulka.datasets.formats.frames import FrameIndex
 
 
 def export(
@@ -28,8 +28,8 @@ def export(
         players: include the players' names from data/races.
         as_json: print one JSON object.
     """
+    from rulka.datasets.formats.races import load_races
     from rulka.datasets.hugging_face import export_frames
-    from rulka.datasets.races import load_races
 
     check_folder(folder)
     names = {race.race_id: race.player for race in load_races(RACES).races} if players else None

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from rulka.cli.options import AsJson, TrackName, report, say
-from rulka.errors import UserError
-from rulka.folders import RACES
-from rulka.stage import EXIT_USER_ERROR
-from rulka.terminal import escape_logs
+from rulka.machine.errors import UserError
+from rulka.machine.terminal import escape_logs
+from rulka.stages.folders import RACES
+from rulka.stages.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
-    from rulka.datasets.races import Race
+    from rulka.datasets.formats.races import Race
 
 
 def serve(
@@ -43,9 +43,9 @@ def serve(
     """
     import logging
 
-    from rulka.folders import TRACKS
     from rulka.game.serve import make_server, serve_until_stopped
     from rulka.params import read_params
+    from rulka.stages.folders import TRACKS
     from rulka.tracks.find import find_track
     from rulka.tracks.generate import generate_track
 
@@ -131,10 +131,10 @@ def verify(
 def _race_of(name: str, track: str | None) -> Race:
     """Returns a race driven now by the named agent, else the named race of data/races."""
     from rulka.datasets.export import NoSuchRaceError, find_race
-    from rulka.evaluation.guests import is_guest
+    from rulka.evaluation.external_policy import is_guest
     from rulka.evaluation.one_agent import drive_from_the_line
+    from rulka.operations.kept import UnknownAgentError, find_agent
     from rulka.params import read_params
-    from rulka.registry.kept import UnknownAgentError, find_agent
 
     try:
         agent = name if is_guest(name) else find_agent(name)

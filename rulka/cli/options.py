@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from rulka.campaign_slugs import CAMPAIGN_SLUGS
-from rulka.terminal import say
+from rulka.machine.terminal import say
+from rulka.tracks.campaign_slugs import CAMPAIGN_SLUGS
 
 AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rulka.cli.options import AsJson, report, say
-from rulka.outputs import check_file, new_file
+from rulka.stages.outputs import check_file, new_file
 
 
 def list_(key: str = "", /, changed: bool = False, as_json: AsJson = False) -> None:

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from rulka.cli.options import AsJson, report, say, stdout_to_stderr
-from rulka.errors import UserError
-from rulka.outputs import check_folder
-from rulka.ports import DASHBOARD_PORT
-from rulka.stage import EXIT_USER_ERROR
+from rulka.machine.errors import UserError
+from rulka.machine.ports import DASHBOARD_PORT
+from rulka.stages.outputs import check_folder
+from rulka.stages.stage import EXIT_USER_ERROR
 
 
 def new(folder: Path, /, as_json: AsJson = False) -> None:
@@ -33,8 +33,8 @@ def up() -> None:
 
     Example: `rulka up`
     """
-    from rulka.disk import unwritable_paths
-    from rulka.graph import read_graph
+    from rulka.machine.disk import unwritable_paths
+    from rulka.stages.graph import read_graph
 
     read_graph()
     if paths := unwritable_paths():
@@ -58,7 +58,7 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
         port: port to listen on; 0 takes any free one.
     """
     from rulka.dashboard.app import serve
-    from rulka.graph import read_graph
+    from rulka.stages.graph import read_graph
 
     read_graph()
     serve(port, "", say)
@@ -75,7 +75,7 @@ def preset(name: str, /, as_json: AsJson = False) -> None:
             edited since.
         as_json: print one JSON object: the changes, or each preset with its description.
     """
-    from rulka.presets import apply_preset, known_presets, undo_preset
+    from rulka.params.presets import apply_preset, known_presets, undo_preset
 
     if name == "list":
         known = known_presets()
@@ -140,7 +140,7 @@ def doctor(repeat: str | None = None, as_json: AsJson = False) -> None:
         repeat: a stage to run again, in runs/repeated/; its output must equal the one in data/.
         as_json: print one JSON object.
     """
-    from rulka.doctor import State, examine
+    from rulka.operations.doctor import State, examine
 
     if repeat is not None:
         _repeat(repeat, as_json)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import rulka
-from rulka.errors import UserError
-from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE
-from rulka.outputs import filled_folder
+from rulka.machine.errors import UserError
 from rulka.params import PARAMS_FILE
 from rulka.params.reader import packaged_file
+from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE
+from rulka.stages.outputs import filled_folder
 
 FILES = (
     PARAMS_FILE,

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rulka.cli.options import AsJson, DeviceName, TrackName, TrackNames, report, say
-from rulka.folders import KEPT_AGENTS, NIGHTS, TRAINING_RUNS
-from rulka.outputs import check_file
+from rulka.stages.folders import KEPT_AGENTS, NIGHTS, TRAINING_RUNS
+from rulka.stages.outputs import check_file
 
 
 def evaluate(
@@ -34,12 +34,12 @@ def evaluate(
         device: where its network runs; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.device import use_device
-    from rulka.evaluation.guests import is_guest
+    from rulka.evaluation.external_policy import is_guest
     from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_tracks_together
+    from rulka.machine.device import use_device
+    from rulka.operations.kept import find_agent
+    from rulka.operations.tracks import HELD_OUT, MAIN, WHOLE_CAMPAIGN, tracks_to_race_on
     from rulka.params import read_params
-    from rulka.registry.kept import find_agent
-    from rulka.registry.tracks import HELD_OUT, MAIN, WHOLE_CAMPAIGN, tracks_to_race_on
 
     params, where = read_params(), use_device(device)
     driver = agent if is_guest(agent) else find_agent(agent)
@@ -74,10 +74,10 @@ def night(
         device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         as_json: print one JSON object.
     """
-    from rulka.device import use_device
+    from rulka.machine.device import use_device
+    from rulka.operations.nights import race_night
+    from rulka.operations.versions import keep_by_dvc
     from rulka.params import read_params
-    from rulka.registry.nights import race_night
-    from rulka.registry.versions import keep_by_dvc
 
     which = date or datetime.datetime.now(datetime.UTC).date()
     found = race_night(which, read_params(), tracks, num_races=races, device=use_device(device), stream=sys.stderr)
@@ -126,8 +126,8 @@ def watch(
 
 def _named_source(source: Path) -> Path:
     """Resolves an agent's name to its folder; returns any other source unchanged."""
-    from rulka.evaluation.guests import is_guest
-    from rulka.registry.kept import UnknownAgentError, find_agent
+    from rulka.evaluation.external_policy import is_guest
+    from rulka.operations.kept import UnknownAgentError, find_agent
 
     with suppress(UnknownAgentError):
         return source if source.exists() or is_guest(source) else find_agent(source.as_posix())

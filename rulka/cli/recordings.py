@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulka.cli.options import AsJson, report, say, say_json, stdout_to_stderr
-from rulka.errors import UserError, counted
-from rulka.folders import RACES, REASONS_FILE, RECORDINGS
-from rulka.outputs import check_file, check_folder
-from rulka.stage import EXIT_USER_ERROR
+from rulka.machine.errors import UserError, counted
+from rulka.stages.folders import RACES, REASONS_FILE, RECORDINGS
+from rulka.stages.outputs import check_file, check_folder
+from rulka.stages.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
-    from rulka.datasets.races import QuarantinedFile
+    from rulka.datasets.formats.races import QuarantinedFile
 
 
 def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
@@ -56,7 +56,7 @@ def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
         races: folder of the race dataset.
         as_json: print a list of objects with file, error and hint.
     """
-    from rulka.datasets.races import QuarantinedFile, load_quarantine
+    from rulka.datasets.formats.races import QuarantinedFile, load_quarantine
 
     if races == RACES and REASONS_FILE.is_file():
         with REASONS_FILE.open(encoding="utf-8", newline="") as file:

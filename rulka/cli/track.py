@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, OneTrack, report, say, say_json, stdout_to_stderr
-from rulka.folders import TRACKS
-from rulka.outputs import check_file, new_file
+from rulka.stages.folders import TRACKS
+from rulka.stages.outputs import check_file, new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,10 +22,10 @@ from starlette.templating import Jinja2Templates
 
 from rulka.dashboard import history, laps
 from rulka.dashboard.runs import AXES, MAIN, Runs
-from rulka.errors import UserError
-from rulka.folders import EVALUATION, REPORT_PAGE, VIDEO_FILE
-from rulka.ports import check_port
+from rulka.machine.errors import UserError
+from rulka.machine.ports import check_port
 from rulka.report.formatting import templates
+from rulka.stages.folders import EVALUATION, REPORT_PAGE, VIDEO_FILE
 
 HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]

@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rulka.folders import NIGHTS
-from rulka.registry.history import ALL_TRACKS, RECORDS_FOLDER, NightRow, read_history
+from rulka.operations.history import ALL_TRACKS, RECORDS_FOLDER, NightRow, read_history
+from rulka.stages.folders import NIGHTS
 
 
 def nights() -> list[list[NightRow]]:

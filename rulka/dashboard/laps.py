@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.dashboard.live import track_outline
+from rulka.datasets.formats.races import META_FILE, Path3D, race_paths, race_rows, read_meta, track_path
 from rulka.datasets.from_recordings import plain_text
-from rulka.datasets.races import META_FILE, Path3D, race_paths, race_rows, read_meta, track_path
-from rulka.errors import UserError
 from rulka.evaluation.dataset import REFERENCE
-from rulka.folders import EVALUATION, LAPS, RACES
+from rulka.machine.errors import UserError
+from rulka.stages.folders import EVALUATION, LAPS, RACES
 from rulka.tracks.progress import progress_along
 from rulka.tracks.top_view import TopView, top_view
 from rulka.tracks.track import Track, load_track

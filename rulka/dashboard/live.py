@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, FiniteFloat
 
-from rulka.errors import UserError
-from rulka.observation import ZONE_SPACING_M
+from rulka.contracts.observation import ZONE_SPACING_M
+from rulka.contracts.stored import checked
+from rulka.machine.errors import UserError
 from rulka.runtime.live import LIVE_FILE, METRICS_FILE, TRACK_FILE
-from rulka.stored import checked
 from rulka.tracks.top_view import road_edges, top_view
 from rulka.tracks.track import Track, load_track
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rulka.artifacts import ArtifactError, read_meta
+from rulka.contracts.artifacts import ArtifactError, read_meta
 from rulka.dashboard.live import MetricsReader, cars_on_page, read_live, track_of, track_outline
-from rulka.errors import UserError
-from rulka.folders import AGENT, COMPARED, KEPT_AGENTS, RUNS, TRAINING_LOG
+from rulka.machine.errors import UserError
 from rulka.runtime.live import METRICS_FILE
+from rulka.stages.folders import AGENT, COMPARED, KEPT_AGENTS, RUNS, TRAINING_LOG
 
 FIND_EVERY_S = 3.0
 AXES = {"env_steps": "environment steps", "minutes": "minutes", "cpu_minutes": "minutes of processor time"}

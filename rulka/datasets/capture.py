@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import FORWARD, TICK_MS, ActionTable
-from rulka.datasets.frames import CapturedRace
-from rulka.datasets.races import Race
-from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats, centres_of_mass
+from rulka.contracts.actions import FORWARD, TICK_MS, ActionTable
+from rulka.contracts.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats, centres_of_mass
+from rulka.datasets.formats.frames import CapturedRace
+from rulka.datasets.formats.races import Race
 from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
 from rulka.recordings.controls import label_decisions
 from rulka.simulator.render import FrameRenderer

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.image import imsave
 from numpy.typing import NDArray
 
-from rulka.datasets.frames import FrameDataset, FrameIndex, frames_of
+from rulka.datasets.formats.frames import FrameDataset, FrameIndex, frames_of
 from rulka.datasets.params import Backend
 
 SHEET_COLUMNS = 10
@@ -43,8 +43,8 @@ Shares of the actions in the training frames, by the time for which they were he
 {shares}
 
 The split is by race, of every map by itself: a single race is trained on, a second one validates, a third one tests.
-Validation chooses an epoch, test is only measured on. Files and fields are described in `rulka/datasets/frames.py`;
-read with `FrameDataset`.
+Validation chooses an epoch, test is only measured on. Files and fields are described in
+`rulka/datasets/formats/frames.py`; read with `FrameDataset`.
 Whoever publishes these frames needs the consent of those whose recordings they were made from.
 """
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rulka.datasets.races import Race, load_races
-from rulka.errors import UserError
-from rulka.input_script import write_script
-from rulka.outputs import new_file
+from rulka.datasets.formats.races import Race, load_races
+from rulka.machine.errors import UserError
+from rulka.recordings.input_script import write_script
+from rulka.stages.outputs import new_file
 
 PROGRAM = "rulka"
 NUM_SHOWN = 20

@@ -15,25 +15,25 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.actions import TICK_MS
+from rulka.contracts.actions import TICK_MS
+from rulka.contracts.observation import CAR
+from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.params import SelectParams
-from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.selection import (
     UnusableRecordingError,
     quarantined,
     refuse_unwanted,
     too_slow,
 )
-from rulka.errors import UserError
-from rulka.folders import utf8_path
-from rulka.graph import bring_back, read_lock
-from rulka.observation import CAR
+from rulka.machine.errors import UserError
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo, Recording
 from rulka.recordings.reader import parse_map, read_recording
 from rulka.recordings.times import check_times
+from rulka.stages.folders import utf8_path
+from rulka.stages.graph import bring_back, read_lock
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
 from rulka.tracks.track import Track, TrackError, are_medals

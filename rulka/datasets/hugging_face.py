@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rulka.actions import action_table
-from rulka.artifacts import actions_to_json
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import actions_to_json
 from rulka.datasets.card import PICTURE, card
-from rulka.datasets.checksums import checksums_of, find_damage
-from rulka.datasets.frames import (
+from rulka.datasets.formats.checksums import checksums_of, find_damage
+from rulka.datasets.formats.frames import (
     SHARD_FRAMES,
     CapturedRace,
     FrameDataError,
@@ -35,10 +35,10 @@ from rulka.datasets.frames import (
     read_index,
     write_index,
 )
-from rulka.datasets.split import SPLITS
-from rulka.graph import GRAPH_FILE, read_graph
-from rulka.outputs import filled_folder, not_written
-from rulka.stage import output_folder
+from rulka.datasets.formats.split import SPLITS
+from rulka.stages.graph import GRAPH_FILE, read_graph
+from rulka.stages.outputs import filled_folder, not_written
+from rulka.stages.stage import output_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from rulka.campaign_slugs import CampaignSlug
-from rulka.section import MOST, Positive, Section, Seed, Whole, key, wrong_order
+from rulka.contracts.section import MOST, Positive, Section, Seed, Whole, key, wrong_order
 from rulka.simulator.params import DriverParams
+from rulka.tracks.campaign_slugs import CampaignSlug
 
 Backend = Literal["simulator", "game"]
 MapChoice = Literal["main", "all"]

@@ -15,8 +15,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS, action_table
-from rulka.datasets.races import Race, RaceDataError
+from rulka.contracts.actions import TICK_MS, action_table
+from rulka.datasets.formats.races import Race, RaceDataError
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator.follower import NO_CORRECTION, PEDALS, Correction, Follower

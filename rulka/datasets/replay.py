@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from rulka.actions import TICK_MS
+from rulka.contracts.actions import TICK_MS
+from rulka.datasets.formats.races import Race
 from rulka.datasets.from_recordings import find_recordings
-from rulka.datasets.races import Race
-from rulka.errors import UserError
-from rulka.folders import RECORDINGS, utf8_path
-from rulka.outputs import new_file
+from rulka.machine.errors import UserError
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.reader import read_header, read_recording
 from rulka.recordings.stream import Ident
 from rulka.recordings.writer import UnwritableRaceError, replay_bytes
+from rulka.stages.folders import RECORDINGS, utf8_path
+from rulka.stages.outputs import new_file
 
 ENVIRONMENT = "Stadium"
 """Agents and the built-in driver only know its car."""

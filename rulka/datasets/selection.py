@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.params import SelectParams
-from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
-from rulka.errors import UserError, counted
+from rulka.machine.errors import UserError, counted
 from rulka.recordings.alignment import device_of
 from rulka.recordings.model import Ghost, Recording
 

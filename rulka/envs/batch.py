@@ -17,19 +17,18 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import ArrayLike, NDArray
 
+from rulka.contracts.observation import num_floats, places_and_speeds
+from rulka.contracts.schedule import Moment
+from rulka.contracts.step_results import Floats, Images, StepResult
 from rulka.envs.randomising import NUM_DRAWS, Randomiser, physics_variants
 from rulka.envs.scoring import Scores
-from rulka.envs.settings import SettingsError
 from rulka.envs.starts import EarlierStates, EqualStarts
-from rulka.observation import num_floats, places_and_speeds
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
 from rulka.simulator.frame_stack import FrameStack
+from rulka.simulator.race_settings import RaceSettings, SettingsError
 from rulka.simulator.race_start import ALONG, NUM_UNIFORMS, draw_starts, starts_from_saved_state
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
-from rulka.step_results import Floats, Images, StepResult
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]

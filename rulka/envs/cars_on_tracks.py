@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.contracts.schedule import Moment
+from rulka.contracts.step_results import Floats, Images, StepResult
 from rulka.envs.batch import RaceBatch
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
-from rulka.step_results import Floats, Images, StepResult
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.track import Track
 
 

@@ -23,14 +23,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from PIL import Image
 
-from rulka.actions import ActionSpace, Choices, Intervals
 from rulka.buffers.experience import ExperienceBlock, as_block
-from rulka.errors import UserError
-from rulka.observation import FLOATS, Normalisation, reference_normalisation
-from rulka.observation_params import MIN_PIXELS, ObservationParams
-from rulka.schedule import Moment
+from rulka.contracts.actions import ActionSpace, Choices, Intervals
+from rulka.contracts.observation import FLOATS, Normalisation, reference_normalisation
+from rulka.contracts.observation_params import MIN_PIXELS, ObservationParams
+from rulka.contracts.schedule import Moment
+from rulka.contracts.step_results import Floats, Images, StepResult
+from rulka.machine.errors import UserError
 from rulka.simulator.frame_stack import FrameStack
-from rulka.step_results import Floats, Images, StepResult
 
 WHOLE = ""
 """Name of the only part if an observation is a single array, not a dictionary."""

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from rulka.envs.batch import Observation
 from rulka.envs.game_race import GameRace
 from rulka.envs.race import OneCarEnv
-from rulka.envs.settings import KEYWORDS, read_settings, read_track
+from rulka.envs.settings import read_track
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT
-from rulka.race_settings import RaceSettings
+from rulka.simulator.race_settings import KEYWORDS, RaceSettings, read_settings
 from rulka.tracks.track import Track
 
 NOT_OF_A_GAME = {"randomisation", "continuous", "races_per_start"} | {

@@ -14,14 +14,8 @@ import numpy as np
 from gymnasium.error import InvalidAction
 from numpy.typing import ArrayLike, NDArray
 
-from rulka.actions import FORWARD, TICK_MS
-from rulka.envs.batch import RacingCars
-from rulka.envs.scoring import FULL_RACE, REWARD, TRUNCATED, Scores
-from rulka.game.errors import GameError
-from rulka.game.frames import grey_from_bgra
-from rulka.game.link import GameLink
-from rulka.game.session import Decision, GameSession
-from rulka.observation import (
+from rulka.contracts.actions import FORWARD, TICK_MS
+from rulka.contracts.observation import (
     CAR,
     NUM_CAR_FIELDS,
     NUM_PREVIOUS_ACTIONS,
@@ -30,11 +24,17 @@ from rulka.observation import (
     centres_of_mass,
     places_and_speeds,
 )
-from rulka.race_settings import RaceSettings
+from rulka.contracts.step_results import Floats, Images
+from rulka.envs.batch import RacingCars
+from rulka.envs.scoring import FULL_RACE, REWARD, TRUNCATED, Scores
+from rulka.game.errors import GameError
+from rulka.game.frames import grey_from_bgra
+from rulka.game.link import GameLink
+from rulka.game.session import Decision, GameSession
 from rulka.simulator import physics
 from rulka.simulator.frame_stack import FrameStack
 from rulka.simulator.race_end import is_beyond_track
-from rulka.step_results import Floats, Images
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.progress import PATH_SEARCH_ZONES, locate, zone_frames
 from rulka.tracks.track import Track
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from rulka.actions import ActionTable
+from rulka.contracts.actions import ActionTable
+from rulka.contracts.observation import CAR
 from rulka.envs.batch import RaceBatch
-from rulka.envs.settings import SettingsError
-from rulka.observation import CAR
+from rulka.simulator.race_settings import SettingsError
 from rulka.simulator.render import POSE_SIZE, render_rgb
 
 WIDTH, HEIGHT = 640, 480

@@ -9,20 +9,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.contracts.schedule import Moment
 from rulka.envs.batch import Observation, RaceBatch, RacingCars
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
-from rulka.envs.settings import (
-    STATE,
-    action_space,
-    check_options,
-    observation_space,
-    read_places,
-    read_settings,
-    read_track,
-)
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
+from rulka.envs.settings import STATE, action_space, check_options, observation_space, read_places, read_track
+from rulka.simulator.race_settings import RaceSettings, read_settings
 from rulka.tracks.track import Track
 
 CarsT = TypeVar("CarsT", bound=RacingCars)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.race_params import RandomisationParams
 from rulka.simulator.compiling import cached_kernel, inlined_kernel
 from rulka.simulator.params import CameraParams, PhysicsParams
+from rulka.simulator.race_params import RandomisationParams
 from rulka.simulator.render import camera_array
 
 FRICTION, BACK, HEIGHT, PITCH, GAIN, OFFSET, NOISE, KEY, NUM_DRAWS = range(9)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rulka.observation import NUM_WHEELS
-from rulka.race_params import RewardParams
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
+from rulka.contracts.observation import NUM_WHEELS
+from rulka.contracts.schedule import Moment
 from rulka.simulator.compiling import Array, inlined_kernel
 from rulka.simulator.race_end import NUM_LIMITS, limit_array
+from rulka.simulator.race_params import RewardParams
+from rulka.simulator.race_settings import RaceSettings
 
 MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
 """The potential clips the distance to the line to this range."""

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.contracts.observation import NUM_WHEELS, WAYPOINT_STRIDE
+from rulka.contracts.schedule import Moment
+from rulka.contracts.step_results import StepResult
 from rulka.envs.rewards import (
     DIRECTION_WEIGHT,
     PAYS_DRIVING,
@@ -22,9 +25,6 @@ from rulka.envs.rewards import (
     rule_array,
     set_engineered,
 )
-from rulka.observation import NUM_WHEELS, WAYPOINT_STRIDE
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
 from rulka.simulator.car import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 from rulka.simulator.physics import (
@@ -38,7 +38,7 @@ from rulka.simulator.physics import (
     View,
 )
 from rulka.simulator.race_end import LENGTH_M, MILESTONE_M, MILESTONE_MS, NUM_MILESTONES, TOO_LONG, end_of_race
-from rulka.step_results import StepResult
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.track import Track
 
 IS_OVER, IS_FULL_RACE, FURTHEST_M, SPEED_MPS, START_M, NUM_COUNTERS = range(NUM_MILESTONES, NUM_MILESTONES + 6)

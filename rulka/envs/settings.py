@@ -6,20 +6,18 @@ Missing keywords, and missing fields of a keyword, come from the reference param
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
 
-from rulka.errors import UserError
-from rulka.observation import num_floats
-from rulka.params import problems_of, reference_params
-from rulka.params.problems import did_you_mean
-from rulka.race_settings import ALIKE, RaceSettings
+from rulka.contracts.observation import num_floats
+from rulka.contracts.problems import did_you_mean
+from rulka.params import reference_params
+from rulka.simulator.race_settings import RaceSettings, SettingsError
 from rulka.simulator.race_start import Starts
 from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
@@ -27,69 +25,6 @@ from rulka.tracks.track import Track
 
 FLOAT_LIMIT = 1e6
 """Bound of the float observations' space; valid values are far smaller."""
-KEYWORDS = frozenset(RaceSettings.model_fields)
-
-
-class SettingsError(UserError):
-    """A keyword of an environment is unknown, has a wrong type or is out of range; the message names it."""
-
-
-class UnknownKeywordError(SettingsError, TypeError):
-    """An unknown keyword of an environment; also a `TypeError`, which torchrl relies on."""
-
-
-def read_settings(
-    settings: RaceSettings | None, keywords: Mapping[str, Any], known: Collection[str] = KEYWORDS
-) -> RaceSettings:
-    """Builds the settings of an environment and checks its keywords.
-
-    Args:
-        settings: base settings; None takes the reference parameters.
-        keywords: fields of `RaceSettings` that override them; None counts as missing.
-        known: fields that the environment accepts as keywords.
-
-    Raises:
-        UnknownKeywordError: if a keyword is unknown.
-        SettingsError: if a value has a wrong type or is out of range.
-    """
-    unknown = sorted(set(keywords) - set(known), key=str)
-    if unknown:
-        # Python's own wording: torchrl's `GymEnv` searches for it and retries without that keyword.
-        near = did_you_mean(str(unknown[0]), known) or f"; known are {', '.join(sorted(known))}"
-        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}{near}"
-        raise UnknownKeywordError(message)
-    if settings is not None and not isinstance(settings, RaceSettings):
-        message = f"settings is a RaceSettings, got {settings!r:.80}"
-        raise SettingsError(message)
-    given = {name: value for name, value in keywords.items() if value is not None}
-    if settings is not None and not given:
-        return settings
-    try:
-        return RaceSettings.model_validate(_changed(settings or _reference_settings(), given))
-    except ValidationError as error:
-        raise SettingsError("; ".join(problems_of(error, RaceSettings))) from error
-
-
-def _changed(section: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a section with changes merged in; changes of nested sections may be partial."""
-    fields = dict(section)
-    for name, value in changes.items():
-        inner = fields.get(name)
-        if isinstance(inner, BaseModel) and isinstance(value, Mapping):
-            fields[name] = _changed(inner, value)
-        else:
-            fields[name] = value.item() if isinstance(value, np.generic) else value
-    return fields
-
-
-def _reference_settings() -> RaceSettings:
-    """Returns the reference training settings, without randomisation and with the starts of evaluation."""
-    params = reference_params()
-    settings = RaceSettings.for_training(
-        params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
-    )
-    start = {"start_lateral_m": params.evaluate.start_lateral_m, "start_heading_deg": params.evaluate.start_heading_deg}
-    return settings.at_line().model_copy(update=start | {"randomisation": ALIKE})
 
 
 def read_track(track: Track | Path | str | None) -> Track:

@@ -11,23 +11,21 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from rulka.contracts.schedule import Moment
 from rulka.envs.batch import Observation, RaceBatch, car_generators
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
     MASK,
     STATE,
-    SettingsError,
     action_space,
     check_options,
     observation_space,
     read_mask,
     read_places,
-    read_settings,
     read_track,
 )
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
+from rulka.simulator.race_settings import RaceSettings, SettingsError, read_settings
 from rulka.tracks.track import Track
 
 

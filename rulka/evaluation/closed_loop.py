@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
-from rulka.agents.distributions import distribution_of
-from rulka.agents.networks import Cloned
-from rulka.device import device_of, upload
+from rulka.agents.shared.distributions import distribution_of
+from rulka.agents.shared.networks import Cloned
+from rulka.contracts.actions import ActionTable
+from rulka.contracts.step_results import rank_of_races
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult
-from rulka.step_results import rank_of_races
+from rulka.machine.device import device_of, upload
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import TextIO
 import torch
 
 from rulka.agents.load import load_policy
-from rulka.artifacts import META_FILE, read_meta
-from rulka.evaluation.guests import find_guest, is_guest
+from rulka.contracts.artifacts import META_FILE, read_meta
+from rulka.evaluation.external_policy import find_guest, is_guest
 from rulka.evaluation.race import EvaluationRaces, Policy, RandomPolicy, race
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
-from rulka.folders import COMPARED
-from rulka.progress import Progress
+from rulka.machine.progress import Progress
+from rulka.stages.folders import COMPARED
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device
     """Loads an agent, any other driving artifact, or a function.
 
     Args:
-        agent: folder of the artifact; or MODULE:FUNCTION, see `rulka.evaluation.guests`.
+        agent: folder of the artifact; or MODULE:FUNCTION, see `rulka.evaluation.external_policy`.
         races: the races, which define the expected observations and actions.
         device: device of its network.
         key: its name in `metrics.json`.

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS, ActionTable
+from rulka.contracts.actions import TICK_MS, ActionTable
 from rulka.datasets.export import write_race
-from rulka.datasets.races import META_FILE, Race, RaceDataset, load_races, track_path
+from rulka.datasets.formats.races import META_FILE, Race, RaceDataset, load_races, track_path
 from rulka.evaluation.results import Evaluation, RaceResult, best_race
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track

@@ -9,8 +9,7 @@ import numpy as np
 
 from rulka.agents.algorithms import label_of
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
-from rulka.reference.medals import medal_won, medals_of
-from rulka.statistics import (
+from rulka.evaluation.statistics import (
     Interval,
     Statistic,
     bootstrap_interval,
@@ -19,6 +18,7 @@ from rulka.statistics import (
     rank_sum_p,
     wilson_interval,
 )
+from rulka.reference.medals import medal_won, medals_of
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from rulka.datasets.races import Race
-from rulka.device import CPU
+from rulka.datasets.formats.races import Race
 from rulka.evaluation.contest import agent_driver, race_all, trained_tracks
 from rulka.evaluation.dataset import race_of_result, track_and_demonstrations
-from rulka.evaluation.guests import is_guest
+from rulka.evaluation.external_policy import is_guest
 from rulka.evaluation.metrics import entries_by_track, format_metrics, format_tracks, metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
-from rulka.folders import RACES
+from rulka.machine.device import CPU
 from rulka.params import Params, with_given
+from rulka.stages.folders import RACES
 from rulka.tracks.track import Track
 
 

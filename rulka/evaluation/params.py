@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rulka.race_params import LineStartParams
-from rulka.section import Seed, Several, key
+from rulka.contracts.section import Seed, Several, key
+from rulka.simulator.race_params import LineStartParams
 from rulka.tracks.params import TracksParams
 
 

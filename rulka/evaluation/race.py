@@ -1,7 +1,7 @@
 """Greedy races of one policy: one batch of cars, one per seed, all from a standing start.
 
 Car k's start depends only on `seed + k`, so every contestant drives from the same starts and a race can be reproduced
-by its seed. Physics, starts and ends are those of training, see `rulka.race_settings`.
+by its seed. Physics, starts and ends are those of training, see `rulka.simulator.race_settings`.
 
 Dimensions: N cars, T samples, L frames per observation, H x W pixels.
 """
@@ -15,23 +15,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionParams, ActionTable
+from rulka.contracts.actions import ActionParams, ActionTable
+from rulka.contracts.observation import num_floats
+from rulka.contracts.observation_params import ObservationParams
+from rulka.datasets.formats.races import reference_path
 from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.results import FINISHED, NO_SEED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
-from rulka.observation import num_floats
-from rulka.observation_params import ObservationParams
-from rulka.race_params import RaceEndParams
-from rulka.race_settings import RaceSettings
-from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
+from rulka.machine.terminal import tell
+from rulka.reference.lap import Reference, StaleReferenceError, load_reference, shipped_lap
 from rulka.simulator import race_end
 from rulka.simulator.frame_stack import FrameStack
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.race_end import RaceWatch
+from rulka.simulator.race_params import RaceEndParams
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import HEADING, LATERAL, NUM_UNIFORMS, Starts, draw_starts
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
-from rulka.terminal import tell
 from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import CAR, NUM_CAR_FIELDS, centres_of_mass
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, centres_of_mass
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 

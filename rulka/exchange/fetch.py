@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rulka.exchange.site import MapEntry, MapQuery, NotThereError, Site
-from rulka.outputs import new_file
 from rulka.recordings.container import read_container
 from rulka.recordings.errors import RecordingError, UnsupportedGenerationError
 from rulka.recordings.header import parse_header
 from rulka.recordings.reader import parse_map, parse_recording
+from rulka.stages.outputs import new_file
 
 REJECTED = "rejected"
 UNRANKED = 99999

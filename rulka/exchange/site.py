@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 
 
 class ExchangeError(UserError):

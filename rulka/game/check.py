@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rulka.actions import CONTROLS
-from rulka.errors import UserError
+from rulka.contracts.actions import CONTROLS
 from rulka.game.client import Frame, GameClient
 from rulka.game.errors import GameClosedError, GameError, GameProtocolError, GameTimeoutError
 from rulka.game.protocol import CheckpointCount, LapCount, MessageId, OnConnect, RunStep
 from rulka.game.state import STATE, GameState, read_state
 from rulka.game.sync import Sync
+from rulka.machine.errors import UserError
 
 
 @dataclass

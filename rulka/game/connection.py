@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from rulka.game.errors import GameClosedError, GameTimeoutError
-from rulka.ports import check_port
+from rulka.machine.ports import check_port
 
 RETRY_S = 0.1
 """Pause between connection attempts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 
 
 class GameError(UserError):

@@ -28,11 +28,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rulka.errors import UserError
-from rulka.folders import RUNS
-from rulka.processes import end_group, ending_of, start_group
+from rulka.contracts.stored import checked
+from rulka.machine.errors import UserError
+from rulka.machine.processes import end_group, ending_of, start_group
 from rulka.recordings.reader import read_recording
-from rulka.stored import checked
+from rulka.stages.folders import RUNS
 
 FOLDER = RUNS / "judge"
 LIMIT_S = 600.0

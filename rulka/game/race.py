@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import CONTROLS, TICK_MS, Controls, action_table
-from rulka.errors import UserError
+from rulka.contracts.actions import CONTROLS, TICK_MS, Controls, action_table
 from rulka.game.errors import StateRefusedError
 from rulka.game.protocol import COUNTDOWN_MS
 from rulka.game.snapshot import MAX_NUMBERS, describe, embed, extract
 from rulka.game.state import EVENT_NAMES, NOT_PASSED_MS, SIMULATION_TIMER, STATE, read_state, write_state
+from rulka.machine.errors import UserError
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track

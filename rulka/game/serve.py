@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from rulka.errors import UserError
 from rulka.game.frames import GameFrames
 from rulka.game.protocol import LOOPBACK
 from rulka.game.race import SimulatedRace
 from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
+from rulka.machine.errors import UserError
+from rulka.machine.ports import check_port
 from rulka.params import Params
-from rulka.ports import check_port
 from rulka.tracks.track import Track
 
 

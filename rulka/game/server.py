@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 
-from rulka.actions import TICK_MS
+from rulka.contracts.actions import TICK_MS
 from rulka.game.connection import Connection
 from rulka.game.errors import GameError
 from rulka.game.frames import GameFrames

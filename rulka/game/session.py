@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import Controls
+from rulka.contracts.actions import Controls
+from rulka.contracts.observation import NUM_CAR_FIELDS
 from rulka.game.client import Frame, GameClient
 from rulka.game.errors import GameOrderError, GameProtocolError
 from rulka.game.protocol import CheckpointCount, MessageId, OnConnect, RunStep
 from rulka.game.state import GameState, car_row, next_gearbox_counter, read_state
 from rulka.game.sync import Sync
-from rulka.observation import NUM_CAR_FIELDS
 
 CONNECT_COMMANDS = (
     "set countdown_speed 1",

@@ -24,10 +24,10 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT, LOOPBACK
-from rulka.ports import HIGHEST_PORT, LOWEST_PORT
+from rulka.machine.errors import UserError
+from rulka.machine.ports import HIGHEST_PORT, LOWEST_PORT
 
 PREFIX = "RULKA_GAME_"
 

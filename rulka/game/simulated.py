@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 
-from rulka.actions import Controls
+from rulka.contracts.actions import Controls
 from rulka.game import protocol
 from rulka.game.errors import StateRefusedError
 from rulka.game.protocol import INT, MessageId

@@ -15,9 +15,9 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.contracts.observation import CAR
 from rulka.game.errors import StateRefusedError
 from rulka.game.state import WHEEL
-from rulka.observation import CAR
 
 SPARE = ((1740, 2388), (2392, 3084), (3200, 3816))
 """Byte ranges without any field that Rulka reads; `HEADER` is at the start of the first."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, NUM_WHEELS
 from rulka.game.errors import StateRefusedError
-from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_WHEELS
 
 WHEEL = np.dtype(
     {

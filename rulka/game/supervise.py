@@ -24,7 +24,7 @@ import psutil
 from rulka.game.errors import GameError
 from rulka.game.link import GameLink, hang_report
 from rulka.game.settings import GameSettings
-from rulka.processes import RestartBudget, end_group, start_group
+from rulka.machine.processes import RestartBudget, end_group, start_group
 
 WINE = "wine"
 
@@ -51,7 +51,7 @@ def launch_command(settings: GameSettings, port: int) -> list[str]:
 
 
 def launch(settings: GameSettings, port: int, log: Path) -> subprocess.Popen[bytes]:
-    """Starts a game in its own process group, see `rulka.processes.start_group`; `end_group` ends it.
+    """Starts a game in its own process group, see `rulka.machine.processes.start_group`; `end_group` ends it.
 
     Args:
         settings: settings with the command.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from rulka.actions import Controls
+from rulka.contracts.actions import Controls
 from rulka.game import protocol, state
 from rulka.game.connection import Connection
 from rulka.game.errors import GameOrderError, GameProtocolError, StateRefusedError

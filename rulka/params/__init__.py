@@ -6,7 +6,6 @@ description for every key. A missing key has its default; an unknown key is an e
 
 from __future__ import annotations
 
-from rulka.params.problems import problems_of
 from rulka.params.reader import (
     PARAMS_FILE,
     ParamsError,

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from rulka.errors import UserError
-from rulka.graph import PARAMS_FILE, read_graph, sections_of_stage
-from rulka.params.problems import problems_of
+from rulka.contracts.problems import problems_of
+from rulka.contracts.section import Section
+from rulka.machine.errors import UserError
 from rulka.params.sections import Params
-from rulka.section import Section
+from rulka.stages.graph import PARAMS_FILE, read_graph, sections_of_stage
 
 SectionT = TypeVar("SectionT", bound=Section)
 

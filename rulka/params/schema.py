@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rulka.params.problems import did_you_mean
+from rulka.contracts.problems import did_you_mean
+from rulka.contracts.schedule import Schedule
+from rulka.contracts.section import MOST
 from rulka.params.reader import ParamsError
 from rulka.params.sections import Params
-from rulka.schedule import Schedule
-from rulka.section import MOST
 
 SCHEMA_FILE = Path("params.schema.json")
 _TYPES = {

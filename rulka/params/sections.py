@@ -6,22 +6,22 @@ from collections.abc import Iterator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
-from rulka.actions import TICK_MS, ActionParams
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.params import (
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.params import (
     Algorithm,
     AlgorithmParams,
     AlgorithmSections,
     SectionContext,
     TransferParams,
 )
+from rulka.contracts.actions import TICK_MS, ActionParams
+from rulka.contracts.observation_params import ObservationParams
+from rulka.contracts.section import Section, key
 from rulka.datasets.params import CaptureParams, RaceParams
 from rulka.evaluation.params import EvaluateParams
-from rulka.observation_params import ObservationParams
 from rulka.pretraining.params import CloneParams, PretrainParams, ViewsParams
-from rulka.race_params import RaceEndParams, RewardParams
-from rulka.section import Section, key
 from rulka.simulator.params import SimulatorParams
+from rulka.simulator.race_params import RaceEndParams, RewardParams
 from rulka.tracks.params import TrackParams
 from rulka.training.params import TrainParams
 

@@ -27,9 +27,9 @@ from models.encoders.config import (
     ImageConfig,
     ResolvedBackboneConfig,
 )
-from rulka.errors import UserError
-from rulka.observation_params import ObservationParams
-from rulka.params.problems import did_you_mean
+from rulka.contracts.observation_params import ObservationParams
+from rulka.contracts.problems import did_you_mean
+from rulka.machine.errors import UserError
 
 CONFIG_FILE = "config.json"
 PROCESSOR_FILE = "preprocessor_config.json"

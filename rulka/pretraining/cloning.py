@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.actor_critic import CloningHeads
-from rulka.actions import FORWARD, STEER_GAS_BRAKE, ActionTable
-from rulka.agents.distributions import SquashedGaussian, distribution_of
-from rulka.agents.networks import Cloned
-from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
-from rulka.datasets.split import Split
-from rulka.device import device_of, upload_ahead
-from rulka.errors import UserError
-from rulka.observation import actions_per_decision_of, float_slices
+from rulka.agents.shared.distributions import SquashedGaussian, distribution_of
+from rulka.agents.shared.networks import Cloned
+from rulka.contracts.actions import FORWARD, STEER_GAS_BRAKE, ActionTable
+from rulka.contracts.observation import actions_per_decision_of, float_slices
+from rulka.datasets.formats.frames import Batch, FrameDataset, FrameRace, frames_of
+from rulka.datasets.formats.split import Split
+from rulka.machine.device import device_of, upload_ahead
+from rulka.machine.errors import UserError
 from rulka.pretraining.params import CloneParams, ImitatedMaps, LabelKind
 
 EVALUATION_BATCH = 512

@@ -19,16 +19,16 @@ from typing import Any, Generic, Protocol
 import torch
 from torch import Tensor, nn
 
-from rulka.agents.precision import Precision, autocast, chosen_precision
-from rulka.device import BatchT, device_of, state_on_host, upload_ahead
-from rulka.errors import UserError
+from rulka.machine.device import BatchT, device_of, state_on_host, upload_ahead
+from rulka.machine.errors import UserError
+from rulka.machine.precision import Precision, autocast, chosen_precision
+from rulka.machine.progress import Progress
+from rulka.machine.terminal import tell
 from rulka.pretraining.params import FitParams
-from rulka.progress import Progress
-from rulka.provenance import fingerprint
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.run_lock import locked
 from rulka.runtime.stop import StopSignals
-from rulka.terminal import tell
+from rulka.stages.provenance import fingerprint
 
 WARMUP_SHARE = 0.05
 """Share of all gradient steps over which the learning rate rises from zero."""
@@ -226,7 +226,7 @@ def resumable(runs: Path, origin: Mapping[str, Any]) -> Iterator[Checkpoints]:
 
     Args:
         runs: folder of all runs of the stage.
-        origin: provenance of the output, from `rulka.provenance.provenance`.
+        origin: provenance of the output, from `rulka.stages.provenance.provenance`.
 
     Raises:
         RunInUseError: if another process works on the same run.

@@ -25,8 +25,8 @@ from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.pretraining_heads import ConvDecoder, Predictor, Projector, VaeHead, sample
-from rulka.errors import UserError
-from rulka.observation_params import ObservationParams
+from rulka.contracts.observation_params import ObservationParams
+from rulka.machine.errors import UserError
 from rulka.pretraining.params import (
     AutoencoderParams,
     ObjectiveParams,

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rulka.agents.network_params import CloneShape
-from rulka.race_params import LineStartParams
-from rulka.section import (
+from rulka.agents.shared.network_params import CloneShape
+from rulka.contracts.section import (
     BatchSize,
     Count,
     LearningRate,
@@ -24,6 +23,7 @@ from rulka.section import (
     Whole,
     key,
 )
+from rulka.simulator.race_params import LineStartParams
 from rulka.tracks.params import MainTrackParams, TracksParams
 
 # Fields with different defaults in the two stages.

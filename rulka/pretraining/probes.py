@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.encoders.base import normalise_image
-from rulka.datasets.frames import FrameDataset, frames_of
-from rulka.device import device_of
-from rulka.observation import FLOATS
+from rulka.contracts.observation import FLOATS
+from rulka.datasets.formats.frames import FrameDataset, frames_of
+from rulka.machine.device import device_of
 
 MOST_FRAMES = 20_000
 """Maximum number of frames for a probe, spread evenly; more would not improve it."""

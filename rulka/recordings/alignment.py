@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS
+from rulka.contracts.actions import TICK_MS
 from rulka.recordings.controls import FULL_BYTE, events_to_controls
 from rulka.recordings.errors import MisalignedInputsError, NoInputsError
 from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState

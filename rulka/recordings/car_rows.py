@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from rulka.observation import CAR, CENTRE_OF_MASS_M, NUM_CAR_FIELDS
+from rulka.contracts.observation import CAR, CENTRE_OF_MASS_M, NUM_CAR_FIELDS
 from rulka.recordings.errors import NoSamplesError
 from rulka.recordings.model import Ghost, Samples, VehicleState
 

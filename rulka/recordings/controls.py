@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS, ActionTable, shares_of_ticks
+from rulka.contracts.actions import TICK_MS, ActionTable, shares_of_ticks
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.inputs import RACE_RUNNING
 from rulka.recordings.model import InputEvent

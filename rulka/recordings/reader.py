@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rulka.folders import utf8_path
 from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, read_container
 from rulka.recordings.errors import (
@@ -24,6 +23,7 @@ from rulka.recordings.map import read_map_container
 from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
 from rulka.recordings.nodes import ChunkReader, Nodes, discard, keep, read_chunks, skip, unknown_chunk
 from rulka.recordings.stream import Cursor
+from rulka.stages.folders import utf8_path
 
 MAP_CHUNK = REPLAY | 0x002
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rulka.folders import utf8_path
 from rulka.recordings.alignment import device_of, measure_lag
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo
 from rulka.recordings.reader import read_header, read_map, read_recording
 from rulka.recordings.times import check_times
+from rulka.stages.folders import utf8_path
 
 MEDALS = ("bronze", "silver", "gold", "author")
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS
+from rulka.contracts.actions import TICK_MS
 from rulka.recordings.alignment import ACTION_KEYS
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent, new_event

@@ -20,9 +20,9 @@ from lzallright import LZOCompressor
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from rulka.actions import TICK_MS
-from rulka.errors import UserError
-from rulka.observation import CAR
+from rulka.contracts.actions import TICK_MS
+from rulka.contracts.observation import CAR
+from rulka.machine.errors import UserError
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.recordings.container import GHOST, REPLAY
 from rulka.recordings.controls import FULL_LOCK

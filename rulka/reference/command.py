@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulka.actions import action_table
-from rulka.errors import UserError
-from rulka.folders import TRACKS
-from rulka.outputs import new_file
+from rulka.contracts.actions import action_table
+from rulka.machine.errors import UserError
 from rulka.params import Params
 from rulka.reference.lap import SEARCH, Reference, store_reference
 from rulka.reference.medals import medals_of
 from rulka.reference.search import default_budget, search_with_progress
+from rulka.stages.folders import TRACKS
+from rulka.stages.outputs import new_file
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track
 

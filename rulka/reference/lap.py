@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
-from rulka.datasets.races import track_path
-from rulka.errors import UserError
-from rulka.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
+from rulka.contracts.actions import ActionTable
+from rulka.machine.errors import UserError
+from rulka.recordings.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
@@ -175,11 +174,6 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         driver=driver,
         **numbers,
     )
-
-
-def reference_path(races_dir: Path, uid: str) -> Path:
-    """Returns the path of a track's reference lap in a race dataset."""
-    return track_path(races_dir, uid).with_suffix(".reference.txt")
 
 
 def shipped_lap(track: Track) -> Path | None:

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
-from rulka.observation import ZONE_SPACING_M
-from rulka.progress import Progress
+from rulka.contracts.actions import ActionTable
+from rulka.contracts.observation import ZONE_SPACING_M
+from rulka.machine.progress import Progress
+from rulka.machine.terminal import say
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
 from rulka.simulator.car import OFF_TRACK
 from rulka.simulator.driver import REACTION_S, SPEEDS, full_lock_radius, seen_from, speed_plan, speeds_of, zone_ahead
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
-from rulka.terminal import say
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rulka.evaluation.results import Evaluation, median_race
-from rulka.folders import PREVIEWS_PICTURE
 from rulka.report.learning_plots import TrainingLog, training_plot
 from rulka.report.race_plots import map_plot, panels_of, split_chart
 from rulka.report.theme import colours_of, to_png
+from rulka.stages.folders import PREVIEWS_PICTURE
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.report.theme import WIDTH_IN
 
 if TYPE_CHECKING:

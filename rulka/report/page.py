@@ -15,15 +15,15 @@ from typing import Any
 import yaml
 
 from rulka.agents.algorithms import ALGORITHMS, label_of
-from rulka.artifacts import META_FILE, read_meta
-from rulka.datasets.races import Race
+from rulka.contracts.artifacts import META_FILE, read_meta
+from rulka.datasets.formats.races import Race
 from rulka.evaluation.metrics import TRACK_HEAD, Json, format_medals, track_rows
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
-from rulka.folders import COMPARED
 from rulka.report.figures import Plot
 from rulka.report.formatting import percent, seconds, signed, templates
 from rulka.report.theme import colours_of
+from rulka.stages.folders import COMPARED
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a separate file instead of being embedded."""

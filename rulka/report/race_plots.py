@@ -13,7 +13,6 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 
-from rulka.errors import counted
 from rulka.evaluation.results import (
     MPS_TO_KMH,
     Evaluation,
@@ -22,6 +21,7 @@ from rulka.evaluation.results import (
     median_race,
     time_at_distance_s,
 )
+from rulka.machine.errors import counted
 from rulka.report.road import draw_top
 from rulka.report.theme import EDGE, INK, MUTED, ORANGE, SPEED_COLOURS, WIDTH_IN, colours_of
 from rulka.tracks.top_view import TopView, road_edges, top_view

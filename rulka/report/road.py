@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
 
-from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
+from rulka.contracts.observation import MATERIAL_GROUP, ZONE_SPACING_M
 from rulka.report.theme import BLUE, GREEN, INK, MUTED, PINK
 from rulka.tracks.top_view import TopView, road_edges
 from rulka.tracks.track import DROP, VERGE, WALL
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHUNK_ZONES = 24
 """Zones drawn as one piece. Higher pieces are drawn on top, so that bridges cover the road below."""
 SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
-"""Names of the groups in `rulka.observation.MATERIAL_GROUP`; materials without a group count as the last."""
+"""Names of the groups in `rulka.contracts.observation.MATERIAL_GROUP`; materials without a group count as the last."""
 SURFACE_COLOURS = ("#aeb5c0", "#8cbf6f", "#c88d52", "#f0b400", "#cfc6e3")
 LABEL_AWAY_PT = 11.0
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rulka.observation import ZONE_SPACING_M
+from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.report.road import SURFACE_COLOURS, SURFACES, draw_top, groups_of
 from rulka.report.theme import BLUE, INK, MUTED, WIDTH_IN
 from rulka.tracks.facts import climb_m, difficulty_of

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.spec import Actor, Decision
+from rulka.agents.shared.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.device import staging
+from rulka.contracts.schedule import Moment
+from rulka.machine.device import staging
 from rulka.runtime.messages import Request, Response, Stop
 from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, MakeWork, Supervisor, Work
-from rulka.schedule import Moment
 
 REQUESTS_PER_START = 1 << 32
 """Request numbers reserved for each start of a collector; no process sends as many."""

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 
 SCHEMA_VERSION = 3
 NUM_KEPT = 2

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.spec import Actor, Decision
+from rulka.agents.shared.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.contracts.schedule import Moment
+from rulka.contracts.step_results import StepResult
 from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 from rulka.runtime.shared import NO_VERSION
-from rulka.schedule import Moment
-from rulka.step_results import StepResult
 
 
 class CarBatch(Protocol):

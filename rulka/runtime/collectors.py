@@ -30,8 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.spec import Actor
+from rulka.agents.shared.spec import Actor
 from rulka.buffers.experience import ExperienceBlock, new_block
+from rulka.contracts.schedule import Moment
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
 from rulka.runtime.collector import ActingPolicy, Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, Fill, Stop
@@ -49,7 +50,6 @@ from rulka.runtime.shared import (
 )
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
-from rulka.schedule import Moment
 
 STATES_FOLDER = "collectors"
 """In a run's folder, while it runs: the states in which its collectors begin their next blocks."""

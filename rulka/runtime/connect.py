@@ -37,17 +37,17 @@ from typing import Any
 
 from torch import Tensor
 
-from rulka.agents.learner import Learner
-from rulka.agents.quantisation import Quantiser
-from rulka.agents.ranks import ALONE, Ranks
-from rulka.agents.spec import LearnsInHalves
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.quantisation import Quantiser
+from rulka.agents.shared.reductions import ALONE, Ranks
+from rulka.agents.shared.spec import LearnsInHalves
 from rulka.buffers.experience import Experience
-from rulka.cluster import RayCluster, find_cluster
-from rulka.device import weights_on_host
-from rulka.disk import NO_ROOM
-from rulka.errors import UserError
-from rulka.processes import REBUILDING_WINDOW_S, RestartBudget
+from rulka.machine.device import weights_on_host
+from rulka.machine.disk import NO_ROOM
+from rulka.machine.errors import UserError
+from rulka.machine.processes import REBUILDING_WINDOW_S, RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
+from rulka.runtime.cluster import RayCluster, find_cluster
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
@@ -79,7 +79,7 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         stop: tells the loop when to stop.
         num_restarts: restarts of all learners so far.
 
-    No other process may use the run's folder, see `rulka.training.run_folder`.
+    No other process may use the run's folder, see `rulka.training.old_runs`.
 
     Raises:
         RankLostError, RankError: if one of several learners ends before it is ready.

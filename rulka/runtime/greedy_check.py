@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.spec import Actor
+from rulka.agents.shared.spec import Actor
 from rulka.buffers.experience import BlockSpec
+from rulka.contracts.step_results import StepResult, rank_of_races
 from rulka.runtime.checkpoint import CheckpointError, write_file
 from rulka.runtime.collector import CarBatch
-from rulka.step_results import StepResult, rank_of_races
 
 RECORD_FILE = "record.npz"
 """Plain arrays: `env_steps`, `seed`, `car`, `time_ms`; for each decision `image` [T, L, H, W] uint8, `floats` [T, F]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rulka.device import numerics_fingerprint, weights_on_host
-from rulka.errors import UserError
-from rulka.processes import cpu_seconds
-from rulka.progress import Progress
+from rulka.machine.device import numerics_fingerprint, weights_on_host
+from rulka.machine.errors import UserError
+from rulka.machine.processes import cpu_seconds
+from rulka.machine.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Turn
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck, Records
@@ -65,7 +65,7 @@ class RunState:
         num_reports: reports due so far, in exact order.
         due: per learner, True if it must take in a block before the next update; in exact order.
         is_whole: True while no resume and no restarted collector has lost races or experience.
-        machines: each kind of processor that it ran on, see `rulka.device.numerics_fingerprint`.
+        machines: each kind of processor that it ran on, see `rulka.machine.device.numerics_fingerprint`.
         marks: environment steps and checksum of the weights at each greedy check; the last one is at the end.
     """
 

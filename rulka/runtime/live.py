@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 
 LIVE_FILE = "live.json"
 """`cars`: [[x, y, z in world metres, speed in m/s], ...], collector by collector, without cars that have no position

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.schedule import Moment
+from rulka.contracts.schedule import Moment
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from rulka.section import TAKE_FREE, Count, Positive, Processes, Section, Seed, Several, Slots, key
+from rulka.contracts.section import TAKE_FREE, Count, Positive, Processes, Section, Seed, Several, Slots, key
 
 
 class RuntimeParams(Section):

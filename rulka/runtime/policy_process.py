@@ -14,12 +14,12 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from rulka.agents.spec import Half, LearnsInHalves
+from rulka.agents.shared.spec import Half, LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.contracts.schedule import Moment
 from rulka.runtime.messages import HalfUpdated, NewBlock, Permit, SlotRead, Stop, ToWorker
 from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights, check_room, layout_of, memory_bytes
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
-from rulka.schedule import Moment
 
 NUM_SLOTS = 3
 """Blocks on their way to the other half."""
@@ -136,7 +136,7 @@ class PolicyProcess:
         self._supervisor.start(1)
 
     def send_blocks(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
-        """Copies blocks that it has not seen into free slots; see `rulka.agents.spec.HalfHandle`."""
+        """Copies blocks that it has not seen into free slots; see `rulka.agents.shared.spec.HalfHandle`."""
         self._next = max(self._next, numbers.start)
         while self._free and self._next < numbers.stop:
             slot = self._free.pop()

@@ -2,9 +2,10 @@
 
 A *rank* is a learner with its collectors, its experience and its published weights. A run has one or several.
 
-`rulka.agents.ranks` says what they sum in an update. All run in lockstep: the first one, in the process of the stage,
-names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers. Ranks are not restarted
-one by one. If one dies or hangs, `RankLostError` says which, and `rulka.runtime.connect` restarts all of them.
+`rulka.agents.shared.reductions` says what they sum in an update. All run in lockstep: the first one, in the process of
+the stage, names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers.
+Ranks are not restarted one by one. If one dies or hangs, `RankLostError` says which, and `rulka.runtime.connect`
+restarts all of them.
 
 Gradients go through torch.distributed (gloo between CPUs, nccl between GPUs), everything else through pipes. The ranks
 rendezvous through a file in the run's folder, and listen on the loopback interface only.
@@ -35,13 +36,13 @@ from torch.multiprocessing.spawn import (
     start_processes,
 )
 
-from rulka.agents.learner import Learner
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.agents.quantisation import Quantiser
-from rulka.agents.ranks import Ranks
-from rulka.device import CPU, choose_device, weights_on_host
-from rulka.errors import UserError
-from rulka.processes import STOP_GRACE_S, end_with_parent, ending_of, environment, interrupts_blocked
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.quantisation import Quantiser
+from rulka.agents.shared.reductions import Ranks
+from rulka.machine.device import CPU, choose_device, weights_on_host
+from rulka.machine.errors import UserError
+from rulka.machine.precision import raise_malloc_thresholds
+from rulka.machine.processes import STOP_GRACE_S, end_with_parent, ending_of, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.collectors import Collectors, Turn
 from rulka.runtime.experience_files import ExperienceFiles
@@ -261,7 +262,7 @@ class RankError(UserError):
 
 
 class ConnectedRanks(Ranks):
-    """The connected learners of a run, as seen by one of them; see `rulka.agents.ranks.Ranks`.
+    """The connected learners of a run, as seen by one of them; see `rulka.agents.shared.reductions.Ranks`.
 
     Attributes:
         rank: index of this one.

@@ -23,21 +23,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.precision import ActingPrecision
-from rulka.agents.quantisation import check_acting_precision
+from rulka.agents.shared.quantisation import check_acting_precision
 from rulka.buffers.experience import ExperienceBlock, new_block
-from rulka.cluster import ActorFailedError, ActorLostError, ClusterError, Node, RayCluster
-from rulka.device import CPU
-from rulka.errors import UserError
-from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
-from rulka.provenance import code_version
+from rulka.contracts.schedule import Moment
+from rulka.machine.device import CPU
+from rulka.machine.errors import UserError
+from rulka.machine.precision import ActingPrecision
+from rulka.machine.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
+from rulka.runtime.cluster import ActorFailedError, ActorLostError, ClusterError, Node, RayCluster
 from rulka.runtime.collectors import PermittedCollectors, collector_spec
 from rulka.runtime.messages import BlockFilled, Fill
 from rulka.runtime.policy_process import PolicyProcess
 from rulka.runtime.shared import NO_VERSION, WeightsError, WeightsLayout, checksum, fill, layout_of, views
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
-from rulka.schedule import Moment
+from rulka.stages.provenance import code_version
 
 NODE_LIMIT_S = 300.0
 """Timeout of a run without any collector, waiting for a node."""
@@ -88,7 +88,7 @@ class RemoteCollector:
         self._ended_s = time.monotonic()
 
     def code(self) -> tuple[str, dict[str, str]]:
-        """Returns node and process, for messages, and the code and package versions there: `rulka.provenance`."""
+        """Returns node and process, for messages, and the code and package versions there (`code_version`)."""
         return f"{socket.gethostname()} (process {os.getpid()})", code_version()
 
     def build(self, pickled: bytes) -> None:

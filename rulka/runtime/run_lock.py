@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 
 LOCK_FILE, PID_FILE = "run.lock", "run.pid"
 

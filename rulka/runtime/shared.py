@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, block_in
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 
 MEMORY_FOLDER = Path("/dev/shm")
 """Linux's shared memory: a file system of limited size."""

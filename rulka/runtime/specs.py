@@ -9,10 +9,10 @@ from typing import Protocol
 
 import torch
 
-from rulka.agents.learner import Learner
-from rulka.agents.spec import Actor
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.spec import Actor
 from rulka.buffers.experience import BlockSpec
-from rulka.device import CPU, devices_of_learners
+from rulka.machine.device import CPU, devices_of_learners
 from rulka.runtime.collector import ActingPolicy, CarBatch, Collector, LocalActor
 from rulka.runtime.params import RuntimeParams
 

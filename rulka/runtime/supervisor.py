@@ -21,8 +21,15 @@ from typing import NoReturn, cast
 
 import torch
 
-from rulka.errors import UserError
-from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, ending_of, environment, interrupts_blocked
+from rulka.machine.errors import UserError
+from rulka.machine.processes import (
+    STOP_GRACE_S,
+    RestartBudget,
+    end_with_parent,
+    ending_of,
+    environment,
+    interrupts_blocked,
+)
 from rulka.runtime.messages import BlockFilled, Failed, FromWorker, HalfUpdated, Heartbeat, SlotRead, Stop, ToWorker
 
 HEARTBEAT_S = 1.0

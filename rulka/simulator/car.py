@@ -52,7 +52,7 @@ G_NORMAL, G_LEFT, G_HALF_WIDTH, G_MATERIAL, G_EDGE = 0, 3, 6, 7, 8
 # Motion on the ground: the car's axes along the road, and its speeds along them.
 FORWARD, SIDE, AHEAD, ASIDE, AWAY, NUM_SCRATCH = 0, 3, 6, 7, 8, 9  # enough for either kind
 
-# Columns of a `CAR` row; a test compares them with `rulka.observation.CAR`.
+# Columns of a `CAR` row; a test compares them with `rulka.contracts.observation.CAR`.
 R_POSITION, R_ROTATION, R_VELOCITY, R_SPIN, R_SLIDING, R_CONTACT, R_DAMPER, R_MATERIAL = 0, 3, 12, 15, 18, 22, 26, 30
 R_GEARBOX, R_GEAR, R_RPM, R_COUNTER, R_FREE_WHEELING = 34, 35, 36, 37, 38
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import CENTRE_OF_MASS_M, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
+from rulka.contracts.observation import CENTRE_OF_MASS_M, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator import car as columns
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import zone_frames

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.race_settings import RaceSettings
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
 from rulka.simulator.params import DriverParams
 from rulka.simulator.race_end import RaceWatch
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import LATERAL, NUM_UNIFORMS, draw_starts
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
-from rulka.observation import CAR, ZONE_SPACING_M
+from rulka.contracts.actions import ActionTable
+from rulka.contracts.observation import CAR, ZONE_SPACING_M
 from rulka.simulator.params import DriverParams, PhysicsParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import zone_frames

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS
-from rulka.observation import CAR, centres_of_mass
+from rulka.contracts.actions import TICK_MS
+from rulka.contracts.observation import CAR, centres_of_mass
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array

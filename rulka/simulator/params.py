@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from rulka.section import LateralM, NotNegative, Positive, Section, Share, key, wrong_order
+from rulka.contracts.section import LateralM, NotNegative, Positive, Section, Share, key, wrong_order
 
 Three = Annotated[tuple[Positive, Positive, Positive], Field(strict=False)]
 Four = Annotated[tuple[Positive, Positive, Positive, Positive], Field(strict=False)]

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.race_params import RaceEndParams
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
+from rulka.simulator.race_params import RaceEndParams
 
 RACING, FINISHED, OFF_TRACK, TOO_LONG, STUCK = range(5)
 """Race status. All but `RACING` are ends; `TOO_LONG` and `STUCK` are truncations."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.race_settings import RaceSettings
+from rulka.simulator.race_settings import RaceSettings
 
 IS_ANYWHERE, ALONG, LATERAL, HEADING, NUM_UNIFORMS = range(5)
 """Columns of the uniform random numbers that determine a start."""

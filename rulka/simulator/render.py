@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.simulator.palette import RGB_INK
 from rulka.simulator.params import CameraParams
 from rulka.simulator.render_kernels import draw_frames, new_scratch

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rulka.actions import FORWARD, TICK_MS, ActionTable
-from rulka.errors import UserError
-from rulka.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
-from rulka.section import MOST_START_MPS
+from rulka.contracts.actions import FORWARD, TICK_MS, ActionTable
+from rulka.contracts.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
+from rulka.contracts.section import MOST_START_MPS
+from rulka.machine.errors import UserError
 from rulka.simulator import car as columns
 from rulka.simulator import physics
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulka.errors import counted
-from rulka.outputs import check_file
+from rulka.machine.errors import counted
+from rulka.stages.outputs import check_file
 from rulka.study.page import format_results, write_experiment
 from rulka.study.plan import do_stages, jobs_of, read_plan
 from rulka.study.results import gather

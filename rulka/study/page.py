@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
-from rulka.outputs import new_file
-from rulka.provenance import current_commit, library_versions
+from rulka.evaluation.statistics import Interval
 from rulka.report.theme import BLUE, GREEN, MUTED, ORANGE, PINK, WIDTH_IN, Draw, to_png
-from rulka.statistics import Interval
+from rulka.stages.outputs import new_file
+from rulka.stages.provenance import current_commit, library_versions
 from rulka.study.plan import ExperimentFile, Plan, StudyFile
 from rulka.study.results import SCORE, Results, column
 

@@ -15,15 +15,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from models.encoders.config import BackboneConfig, FolderSource
-from rulka.errors import UserError, counted
-from rulka.folders import RUNS
-from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph, sections_of_stage
+from rulka.contracts.problems import problems_of
+from rulka.contracts.section import Count, Section, Seed
+from rulka.machine.errors import UserError, counted
 from rulka.params import Params, checked_params, read_sections, resolved
-from rulka.params.problems import problems_of
-from rulka.presets import merge_overlay
-from rulka.provenance import hash_json, hash_path
+from rulka.params.presets import merge_overlay
 from rulka.runtime.live import METRICS_FILE
-from rulka.section import Count, Section, Seed
+from rulka.stages.folders import RUNS
+from rulka.stages.graph import PARAMS_FILE, code_files, hash_code, read_graph, sections_of_stage
+from rulka.stages.provenance import hash_json, hash_path
 from rulka.study.work import Job, Work, jobs_left
 
 EXPERIMENTS = RUNS / "experiments"

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from rulka.folders import AGENT, RUNS
-from rulka.graph import hash_code, read_graph
+from rulka.contracts.schedule import Schedule
+from rulka.contracts.section import Count, Seed
 from rulka.params import Params, checked_params
-from rulka.presets import merge_overlay
-from rulka.provenance import hash_json
-from rulka.schedule import Schedule
-from rulka.section import Count, Seed
+from rulka.params.presets import merge_overlay
+from rulka.stages.folders import AGENT, RUNS
+from rulka.stages.graph import hash_code, read_graph
+from rulka.stages.provenance import hash_json
 from rulka.study.plan import (
     KEY_LENGTH,
     Budget,
@@ -41,7 +41,7 @@ from rulka.study.plan import (
 from rulka.study.selection import Explore, Scores, Searched, explored, first_values, parents, ranking
 from rulka.study.turn import ORDER_FILE, RESULT_FILE, Order, Result, read_record
 from rulka.study.work import DONE_FILE, Job, cpu_seconds_in
-from rulka.training.racing import code_hash
+from rulka.training.agent_run import code_hash
 
 POPULATIONS = RUNS / "populations"
 EVALUATED = "evaluation"
@@ -50,7 +50,7 @@ _RACES = 4
 """RNG purpose of race seeds; `selection` defines others."""
 LAST_STAGE = "transfer"
 """Last stage that members run before their first turn."""
-HASHED_CODE = tuple(Path("rulka", name) for name in ("statistics.py", "study/selection.py", "study/turn.py"))
+HASHED_CODE = tuple(Path("rulka", name) for name in ("evaluation/statistics.py", "study/selection.py", "study/turn.py"))
 """Code that affects a population's results, besides that of the stages."""
 _OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None, "max_cpu_minutes": None}
 # A turn ends with its newest weights: there are no weights to select from, and the population races them itself.

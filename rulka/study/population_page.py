@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from rulka.folders import METRICS_FILE
+from rulka.contracts.schedule import Moment
 from rulka.report.theme import BLUE, MUTED, ORANGE, WIDTH_IN
-from rulka.schedule import Moment
+from rulka.stages.folders import METRICS_FILE
 from rulka.study.page import head_of, inline, table, write_page
 from rulka.study.population import PopulationFolder
 from rulka.study.turn import Result

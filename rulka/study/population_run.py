@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rulka.folders import AGENT, EVALUATION
-from rulka.outputs import check_file
+from rulka.stages.folders import AGENT, EVALUATION
+from rulka.stages.outputs import check_file
 from rulka.study.plan import do_stages
 from rulka.study.population import PopulationFolder, read_population
 from rulka.study.population_page import Standing, standings, write_population

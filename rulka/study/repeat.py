@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulka.artifacts import META_FILE
-from rulka.errors import UserError
-from rulka.folders import RUNS
-from rulka.graph import read_graph
+from rulka.contracts.artifacts import META_FILE
+from rulka.contracts.problems import did_you_mean
+from rulka.machine.errors import UserError
 from rulka.params import read_params
-from rulka.params.problems import did_you_mean
-from rulka.provenance import hash_path
-from rulka.stage import require
+from rulka.stages.folders import RUNS
+from rulka.stages.graph import read_graph
+from rulka.stages.provenance import hash_path
+from rulka.stages.stage import require
 from rulka.study.work import Job, Work
-from rulka.training.racing import describe_divergence
+from rulka.training.agent_run import describe_divergence
 
 REPEATED = RUNS / "repeated"
 """A folder for each rerun stage, kept until its next rerun."""

@@ -12,12 +12,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.artifacts import META_FILE
-from rulka.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_RUNS, TRANSFER_REPORT
-from rulka.graph import read_graph
+from rulka.contracts.artifacts import META_FILE
+from rulka.contracts.stored import checked
+from rulka.evaluation.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
 from rulka.runtime.live import METRICS_FILE as RUN_METRICS
-from rulka.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
-from rulka.stored import checked
+from rulka.stages.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_RUNS, TRANSFER_REPORT
+from rulka.stages.graph import read_graph
 from rulka.study.plan import EXPERIMENTS, Cell, Plan, StudyError
 
 SCORE = "lap_share"

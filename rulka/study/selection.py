@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rulka.section import Positive, Section, Share, Weight
-from rulka.statistics import stratified_interval
+from rulka.contracts.section import Positive, Section, Share, Weight
+from rulka.evaluation.statistics import stratified_interval
 
 Scores = NDArray[np.float64]
 """[R] score of each greedy race of a member, higher is better; race k has the same start for all members. None stands

@@ -24,10 +24,11 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rulka.agents.precision import raise_malloc_thresholds
-from rulka.device import use_device, weights_on_host
-from rulka.errors import UserError
-from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
+from rulka.contracts.section import Section
+from rulka.contracts.stored import checked
+from rulka.machine.device import use_device, weights_on_host
+from rulka.machine.errors import UserError
+from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
@@ -35,10 +36,9 @@ from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
 from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import locked
 from rulka.runtime.specs import rank_folder
-from rulka.section import Section
-from rulka.stage import output_folder, run_stage
-from rulka.stored import checked
-from rulka.training.racing import AgentRun, Folders
+from rulka.stages.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
+from rulka.stages.stage import output_folder, run_stage
+from rulka.training.agent_run import AgentRun, Folders
 
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
 PATIENCE_S = 90.0

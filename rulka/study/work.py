@@ -27,12 +27,12 @@ import psutil
 import yaml
 from pydantic import FiniteFloat
 
-from rulka.errors import UserError
-from rulka.folders import DATA
-from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
-from rulka.processes import Leader, end_group, start_group
+from rulka.contracts.stored import checked
+from rulka.machine.errors import UserError
+from rulka.machine.processes import Leader, end_group, start_group
 from rulka.runtime.run_lock import RunInUseError, locked
-from rulka.stored import checked
+from rulka.stages.folders import DATA
+from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 
 DONE_FILE = "done.json"
 """Record of a finished job: `cpu_seconds` over all of its starts."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import TURBO_IDS
+from rulka.contracts.observation import TURBO_IDS
 from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.track import NO_GROUND
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rulka.campaign_slugs import CampaignSlug
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
+from rulka.tracks.campaign_slugs import CampaignSlug
 from rulka.tracks.difficulty import ASPHALT, DIRT, GRASS, Arc, Difficulty, difficulty_named
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DROP, VERGE, WALL, Track

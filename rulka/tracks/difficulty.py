@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.tracks.track import DROP, VERGE, WALL
 
 ASPHALT, GRASS, DIRT, TURBO = 16, 2, 6, 7
-"""Contact material ids that the generator uses; `rulka.observation` groups the ids."""
+"""Contact material ids that the generator uses; `rulka.contracts.observation` groups the ids."""
 
 Range = tuple[float, float]
 Shape = Literal["bend", "hairpin", "chicane", "sweeper", "jump"]

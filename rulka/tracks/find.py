@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from rulka.errors import UserError
-from rulka.params.problems import did_you_mean
+from rulka.contracts.problems import did_you_mean
+from rulka.machine.errors import UserError
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.params import CampaignTracksParams, GeneratedTracksParams, TracksParams
@@ -26,7 +26,7 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
 
     Args:
         name: the name or path.
-        tracks_dir: folder of `<uid>.npz` files, usually `rulka.folders.TRACKS`; it may be missing or None.
+        tracks_dir: folder of `<uid>.npz` files, usually `rulka.stages.folders.TRACKS`; it may be missing or None.
 
     Raises:
         UnknownTrackError: if there is no such track.

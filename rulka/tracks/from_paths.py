@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
-from rulka.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
+from rulka.contracts.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.tracks.blocks import MapBlock, add_blocks, gaps_of
 from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.geometry import line_frames

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import ZONE_SPACING_M
+from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.tracks.difficulty import TURBO, Arc, Difficulty, difficulty_named
 from rulka.tracks.geometry import problem_in_space
 from rulka.tracks.track import Track, TrackError

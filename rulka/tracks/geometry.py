@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import ZONE_SPACING_M
+from rulka.contracts.observation import ZONE_SPACING_M
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rulka.campaign_slugs import CampaignSlug
-from rulka.section import Section, Seed, Several, key
+from rulka.contracts.section import Section, Seed, Several, key
+from rulka.tracks.campaign_slugs import CampaignSlug
 
 
 class TrackParams(Section):

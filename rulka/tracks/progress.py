@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rulka.observation import ZONE_SPACING_M
+from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import Track
 

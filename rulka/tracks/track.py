@@ -18,9 +18,9 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.errors import UserError
-from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
-from rulka.outputs import new_file
+from rulka.contracts.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
+from rulka.machine.errors import UserError
+from rulka.stages.outputs import new_file
 from rulka.tracks.geometry import problem_in_space
 
 SCHEMA_VERSION = 2

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.actions import CONTROLS, ActionTable, shares_of_ticks
 from rulka.buffers.experience import ExperienceBlock, as_block
-from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
-from rulka.datasets.races import RaceDataset
+from rulka.contracts.actions import CONTROLS, ActionTable, shares_of_ticks
+from rulka.contracts.observation import FROM_END
+from rulka.datasets.formats.frames import CapturedRace, FrameDataError, FrameDataset
+from rulka.datasets.formats.races import RaceDataset
 from rulka.envs.rewards import NUM_RULES, set_rewards
 from rulka.envs.scoring import score_captured
-from rulka.errors import counted
-from rulka.observation import FROM_END
-from rulka.race_params import RewardParams
+from rulka.machine.errors import counted
+from rulka.simulator.race_params import RewardParams
 
 SHORTEST_DECISIONS = 2
 REPLAYED_SOURCE = "driver"

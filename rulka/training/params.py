@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from rulka.agents.params import Algorithm
+from rulka.agents.shared.params import Algorithm
+from rulka.contracts.section import TAKE_FREE, Count, key
 from rulka.datasets.params import Backend
-from rulka.race_params import TrainingRaceParams
 from rulka.runtime.params import RuntimeParams
-from rulka.section import TAKE_FREE, Count, key
+from rulka.simulator.race_params import TrainingRaceParams
 from rulka.tracks.params import MainTrackParams, TracksParams
 
 

@@ -19,15 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from rulka.agents.params import DemonstrationPairsParams, FilePairsParams
+from rulka.agents.shared.params import DemonstrationPairsParams, FilePairsParams
 from rulka.buffers.experience import PreferencePairs
-from rulka.datasets.frames import FrameDataError, FrameDataset, FrameRace
-from rulka.datasets.races import RaceDataset
-from rulka.datasets.split import Split
-from rulka.errors import UserError
-from rulka.params import problems_of
-from rulka.params.problems import did_you_mean
-from rulka.section import NotNegative, Positive, Section
+from rulka.contracts.problems import did_you_mean, problems_of
+from rulka.contracts.section import NotNegative, Positive, Section
+from rulka.datasets.formats.frames import FrameDataError, FrameDataset, FrameRace
+from rulka.datasets.formats.races import RaceDataset
+from rulka.datasets.formats.split import Split
+from rulka.machine.errors import UserError
 
 USED_SPLITS: tuple[Split, ...] = ("train", "validation")
 ENTRY_M = 10.0

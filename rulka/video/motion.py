@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
+from rulka.contracts.observation import CAR
 from rulka.evaluation.results import RaceResult
-from rulka.observation import CAR
 from rulka.tracks.progress import progress_along
 
 POSE = slice(CAR["position"].start, CAR["rotation"].stop)

@@ -16,11 +16,11 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image
 
-from rulka.errors import UserError
+from rulka.contracts.observation_params import ObservationParams
 from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.results import RaceResult
-from rulka.observation_params import ObservationParams
-from rulka.progress import Progress
+from rulka.machine.errors import UserError
+from rulka.machine.progress import Progress
 from rulka.simulator.params import CameraParams
 from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene

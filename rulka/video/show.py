@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rulka.errors import counted
-from rulka.outputs import new_file
+from rulka.machine.errors import counted
 from rulka.params import Params
+from rulka.stages.outputs import new_file
 from rulka.video.race_video import race_frames, write_video
 from rulka.video.sources import LEFT_TO_RIGHT, gather, sort_sources
 from rulka.video.window import check_screen, show_frames
@@ -32,7 +32,7 @@ def show_races(
         track: uid or file of the track on which agents race, see `rulka.video.sources.gather`.
         num_races: races of each agent and of each dataset.
         out: MP4 file to write; None opens a window.
-        device: device of the agents' networks; see `rulka.device.choose_device`.
+        device: device of the agents' networks; see `rulka.machine.device.choose_device`.
 
     Returns:
         One line that describes what was shown.

@@ -15,25 +15,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS, action_table
-from rulka.artifacts import META_FILE
+from rulka.contracts.actions import TICK_MS, action_table
+from rulka.contracts.artifacts import META_FILE
+from rulka.datasets.formats.races import META_FILE as RACES_META_FILE
+from rulka.datasets.formats.races import load_races
 from rulka.datasets.from_recordings import blocks_of, embedded_map, find_recordings, map_name, plain_text
-from rulka.datasets.races import META_FILE as RACES_META_FILE
-from rulka.datasets.races import load_races
-from rulka.device import CPU, use_device
-from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
-from rulka.evaluation.guests import is_guest
+from rulka.evaluation.external_policy import is_guest
 from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import RaceResult
-from rulka.folders import RACES
+from rulka.machine.device import CPU, use_device
+from rulka.machine.errors import UserError
 from rulka.params import Params, with_given
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import read_recording
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
+from rulka.stages.folders import RACES
 from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.from_paths import path_from_rows, track_from_paths
 from rulka.tracks.track import Track
@@ -106,7 +106,7 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
         track: uid or file of the track on which agents race; None takes the track of the recordings, datasets or laps
             given with them, or the main track of `data/races`.
         num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
-        device: device of the agents' networks; see `rulka.device.choose_device`.
+        device: device of the agents' networks; see `rulka.machine.device.choose_device`.
 
     Raises:
         UserError: if a source cannot be read, or sources are of different tracks.

@@ -15,18 +15,18 @@ import pytest
 import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
-from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.learner import Learner
-from rulka.agents.network_params import IqnNetworkParams, NetworkParams
-from rulka.agents.params import Algorithm, ByPartParams
-from rulka.agents.pql import PqlLearner
-from rulka.agents.spec import Actor, AgentSpec
+from rulka.agents.pql.learner import PqlLearner
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.network_params import IqnNetworkParams, NetworkParams
+from rulka.agents.shared.params import Algorithm, ByPartParams
+from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.contracts.actions import Choices
+from rulka.contracts.observation import Normalisation
+from rulka.contracts.schedule import Moment, Schedule
 from rulka.envs.starts import EqualStarts
-from rulka.observation import Normalisation
 from rulka.params import Params
-from rulka.schedule import Moment, Schedule
 from tests.conftest import sees
 
 NUM_FLOATS = 4

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents import precision
 from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.machine import precision
 from tests.agents.conftest import small_spec, views
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.agents.advantages import Endings, estimate_advantages, solve_linear_value
-from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
+from rulka.agents.impala.learner import TraceWeights, trace_values, truncated_ratio
+from rulka.agents.shared.advantages import Endings, estimate_advantages, solve_linear_value
 
 
 def column(*values: float) -> torch.Tensor:

@@ -13,10 +13,10 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rulka import artifacts
-from rulka.actions import FORWARD
 from rulka.agents.hugging_face import export_agent, import_agent
-from rulka.artifacts import ArtifactError, load_artifact
+from rulka.contracts import artifacts
+from rulka.contracts.actions import FORWARD
+from rulka.contracts.artifacts import ArtifactError, load_artifact
 from tests.tasks.test_evaluate import save_driver
 
 

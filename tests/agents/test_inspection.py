@@ -10,8 +10,8 @@ from torch import nn
 from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
-from rulka.agents.iqn import inspect_values
-from rulka.agents.learner import inspect_training
+from rulka.agents.iqn.learner import inspect_values
+from rulka.agents.shared.learner import inspect_training
 from rulka.buffers.priorities import inspect_priorities
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)

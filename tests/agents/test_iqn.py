@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn import draw_clocks, mini_race_returns
-from rulka.agents.learner import MetricMeans
-from rulka.agents.networks import IQN_PARTS
-from rulka.agents.params import ByPartParams
-from rulka.agents.spec import AgentError
+from rulka.agents.iqn.learner import draw_clocks, mini_race_returns
+from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.networks import IQN_PARTS
+from rulka.agents.shared.params import ByPartParams
+from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.ring import Transitions
-from rulka.schedule import Moment, Schedule
+from rulka.contracts.schedule import Moment, Schedule
 from tests.agents.conftest import constant, filled, small_spec, train, views
 
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.actions import Choices, Intervals
-from rulka.agents.advantages import explained_variance
-from rulka.agents.distributions import Categoricals, SquashedGaussian
-from rulka.agents.iqn import (
+from rulka.agents.iqn.learner import (
     SelfLoss,
     margin_loss,
     munchausen_bonus,
     quantile_huber_loss,
     self_loss_weights,
 )
-from rulka.agents.policy_gradient import clipped_policy_loss
-from rulka.agents.ppo import clipped_value_loss
-from rulka.agents.preferences import group_advantages, preference_loss
+from rulka.agents.ppo.learner import clipped_value_loss
+from rulka.agents.preferences.learner import group_advantages, preference_loss
+from rulka.agents.shared.advantages import explained_variance
+from rulka.agents.shared.distributions import Categoricals, SquashedGaussian
+from rulka.agents.shared.policy_gradient import clipped_policy_loss
+from rulka.contracts.actions import Choices, Intervals
 
 
 def test_no_gradient_flows_into_the_target():

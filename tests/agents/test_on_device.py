@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.shared.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
-from rulka.device import CPU, Generators, make_generator
+from rulka.machine.device import CPU, Generators, make_generator
 from tests.agents.conftest import PRIORITISED, Races, Step, small_spec
 from tests.buffers.conftest import check_links
 

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnxruntime import InferenceSession
 
-from rulka.actions import FORWARD
 from rulka.agents import onnx_file
 from rulka.agents.load import load_policy
 from rulka.agents.onnx_file import export_onnx
-from rulka.artifacts import ArtifactError, read_meta
-from rulka.errors import UserError
+from rulka.contracts.actions import FORWARD
+from rulka.contracts.artifacts import ArtifactError, read_meta
+from rulka.machine.errors import UserError
 from tests.tasks.test_evaluate import save_driver
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.spec import AgentError
+from rulka.agents.shared.spec import AgentError
 from tests.agents.conftest import Races, Step, changed, learner_and_actor, small_spec, train, weights
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.actions import Choices, Intervals
-from rulka.agents.pql import PqlLearner, critic_loss, critic_targets
-from rulka.agents.pql_actor import NumberActions, PqlActor
-from rulka.agents.spec import AgentError
+from rulka.agents.pql.actor import NumberActions, PqlActor
+from rulka.agents.pql.learner import PqlLearner, critic_loss, critic_targets
+from rulka.agents.shared.spec import AgentError
 from rulka.buffers.replay import FEATURES
+from rulka.contracts.actions import Choices, Intervals
 from tests.agents.conftest import constant, small_spec
 
 NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))

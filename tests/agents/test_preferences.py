@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_learner
-from rulka.agents.spec import AgentError
+from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import PreferencePairs
 from tests.agents.conftest import Races, Step, changed, constant, learner_and_actor, small_spec, train, update, weights
 

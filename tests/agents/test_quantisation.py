@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents import quantisation
 from rulka.agents.algorithms import make_actor
-from rulka.agents.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
-from rulka.agents.spec import AgentError
+from rulka.agents.shared import quantisation
+from rulka.agents.shared.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
+from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.device import CPU
+from rulka.machine.device import CPU
 from tests.agents.conftest import small_spec
 
 NUM_FLOATS = 4

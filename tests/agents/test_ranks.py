@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn import Sample
-from rulka.agents.ranks import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
-from rulka.agents.spec import AgentSpec
+from rulka.agents.iqn.learner import Sample
+from rulka.agents.shared.reductions import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch
 from rulka.runtime.ranks import RankLostError, meet

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor
+from rulka.contracts.actions import Choices
 from tests.agents.conftest import random_races
 from tests.agents.twins import (
     CARS,

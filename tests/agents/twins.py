@@ -27,9 +27,9 @@ from torch.distributions import (
     kl_divergence,
 )
 
-from rulka.actions import ActionSpace, Choices, Intervals
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.buffers.experience import ExperienceBlock
+from rulka.contracts.actions import ActionSpace, Choices, Intervals
 from rulka.params import Params
 from tests.agents.conftest import random_races, small_spec
 

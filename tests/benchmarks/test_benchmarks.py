@@ -15,13 +15,13 @@ import torch
 
 from benchmarks import agents, cluster, folds, learners, link, order, ppo_peers, pretraining, recordings, runtime, suite
 from rulka.agents.algorithms import make_actor
-from rulka.agents.networks import build_actor_critic
-from rulka.artifacts import Artifact, network_input_contract
-from rulka.datasets.frames import FrameDataset
+from rulka.agents.shared.networks import build_actor_critic
+from rulka.contracts.artifacts import Artifact, network_input_contract
+from rulka.contracts.observation import NUM_FLOATS
+from rulka.datasets.formats.frames import FrameDataset
 from rulka.evaluation.race import EvaluationRaces
-from rulka.observation import NUM_FLOATS
 from rulka.params import Params, read_params
-from rulka.training.run import agent_config
+from rulka.training.environment import agent_config
 from tests.conftest import straight_track
 
 Run = Callable[..., Any]

@@ -12,7 +12,7 @@ import torch
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows
 from rulka.buffers.ring import find_transitions
-from rulka.device import CPU
+from rulka.machine.device import CPU
 from tests.buffers.conftest import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)

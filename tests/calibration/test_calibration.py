@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
 from rulka.calibration import command
 from rulka.calibration import fit as fitting
 from rulka.calibration import gather as gathering
@@ -20,14 +19,15 @@ from rulka.calibration.follow import follow
 from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.report import HELD_OUT, LEFT_OUT, errors, table
 from rulka.calibration.windows import HORIZONS_MS, REGIMES, Windows, cut_windows
-from rulka.datasets.races import Race
-from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
+from rulka.datasets.formats.races import Race
 from rulka.params import PARAMS_FILE, read_params, read_sections
-from rulka.presets import apply_preset
-from rulka.race_settings import RaceSettings
+from rulka.params.presets import apply_preset
 from rulka.recordings.model import Ghost
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.params import PhysicsParams
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.from_paths import DrivenPath, path_from_rows
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DRIVEN_SOURCE, Track

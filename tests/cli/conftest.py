@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rulka.actions import FORWARD, action_table
 from rulka.calibration import command as calibration
 from rulka.cli import main
-from rulka.datasets.races import RaceDataset, write_races
+from rulka.contracts.actions import FORWARD, action_table
+from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.params import read_params
-from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver
 from tests.conftest import write_synthetic_frames

@@ -28,7 +28,7 @@ import pytest
 
 from rulka.agents.load import load_policy
 from rulka.cli import COMMANDS
-from rulka.datasets.frames import FrameDataset
+from rulka.datasets.formats.frames import FrameDataset
 from rulka.params import read_params
 from rulka.recordings.reader import read_recording
 from tests.cli.conftest import call

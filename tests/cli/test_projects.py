@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from rulka.cli.projects import FILES, make_project
-from rulka.errors import UserError
-from rulka.graph import CODE_FOLDERS, GRAPH_FILE
+from rulka.machine.errors import UserError
+from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE
 
 ROOT = Path(__file__).parents[2]
 

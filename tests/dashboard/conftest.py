@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.dashboard.app import make_app
-from rulka.datasets.races import Race, Source
-from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
+from rulka.datasets.formats.races import Race, Source
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE, LiveCars
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track

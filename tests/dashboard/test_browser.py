@@ -16,9 +16,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
 from rulka.dashboard.app import PAGES, make_server, open_port
-from rulka.datasets.races import RaceDataset, write_races
-from rulka.folders import RACES
+from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.runtime.live import METRICS_FILE, LiveCars
+from rulka.stages.folders import RACES
 from rulka.tracks.track import Track
 from tests.dashboard.conftest import CARS, lap_of
 from tests.waiting import PATIENCE_S, wait_for

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from rulka.dashboard import laps
 from rulka.dashboard.laps import NoLapsError, known_laps, replay, tracks_of
-from rulka.datasets.races import Race, RaceDataError, RaceDataset, write_races
-from rulka.folders import EVALUATION, LAPS, RACES
+from rulka.datasets.formats.races import Race, RaceDataError, RaceDataset, write_races
+from rulka.stages.folders import EVALUATION, LAPS, RACES
 from rulka.tracks.track import Track
 from tests.dashboard.conftest import lap_of
 

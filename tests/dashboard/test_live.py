@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.dashboard.live import MAX_POINTS, MetricsReader, cars_on_page, read_live, track_outline
 from rulka.dashboard.runs import Runs
-from rulka.errors import UserError
-from rulka.observation import ZONE_SPACING_M
+from rulka.machine.errors import UserError
 from rulka.runtime import live
 from rulka.runtime.live import LIVE_FILE, METRICS_FILE, LiveCars
 from rulka.tracks.track import Track

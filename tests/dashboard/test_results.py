@@ -10,8 +10,8 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from rulka.dashboard.history import nights, record_file
-from rulka.folders import NIGHTS
-from rulka.registry.history import ALL_TRACKS, NightRow, append_history
+from rulka.operations.history import ALL_TRACKS, NightRow, append_history
+from rulka.stages.folders import NIGHTS
 
 ROW = NightRow(
     night="2026-11-20",

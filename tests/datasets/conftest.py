@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rulka.actions import action_table
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import NUM_CAR_FIELDS
 from rulka.datasets.capture import CaptureSettings
-from rulka.datasets.races import Race
-from rulka.observation import NUM_CAR_FIELDS
+from rulka.datasets.formats.races import Race
 from rulka.params import read_params
 from rulka.simulator.render import camera_array
 from rulka.tracks.generate import generate_track

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rulka.contracts.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.datasets.capture import (
     capture_race,
     captured_race,
@@ -14,8 +15,7 @@ from rulka.datasets.capture import (
     gearbox_counter,
     previous_keys,
 )
-from rulka.datasets.races import Race
-from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
+from rulka.datasets.formats.races import Race
 from rulka.simulator.demonstrations import DrivenRace
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rulka.datasets.export import NoSuchRaceError, export_race
-from rulka.datasets.races import Race
-from rulka.errors import UserError
-from rulka.input_script import read_script
+from rulka.datasets.formats.races import Race
+from rulka.machine.errors import UserError
+from rulka.recordings.input_script import read_script
 from tests.datasets.conftest import random_race
 
 

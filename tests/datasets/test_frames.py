@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rulka.actions import action_table
-from rulka.artifacts import observation_contract
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
+from rulka.contracts.observation import NUM_FLOATS
 from rulka.datasets.card import card, examples, maps_of, write_card
-from rulka.datasets.checksums import checksums_of, sealed
-from rulka.datasets.frames import (
+from rulka.datasets.formats.checksums import checksums_of, sealed
+from rulka.datasets.formats.frames import (
     INDEX_FILE,
     FrameDataError,
     FrameDataset,
@@ -25,8 +26,7 @@ from rulka.datasets.frames import (
     check_contract,
     read_index,
 )
-from rulka.datasets.split import SPLITS
-from rulka.observation import NUM_FLOATS
+from rulka.datasets.formats.split import SPLITS
 from tests.conftest import sees, synthetic_race
 
 Write = Callable[..., tuple[Path, FrameIndex]]

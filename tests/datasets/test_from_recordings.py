@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import CAR
 from rulka.datasets import from_recordings
+from rulka.datasets.formats.races import RaceDataset
 from rulka.datasets.from_recordings import (
     DamagedSamplesError,
     NoUsableRecordingError,
@@ -24,13 +26,11 @@ from rulka.datasets.from_recordings import (
     read_race_dataset,
 )
 from rulka.datasets.params import SelectParams
-from rulka.datasets.races import RaceDataset
 from rulka.datasets.selection import summary_of
-from rulka.folders import utf8_path
-from rulka.observation import CAR
 from rulka.recordings.errors import TruncatedError
 from rulka.recordings.model import Ghost, InputEvent, Recording, RecordingHeader
 from rulka.recordings.summary import inspect_file
+from rulka.stages.folders import utf8_path
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath
 from rulka.tracks.track import Track, TrackError

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import tasks.capture as stage
-from rulka.actions import Controls
+from rulka.contracts.actions import Controls
+from rulka.contracts.observation import FLOATS
 from rulka.datasets.capture import capture_race
-from rulka.datasets.frames import FrameDataset
-from rulka.datasets.game_capture import GameCapture, ReplayError, keys_by_tick
-from rulka.datasets.races import Race, RaceDataset, write_races
+from rulka.datasets.formats.frames import FrameDataset
+from rulka.datasets.formats.races import Race, RaceDataset, write_races
 from rulka.game.link import GameLink
 from rulka.game.session import Decision
-from rulka.observation import FLOATS
-from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.scene import bake_scene
+from tasks.game_capture import GameCapture, ReplayError, keys_by_tick
 from tasks.races import race_of_driver
 from tests.datasets.conftest import PARAMS, SETTINGS, TABLE, TRACK
 from tests.game.serving import served

@@ -17,7 +17,7 @@ import yaml
 
 from rulka import cli
 from rulka.datasets import hugging_face
-from rulka.datasets.frames import INDEX_FILE, FrameDataError, FrameDataset, FrameIndex, Split
+from rulka.datasets.formats.frames import INDEX_FILE, FrameDataError, FrameDataset, FrameIndex, Split
 from rulka.datasets.hugging_face import SPLITS, export_frames, import_frames, stage_writing
 
 Write = Callable[..., tuple[Path, FrameIndex]]

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rulka.datasets.checksums import checksums_of, sealed
-from rulka.datasets.races import (
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
+from rulka.datasets.formats.checksums import checksums_of, sealed
+from rulka.datasets.formats.races import (
     CAR_COLUMNS,
     META_FILE,
     TABLES,
@@ -24,7 +25,6 @@ from rulka.datasets.races import (
     load_races,
     write_races,
 )
-from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track
 from tests.conftest import along_z, plain_road
 from tests.datasets.conftest import random_race

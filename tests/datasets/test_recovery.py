@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import CAR, centres_of_mass
 from rulka.datasets import recovery
-from rulka.datasets.races import Race
+from rulka.datasets.formats.races import Race
 from rulka.datasets.recovery import RecoveryError, drive_again
-from rulka.observation import CAR, centres_of_mass
-from rulka.race_settings import RaceSettings
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.progress import progress_along
 from tasks.races import race_of_driver
 from tests.datasets.conftest import PARAMS, TRACK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.datasets.sharded import ShardedArray
+from rulka.datasets.formats.sharded import ShardedArray
 
 WHOLE = np.arange(60).reshape(20, 3)
 

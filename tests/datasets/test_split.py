@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from rulka.datasets.split import split_maps, split_races
+from rulka.datasets.formats.split import split_maps, split_races
 
 
 def test_split_is_frozen() -> None:

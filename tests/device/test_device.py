@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rulka import device, doctor
-from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
-from rulka.doctor import State, findings_of
+from rulka.machine import device
+from rulka.machine.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
+from rulka.operations import doctor
+from rulka.operations.doctor import State, findings_of
 
 HERE = torch.ones(3)
 
@@ -145,7 +146,7 @@ def test_one_module_asks_what_devices_there_are() -> None:
     asks = re.compile(r"torch\.(cuda|mps|accelerator|xpu)\b|backends\.(cuda|mps|cudnn)|RULKA_DEVICE\"")
     files = [file for room in ("flows", "tasks", "rulka", "models") for file in (ROOT / room).rglob("*.py")]
     asking = {file.relative_to(ROOT).as_posix() for file in files if asks.search(file.read_text(encoding="utf-8"))}
-    assert asking == {"rulka/device.py"}
+    assert asking == {"rulka/machine/device.py"}
 
 
 @pytest.mark.gpu

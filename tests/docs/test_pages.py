@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from rulka.cli import COMMANDS, NOUNS, main
+from rulka.contracts.problems import _places
 from rulka.params import Params, checked_params
-from rulka.params.problems import _places
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

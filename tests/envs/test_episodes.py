@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rulka.actions import Choices, Intervals
+from rulka.contracts.actions import Choices, Intervals
+from rulka.contracts.observation_params import MIN_PIXELS
 from rulka.envs import episodes
 from rulka.envs.episodes import REACH, Episodes, UnfitEnvironmentError, measure_normalisation, read_facts
-from rulka.observation_params import MIN_PIXELS
 from tests.conftest import sees
 
 sys.path.insert(0, str(Path(__file__).parent))

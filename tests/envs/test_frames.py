@@ -7,10 +7,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import FLOATS
+from rulka.contracts.observation_params import ObservationParams, Part
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.settings import read_settings
-from rulka.observation import FLOATS
-from rulka.observation_params import ObservationParams, Part
+from rulka.simulator.race_settings import read_settings
 from rulka.tracks.track import Track
 from tests.conftest import sees
 

@@ -13,14 +13,14 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from rulka.contracts.observation import float_slices
+from rulka.contracts.schedule import Schedule
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import SettingsError
 from rulka.game.errors import GameClosedError
 from rulka.game.protocol import MessageId, pack_sync
-from rulka.observation import float_slices
 from rulka.params import read_params
-from rulka.schedule import Schedule
+from rulka.simulator.race_settings import SettingsError
 from rulka.tracks.track import Track
 from tests.game.processes import free_ports
 from tests.game.serving import gentle_bend, served

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rulka.actions import Choices
+from rulka.contracts.actions import Choices
 from rulka.envs import episodes
 from rulka.envs.episodes import Episodes, UnfitEnvironmentError, measure_normalisation, read_facts
 from tests.conftest import sees

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.actions import ActionTable, action_table
 from rulka.buffers.experience import BlockSpec
+from rulka.contracts.actions import ActionTable, action_table
+from rulka.contracts.observation import CAR, CENTRE_OF_MASS_M
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.evaluation.race import EvaluationRaces, race
-from rulka.observation import CAR, CENTRE_OF_MASS_M
 from rulka.params import Params, reference_params
-from rulka.race_params import RaceEndParams
-from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.simulator import demonstrations
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch
+from rulka.simulator.race_params import RaceEndParams
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
-from rulka.training.races import Races
+from rulka.training.race_environment import Races
 from tests.game.serving import served
 from tests.waiting import PATIENCE_S
 

@@ -9,9 +9,9 @@ import pytest
 from rulka.envs.randomising import NUM_VARIANTS, PHYSICS_SPREAD, physics_variants
 from rulka.envs.randomising import relight as relight_pixels
 from rulka.params import read_params
-from rulka.race_params import RandomisationParams
-from rulka.race_settings import ALIKE
 from rulka.simulator import car as columns
+from rulka.simulator.race_params import RandomisationParams
+from rulka.simulator.race_settings import ALIKE
 
 GAS_LEFT = 1
 EVERYTHING = RandomisationParams(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from rulka.envs.settings import SettingsError
+from rulka.simulator.race_settings import SettingsError
 from rulka.simulator.simulator import SimulatorError
 
 GAS = 0

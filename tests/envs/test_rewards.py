@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numba import njit
 
+from rulka.contracts.schedule import Moment
 from rulka.envs import rewards as formulas
 from rulka.envs.scoring import num_on_ground
-from rulka.race_params import EngineeredRewardParams, RewardParams
-from rulka.schedule import Moment
+from rulka.simulator.race_params import EngineeredRewardParams, RewardParams
 
 NOTHING = {"interpolation": "linear", "points": [[0, 0.0]]}
 OFF = dict.fromkeys(("speed_slide", "neo_slide", "kamikaze", "line_distance"), NOTHING)

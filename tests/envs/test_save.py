@@ -10,7 +10,7 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError
 
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.settings import read_settings
+from rulka.simulator.race_settings import read_settings
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 from tests.conftest import sees

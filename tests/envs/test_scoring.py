@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import CAR
+from rulka.contracts.schedule import Moment
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.rewards import NUM_RULES, driving_reward, set_engineered, set_rewards
-from rulka.envs.settings import read_settings
-from rulka.observation import CAR
 from rulka.params import reference_params
-from rulka.race_params import RewardParams
-from rulka.race_settings import RaceSettings
-from rulka.schedule import Moment
+from rulka.simulator.race_params import RewardParams
+from rulka.simulator.race_settings import RaceSettings, read_settings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 

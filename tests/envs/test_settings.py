@@ -7,13 +7,13 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rulka.contracts.schedule import Moment
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import SettingsError, UnknownKeywordError, read_settings, read_track
+from rulka.envs.settings import read_track
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
-from rulka.race_settings import ALIKE, RaceSettings
-from rulka.schedule import Moment
+from rulka.simulator.race_settings import ALIKE, RaceSettings, SettingsError, UnknownKeywordError, read_settings
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

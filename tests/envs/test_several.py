@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import num_floats
+from rulka.contracts.schedule import Moment
 from rulka.envs.batch import RaceBatch
 from rulka.envs.cars_on_tracks import CarsOnTracks
-from rulka.envs.settings import read_settings
-from rulka.observation import num_floats
 from rulka.params import reference_params
-from rulka.schedule import Moment
+from rulka.simulator.race_settings import read_settings
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 

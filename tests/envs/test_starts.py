@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rulka.envs.cars_on_tracks import CarsOnTracks
-from rulka.envs.settings import SettingsError, read_settings
 from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK, NUM_PLACES, EqualStarts
 from rulka.simulator.car import ALONG, TIME_MS, VX
+from rulka.simulator.race_settings import SettingsError, read_settings
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 

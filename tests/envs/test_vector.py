@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rulka  # noqa: F401 registers the environment
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import SettingsError
 from rulka.envs.vector import RaceVectorEnv
+from rulka.simulator.race_settings import SettingsError
 
 OPTIONS = {
     "start_anywhere": 0.5,

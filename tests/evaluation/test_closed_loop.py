@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from rulka.actions import FORWARD
-from rulka.agents.networks import build_clone_policy
+from rulka.agents.shared.networks import build_clone_policy
+from rulka.contracts.actions import FORWARD
+from rulka.contracts.observation import reference_normalisation
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import RaceResult
-from rulka.observation import reference_normalisation
 from rulka.params import reference_params
 from rulka.tracks.track import Track
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.actions import FORWARD, action_table
+from rulka.contracts.actions import FORWARD, action_table
+from rulka.contracts.observation import CAR
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
 from rulka.evaluation.results import RaceResult
-from rulka.observation import CAR
 from rulka.params import read_params
-from rulka.race_params import RaceEndParams
+from rulka.simulator.race_params import RaceEndParams
 from rulka.tracks.track import Track
 
 COAST, LEFT = 3, 1

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rulka.datasets.formats.races import reference_path
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.params import read_params
-from rulka.reference.lap import reference_path, store_reference
+from rulka.reference.lap import store_reference
 from rulka.reference.search import find_reference
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track

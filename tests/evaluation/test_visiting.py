@@ -11,15 +11,15 @@ import torch
 from models.actor_critic import ClonePolicy
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
-from rulka.actions import action_table
-from rulka.datasets.races import Race
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import CAR, FLOATS, NUM_FLOATS, centres_of_mass
+from rulka.datasets.formats.races import Race
+from rulka.evaluation.dagger import LOOK_AHEAD_S, RecordingAdviser, by_tick, collect_dagger_races, line_adviser
 from rulka.evaluation.race import EvaluationRaces, starts
-from rulka.evaluation.visiting import LOOK_AHEAD_S, RecordingAdviser, by_tick, collect_dagger_races, line_adviser
-from rulka.observation import CAR, FLOATS, NUM_FLOATS, centres_of_mass
 from rulka.params import reference_params
-from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import PurePursuitDriver, Skills
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rulka.errors import UserError
 from rulka.exchange.fetch import fetch
 from rulka.exchange.site import MAX_BYTES, BadAnswerError, MapQuery, NotThereError, Site, UnavailableError
+from rulka.machine.errors import UserError
 
 UID = "AbCdEfGhIjKlMnOpQrStUvWxYz0"
 EVERYTHING = MapQuery(max_maps=100)

@@ -7,11 +7,11 @@ import pytest
 
 from flows import dvc as module
 from flows.dvc import Outcome, changed_stages, reproduce_stage
-from rulka import doctor
-from rulka.doctor import State, findings_of
-from rulka.errors import UserError
-from rulka.folders import DATA
-from rulka.graph import LockFileError, check_names, read_lock
+from rulka.machine.errors import UserError
+from rulka.operations import doctor
+from rulka.operations.doctor import State, findings_of
+from rulka.stages.folders import DATA
+from rulka.stages.graph import LockFileError, check_names, read_lock
 from tests.flows.conftest import DVC, change_command, dvc
 from tests.waiting import PATIENCE_S, wait_for
 

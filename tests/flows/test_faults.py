@@ -1,7 +1,7 @@
 """What is killed, cut off or damaged between Prefect, DVC and a stage: `docs/operations.md` has the table.
 
 Trainings, their collectors and learners: `tests/runtime/test_fault_matrix.py`.
-Real stages: `tests/test_stage_in_dvc.py`.
+Real stages: `tests/stages/test_stage_in_dvc.py`.
 """
 
 import signal

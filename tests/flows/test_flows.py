@@ -25,8 +25,8 @@ from flows.dvc import Outcome, with_upstream
 from flows.nightly import nightly, result_of
 from flows.pipeline import Stage, pipeline, reproduce, summary
 from flows.process import CommandError
-from rulka.errors import UserError
-from rulka.graph import read_graph
+from rulka.machine.errors import UserError
+from rulka.stages.graph import read_graph
 from tests.flows.conftest import ROOT, change_command, dvc
 from tests.flows.test_shown import shown_by
 from tests.waiting import PATIENCE_S

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.process import CommandError, error_lines, run_in_group
-from tests.test_processes import is_alive
+from tests.machine.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
 FAMILY = """

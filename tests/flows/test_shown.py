@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from flows.pipeline import pipeline
 from flows.shown import StageProgress, numbers_of, show_results
 from rulka.dashboard.app import make_app
-from rulka.progress import Progress
+from rulka.machine.progress import Progress
 from tests.flows.conftest import change_command
 
 STAGE = """
@@ -68,14 +68,14 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
 
 
 def test_the_progress_of_a_stage_is_what_its_lines_say(capsys: pytest.CaptureFixture[str]) -> None:
-    """What `rulka.progress` writes is what is read here."""
+    """What `rulka.machine.progress` writes is what is read here."""
     told: list[float] = []
     links: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flows.shown.create_link_artifact", lambda link, **_: links.append(link))
         patch.setattr("flows.shown.create_progress_artifact", lambda percent, **_: told.append(percent))
         # A clock that stands: after some seconds there would be a line before the last one.
-        patch.setattr("rulka.progress.time", SimpleNamespace(monotonic=lambda: 0.0))
+        patch.setattr("rulka.machine.progress.time", SimpleNamespace(monotonic=lambda: 0.0))
         with Progress("train", 8, "steps", stream=sys.stdout) as progress:
             progress.advance(3)
         said: list[str] = []

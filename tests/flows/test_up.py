@@ -29,7 +29,7 @@ from prefect.states import Running, Scheduled
 from flows import up as module
 from flows.pipeline import pipeline
 from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, UpError, free_address, password
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from tests.flows.conftest import (
     ROOT,
     RULKA,
@@ -40,7 +40,7 @@ from tests.flows.conftest import (
     reserved_port,
     use_before,
 )
-from tests.test_processes import is_alive
+from tests.machine.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
 PREFECT = [sys.executable, "-m", "prefect"]

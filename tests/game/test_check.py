@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from rulka import cli
-from rulka.errors import UserError
 from rulka.game.check import OVER_LIMIT, CheckReport, _Check, check_game
 from rulka.game.client import GameClient
 from rulka.game.protocol import INT, MessageId, pack_sync
 from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
+from rulka.machine.errors import UserError
 from tests.game.scripted import ScriptedGame, Wire
 from tests.waiting import PATIENCE_S
 

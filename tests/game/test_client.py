@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from rulka.actions import Controls
+from rulka.contracts.actions import Controls
 from rulka.game.client import GameClient
 from rulka.game.errors import (
     GameClosedError,

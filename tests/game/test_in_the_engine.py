@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rulka.actions import Controls
+from rulka.contracts.actions import Controls
 from rulka.game.check import CheckReport, check_game
 from rulka.game.client import GameClient
 from rulka.game.errors import GameClosedError, GameProtocolError

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rulka.actions import FORWARD
 from rulka.cli import main
-from rulka.datasets.races import RaceDataset, write_races
+from rulka.contracts.actions import FORWARD
+from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.game import judge
 from rulka.game.judge import JudgeError, Judgement, Verdict, judge_replay
 from rulka.recordings.reader import read_recording

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rulka.actions import CONTROLS
+from rulka.contracts.actions import CONTROLS
 from rulka.game.client import GameClient
 from rulka.game.errors import GameClosedError, GameError, GameOrderError, GameProtocolError
 from rulka.game.frames import grey_from_bgra

@@ -4,6 +4,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS, build_floats
 from rulka.game.errors import StateRefusedError
 from rulka.game.state import (
     MAX_BYTES,
@@ -13,7 +14,6 @@ from rulka.game.state import (
     read_state,
     write_state,
 )
-from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS, build_floats
 
 
 def by_hand(num_flags: int = 0, num_entries: int = 0) -> bytearray:

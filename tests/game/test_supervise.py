@@ -114,7 +114,7 @@ import sys, time
 from pathlib import Path
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameSupervisor
-from rulka.stage import interrupt_on_signals
+from rulka.stages.stage import interrupt_on_signals
 interrupt_on_signals()
 folder = Path(sys.argv[2])
 code = "import socket, time\\ns = socket.create_server(('127.0.0.1', {port}))\\ntime.sleep(600)"

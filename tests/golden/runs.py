@@ -160,15 +160,15 @@ def learn(
 
     It ends after `num_updates`; how far it is on its schedules is counted out of `NUM_UPDATES`.
     """
-    from rulka.actions import Choices
     from rulka.agents.algorithms import make_actor, make_learner
-    from rulka.agents.spec import AgentSpec
+    from rulka.agents.shared.spec import AgentSpec
     from rulka.buffers.experience import BlockSpec
-    from rulka.observation import NUM_FLOATS, reference_normalisation
+    from rulka.contracts.actions import Choices
+    from rulka.contracts.observation import NUM_FLOATS, reference_normalisation
+    from rulka.contracts.schedule import Moment
     from rulka.params import Params, read_params
+    from rulka.params.presets import merge_overlay
     from rulka.params.reader import ParamsError, read_sections
-    from rulka.presets import merge_overlay
-    from rulka.schedule import Moment
 
     data = read_params(ROOT / "params.yaml").model_dump()
     if preset:
@@ -238,8 +238,8 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
 
 def pretrain_with(objective: Mapping[str, Any]) -> dict[str, Any]:
     """Trains an encoder with one objective of Level 0, by the stage itself."""
-    from rulka.actions import ActionParams
-    from rulka.artifacts import load_artifact
+    from rulka.contracts.actions import ActionParams
+    from rulka.contracts.artifacts import load_artifact
     from rulka.params import reference_params
     from rulka.pretraining.params import PretrainParams
     from tasks.pretrain import pretrain
@@ -260,9 +260,9 @@ def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     from models.encoders.build import build_encoder
-    from rulka.actions import ActionParams, action_table
-    from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
-    from rulka.observation import reference_normalisation
+    from rulka.contracts.actions import ActionParams, action_table
+    from rulka.contracts.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
+    from rulka.contracts.observation import reference_normalisation
     from rulka.params import reference_params
     from rulka.pretraining.params import CloneParams
     from tasks.clone import Folders, clone

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rulka.actions import FORWARD, action_table
-from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
-from rulka.datasets.races import RaceDataset, write_races
-from rulka.observation import reference_normalisation
+from rulka.contracts.actions import FORWARD, action_table
+from rulka.contracts.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
+from rulka.contracts.observation import reference_normalisation
+from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.params import read_params
 from tests.conftest import write_synthetic_frames
 from tests.docs.test_pages import ROOT

@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import rulka
-from rulka.actions import FORWARD
 from rulka.agents.onnx_file import export_onnx
-from rulka.artifacts import ArtifactError
-from rulka.evaluation.guests import GuestError
-from rulka.folders import AGENT
+from rulka.contracts.actions import FORWARD
+from rulka.contracts.artifacts import ArtifactError
+from rulka.evaluation.external_policy import GuestError
+from rulka.stages.folders import AGENT
 from tests.docs.test_pages import ROOT
 from tests.tasks.test_evaluate import short_track
 

@@ -25,7 +25,7 @@ from models.prepared import (
     quantised_weight,
 )
 from models.torso import ActingHead, InputShape
-from rulka.agents.precision import has_instructions
+from rulka.machine.precision import has_instructions
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 SIZES = IqnSizes(16, 32, 8, embedding_at="hidden")

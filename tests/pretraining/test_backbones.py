@@ -18,7 +18,7 @@ from models.encoders.backbone import load_transformers
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, BackboneConfig
-from rulka.observation_params import ObservationParams
+from rulka.contracts.observation_params import ObservationParams
 from rulka.pretraining.backbones import BackboneError, FirstEncoder, first_encoder
 from tests.conftest import sees
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from models.actor_critic import ClonePolicy, CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
-from rulka.actions import action_table
-from rulka.datasets.frames import FrameDataset, frames_of
-from rulka.datasets.sharded import ShardedArray
-from rulka.datasets.split import SPLITS, Split
-from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import FLOATS, NUM_FLOATS, reference_normalisation
+from rulka.datasets.formats.frames import FrameDataset, frames_of
+from rulka.datasets.formats.sharded import ShardedArray
+from rulka.datasets.formats.split import SPLITS, Split
 from rulka.params import reference_params
 from rulka.pretraining.cloning import (
     CloningTask,

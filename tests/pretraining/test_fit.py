@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from rulka.datasets.frames import Batch
+from rulka.datasets.formats.frames import Batch
+from rulka.machine.progress import Progress
 from rulka.pretraining.fit import FitError, History, TrainingTask, _rate_factor, fit, say_if_stopped
 from rulka.pretraining.params import FitParams
-from rulka.progress import Progress
 
 NAN = float("nan")
 PARAMS = FitParams(

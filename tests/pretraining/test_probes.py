@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rulka.actions import action_table
-from rulka.artifacts import observation_contract
-from rulka.datasets.frames import FrameDataset, FrameWriter, Split
-from rulka.observation import FLOATS
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
+from rulka.contracts.observation import FLOATS
+from rulka.datasets.formats.frames import FrameDataset, FrameWriter, Split
 from rulka.pretraining.probes import Probes, probe_encoder, quantities_of
 from tests.conftest import sees, synthetic_race
 

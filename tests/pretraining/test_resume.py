@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from models.encoders.config import ConvConfig
-from rulka.device import CPU, Generators, make_generator, upload
+from rulka.machine.device import CPU, Generators, make_generator, upload
+from rulka.machine.progress import Progress
 from rulka.pretraining.fit import History, TrainingTask, fit, resumable
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.params import FitParams, VicregParams
-from rulka.progress import Progress
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.stop import StopRequestedError

@@ -12,14 +12,14 @@ import torch
 from models.actor_critic import ClonePolicy, CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
-from rulka.actions import action_table
-from rulka.artifacts import observation_contract
-from rulka.datasets.frames import FrameDataset, frames_of
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
+from rulka.contracts.observation import NUM_FLOATS
+from rulka.datasets.formats.frames import FrameDataset, frames_of
 from rulka.evaluation.closed_loop import ClosedLoop
-from rulka.evaluation.visiting import Visit
-from rulka.observation import NUM_FLOATS
+from rulka.evaluation.dagger import Visit
 from rulka.pretraining.cloning import CloningTask, Labels
-from rulka.pretraining.visited import Visited
+from rulka.pretraining.dagger_frames import Visited
 from tests.conftest import sees, synthetic_race
 
 DRIVEN = ClosedLoop(2, 0.5, 10.0, None, None, 1.0, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.datasets.races import Race
+from rulka.datasets.formats.races import Race
 from rulka.datasets.replay import GameMap, write_replay
 from rulka.recordings import writer
 from rulka.recordings.stream import Ident

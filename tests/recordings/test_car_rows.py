@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
 from rulka.recordings.car_rows import RPM_PER_MPS, car_rows, interpolate_rows
 from rulka.recordings.errors import NoSamplesError
 from rulka.recordings.model import Ghost

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
+from rulka.contracts.actions import action_table
 from rulka.recordings.controls import analog_value, events_to_controls, label_decisions, steer_to_key_taps
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import InputEvent

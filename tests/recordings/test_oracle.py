@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from rulka.observation import CAR, CENTRE_OF_MASS_M
+from rulka.contracts.observation import CAR, CENTRE_OF_MASS_M
 from rulka.recordings.alignment import device_of, inputs_to_controls, measure_lag
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import UnlimiterMapError

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS
+from rulka.contracts.actions import TICK_MS
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
+from rulka.datasets.formats.races import Race
 from rulka.datasets.from_recordings import race_of_ghost
-from rulka.datasets.races import Race
 from rulka.datasets.replay import find_map, write_replay
-from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.container import REPLAY

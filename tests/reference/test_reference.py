@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
-from rulka.errors import UserError
+from rulka.contracts.actions import action_table
+from rulka.machine.errors import UserError
 from rulka.params import read_params
-from rulka.race_settings import RaceSettings
 from rulka.reference.command import Searches, find_lap
 from rulka.reference.lap import (
     LAPS_DIR,
@@ -24,6 +23,7 @@ from rulka.reference.lap import (
 from rulka.reference.medals import Medals, medal_won, medals_of
 from rulka.reference.search import find_reference
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.datasets.races import Race, Source
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
+from rulka.datasets.formats.races import Race, Source
 from rulka.evaluation.dataset import demonstration_results
-from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.report.learning_plots import TrainingLogError, read_training_log
 from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rulka.datasets.races import Race
+from rulka.datasets.formats.races import Race
 from rulka.evaluation.metrics import entries_by_track, metrics_of
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult

@@ -19,7 +19,7 @@ from runtime_fakes import FakeLearner, fake_run, saved_env_steps
 
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.stage import run_stage
+from rulka.stages.stage import run_stage
 
 PLACES: dict[str, tuple[Any, str, int, str]] = {
     "learning": (FakeLearner, "update", 3, ""),

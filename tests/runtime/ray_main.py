@@ -12,7 +12,7 @@ import psutil
 from runtime_fakes import fake_run, saved_env_steps
 
 from benchmarks.ray_nodes import pretended_cluster
-from rulka.cluster import CLUSTER_VARIABLE
+from rulka.runtime.cluster import CLUSTER_VARIABLE
 from rulka.runtime.connect import train_run
 
 

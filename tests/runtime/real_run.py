@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rulka.observation import reference_normalisation
+from rulka.contracts.observation import reference_normalisation
 from rulka.params import Params, read_params
-from rulka.race_settings import RaceSettings
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.metrics import MEASURED
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.specs import RunSpec
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.track import load_track
-from rulka.training import run
-from rulka.training.races import Races
+from rulka.training import environment as run
+from rulka.training.race_environment import Races
 
 ON_POLICY = {"steps_per_update": 60, "batch_size": 24, "epochs": 2}
 FROM_REPLAY = {"start_steps": 96, "buffer_steps": 288, "batch_size": 16}

@@ -21,12 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rulka.agents.ranks import ALONE, Ranks
-from rulka.agents.spec import ActionValues, Decision
+from rulka.agents.shared.reductions import ALONE, Ranks
+from rulka.agents.shared.spec import ActionValues, Decision
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
-from rulka.device import CPU
+from rulka.contracts.schedule import Moment
+from rulka.contracts.step_results import StepResult
+from rulka.machine.device import CPU
+from rulka.machine.processes import end_group
 from rulka.params import read_params
-from rulka.processes import end_group
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Turn
 from rulka.runtime.connect import connect
@@ -36,8 +38,6 @@ from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.shared import MEMORY_FOLDER
 from rulka.runtime.specs import MakeCars, RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.schedule import Moment
-from rulka.step_results import StepResult
 from rulka.training.params import TrainParams
 from tests.conftest import Killed
 from tests.waiting import wait_for

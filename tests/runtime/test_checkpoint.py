@@ -10,11 +10,11 @@ import pytest
 import torch
 from runtime_fakes import newest
 
-from rulka.graph import LockFileError, read_lock
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, remove_unfinished
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.specs import rank_folder
-from rulka.training.run_folder import FINAL_FOLDER, clean_up
+from rulka.stages.graph import LockFileError, read_lock
+from rulka.training.old_runs import FINAL_FOLDER, clean_up
 
 
 def _state(number: int) -> dict:

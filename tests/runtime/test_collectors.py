@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run, fake_train
 
-from rulka.actions import action_table
+from rulka.contracts.actions import action_table
+from rulka.contracts.schedule import Moment
 from rulka.params import reference_params
-from rulka.race_params import EngineeredRewardParams
-from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors, Turn, collector_spec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
 from rulka.runtime.shared import IncompleteBlockError
-from rulka.schedule import Moment
-from rulka.training.races import Races
-from rulka.training.run import block_spec
+from rulka.simulator.race_params import EngineeredRewardParams
+from rulka.simulator.race_settings import RaceSettings
+from rulka.training.environment import block_spec
+from rulka.training.race_environment import Races
 from tests.conftest import straight_track
 
 NO_TIMES = CollectorTimes(0.0, 0.0, 0.0, 0.0)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from runtime_fakes import NUM_ACTIONS, RACE_STEPS, SPEC, FakeActor, FakeCars, FakeNetwork, record_in
 
-from rulka.actions import Choices, action_table
-from rulka.agents.iqn_actor import IqnActor
-from rulka.agents.spec import AgentSpec
+from rulka.agents.iqn.actor import IqnActor
+from rulka.agents.shared.spec import AgentSpec
+from rulka.contracts.actions import Choices, action_table
+from rulka.contracts.observation import num_floats, reference_normalisation
 from rulka.envs.vector import RaceVectorEnv
-from rulka.observation import num_floats, reference_normalisation
 from rulka.params import Params, reference_params
 from rulka.runtime.greedy_check import RECORD_FILE, BestWeights, CheckResult, GreedyCheck, Records
-from rulka.training.run import block_spec
+from rulka.training.environment import block_spec
 from tests.conftest import straight_track
 
 

@@ -29,9 +29,9 @@ from runtime_fakes import (
     until_saved,
 )
 
-from rulka import device
-from rulka.device import CPU, DeviceError, devices_of_learners
-from rulka.processes import RestartBudget
+from rulka.machine import device
+from rulka.machine.device import CPU, DeviceError, devices_of_learners
+from rulka.machine.processes import RestartBudget
 from rulka.runtime import connect as connecting
 from rulka.runtime import ranks
 from rulka.runtime.connect import RanksLostRepeatedlyError, train_run

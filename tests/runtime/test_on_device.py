@@ -14,7 +14,7 @@ import torch
 from real_run import run_spec, small_params
 
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.device import CPU
+from rulka.machine.device import CPU
 from rulka.runtime.central import Inference, InferenceClient
 from rulka.runtime.connect import train_run
 from rulka.runtime.messages import Stop

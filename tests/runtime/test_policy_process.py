@@ -19,7 +19,7 @@ import torch
 from real_run import run_spec, small_params
 from runtime_fakes import memory_of
 
-from rulka.agents.pql import PqlLearner, RemotePolicyHalf
+from rulka.agents.pql.learner import PqlLearner, RemotePolicyHalf
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.runtime.connect import connect
 from rulka.runtime.policy_process import PolicyProcess

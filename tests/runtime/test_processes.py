@@ -25,6 +25,7 @@ from runtime_fakes import (
     until_saved,
 )
 
+from rulka.contracts.schedule import Moment
 from rulka.runtime.central import CentralInference
 from rulka.runtime.collectors import Delivery, Turn
 from rulka.runtime.connect import connect
@@ -33,7 +34,6 @@ from rulka.runtime.messages import Request
 from rulka.runtime.shared import SharedWeights, layout_of
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, WorkerCrashError
-from rulka.schedule import Moment
 from tests.waiting import PATIENCE_S, wait_for
 
 

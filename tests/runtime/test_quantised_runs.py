@@ -12,17 +12,17 @@ from real_run import assert_equal, run_spec, small_params
 from runtime_fakes import drive
 
 from models.prepared import quantised_weight
-from rulka.agents.quantisation import ActingPrecisionError
-from rulka.agents.spec import AgentError
+from rulka.agents.shared.quantisation import ActingPrecisionError
+from rulka.agents.shared.spec import AgentError
 from rulka.envs.episodes import read_facts
 from rulka.params import Params
-from rulka.presets import environment_params, merge_overlay
+from rulka.params.presets import environment_params, merge_overlay
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.shared import layout_of
 from rulka.runtime.stop import StopSignals
-from rulka.training.any_environment import train_in_environment
-from rulka.training.racing import AgentRun, Folders
+from rulka.training.agent_run import AgentRun, Folders
+from rulka.training.gymnasium_environment import train_in_environment
 
 
 def params_of(algorithm: str, precision: str | None, **train: Any) -> Params:

@@ -16,8 +16,8 @@ import pytest
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, fake_train, is_alive, newest, until_all_work
 
 from benchmarks.ray_nodes import add_node, pretended_cluster
-from rulka.cluster import CLUSTER_VARIABLE
 from rulka.runtime import connect as connecting
+from rulka.runtime.cluster import CLUSTER_VARIABLE
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.ray_collectors import Limits, RayCollectors

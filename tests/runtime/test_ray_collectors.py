@@ -20,11 +20,11 @@ import pytest
 from real_run import run_spec, small_params
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, newest, until_all_work
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.shared.params import ALGORITHM_NAMES
 from rulka.buffers.experience import ExperienceBlock
-from rulka.cluster import ActorFailedError, ActorLostError, ClusterError, Node
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.runtime import connect as connecting
+from rulka.runtime.cluster import ActorFailedError, ActorLostError, ClusterError, Node
 from rulka.runtime.collectors import Turn
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.ray_collectors import (
@@ -90,7 +90,7 @@ class Actor:
 
 
 class ClusterHere:
-    """See `rulka.cluster.RayCluster`.
+    """See `rulka.runtime.cluster.RayCluster`.
 
     Attributes:
         there: nodes that are there.

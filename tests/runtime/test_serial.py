@@ -26,6 +26,7 @@ from runtime_fakes import (
 )
 
 from rulka.buffers.experience import new_block
+from rulka.contracts.schedule import Moment
 from rulka.runtime import learner_loop
 from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.collectors import Delivery, Turn
@@ -34,7 +35,6 @@ from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.ranks import DivergedError
 from rulka.runtime.stop import StopRequestedError, StopSignals
-from rulka.schedule import Moment
 
 
 def test_blocks_follow_each_other() -> None:

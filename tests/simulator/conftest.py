@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable, action_table
+from rulka.contracts.actions import ActionTable, action_table
 from rulka.params import Params, reference_params
 from rulka.simulator.params import SimulatorParams
 from rulka.tracks.generate import lay_line

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.actions import FORWARD, action_table
-from rulka.observation import float_slices, num_floats
+from rulka.contracts.actions import FORWARD, action_table
+from rulka.contracts.observation import float_slices, num_floats
 from rulka.params import reference_params
 from rulka.simulator.physics import ALONG_BEFORE_ROW, TIME_BEFORE_ROW
 from rulka.simulator.simulator import Simulator, SimulatorError

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from numba import njit
 
-from rulka.observation import CAR
-from rulka.race_settings import RaceSettings
+from rulka.contracts.observation import CAR
 from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import BRAKE_SHARE, LOCK_SHARE, PurePursuitDriver, Skills, bends, sample_skills, speed_plan
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import locate, zone_frames

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from rulka.actions import ActionTable, action_table
-from rulka.observation import CAR
+from rulka.contracts.actions import ActionTable, action_table
+from rulka.contracts.observation import CAR
 from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import SPEEDS, full_lock_radius

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
+from rulka.contracts.observation import CAR, FLOATS, NUM_CAR_FIELDS
 from rulka.simulator import car as columns
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track

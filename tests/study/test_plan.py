@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rulka.errors import UserError
-from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
+from rulka.machine.errors import UserError
+from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 from rulka.study.plan import Plan, jobs_of, read_plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.runtime.run_lock import locked
 from rulka.study.population import POPULATIONS, PopulationFolder, read_population
 from rulka.study.population_page import ancestry, format_standings

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rulka.errors import UserError
+from rulka.contracts.schedule import Moment
+from rulka.machine.errors import UserError
 from rulka.params import checked_params
-from rulka.schedule import Moment
 from rulka.study.population import Population, read_population
 
 ROOT = Path(__file__).resolve().parents[2]

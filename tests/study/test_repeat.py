@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.study.repeat import repeat_stage
 from rulka.study.work import UnfinishedError
-from rulka.training.racing import describe_divergence
+from rulka.training.agent_run import describe_divergence
 from tests.cli.conftest import call
 from tests.study.conftest import write_project
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rulka.errors import UserError
-from rulka.statistics import bootstrap_interval
+from rulka.evaluation.statistics import bootstrap_interval
+from rulka.machine.errors import UserError
 from rulka.study import work
 from rulka.study.experiment import run_experiment
 from rulka.study.plan import EXPERIMENTS, do_stages, read_plan

@@ -10,13 +10,13 @@ import torch
 
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
-from rulka.actions import action_table
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, network_input_contract, save_artifact
-from rulka.observation import Normalisation, reference_normalisation
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.networks import build_clone_policy
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import Artifact, network_input_contract, save_artifact
+from rulka.contracts.observation import Normalisation, reference_normalisation
 from rulka.params import Params, read_params, reference_params
-from rulka.training.racing import Folders
+from rulka.training.agent_run import Folders
 from tasks.capture import capture
 from tasks.races import races
 from tasks.transfer import transfer

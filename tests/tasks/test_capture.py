@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.datasets.frames import FrameDataset, read_index
+from rulka.datasets.formats.frames import FrameDataset, read_index
+from rulka.datasets.formats.races import RaceDataset, load_races, write_races
+from rulka.datasets.formats.split import SPLITS
 from rulka.datasets.params import CaptureParams
-from rulka.datasets.races import RaceDataset, load_races, write_races
-from rulka.datasets.split import SPLITS
-from rulka.errors import UserError
+from rulka.machine.errors import UserError
 from rulka.params import Params, read_params
 from rulka.tracks.params import TrackParams
 from tasks.capture import capture

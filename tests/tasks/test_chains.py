@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from models.actor_critic import AHEAD_HEADS
-from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.load import load_policy
-from rulka.artifacts import ArtifactError, load_artifact
-from rulka.observation import FLOATS
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import ArtifactError, load_artifact
+from rulka.contracts.observation import FLOATS
 from rulka.params import Params
-from rulka.training.racing import Folders
+from rulka.training.agent_run import Folders
 from tasks.capture import capture
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone

@@ -19,23 +19,23 @@ import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
 from models.actor_critic import ClonePolicy
 from models.encoders.build import build_encoder
-from rulka.actions import ActionParams, ActionTable, action_table
 from rulka.agents.load import load_policy
-from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
-from rulka.datasets.checksums import SEAL, sealed
-from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
-from rulka.datasets.races import RaceDataError, RaceDataset
-from rulka.datasets.split import SPLITS
-from rulka.errors import UserError
+from rulka.agents.shared.networks import build_clone_policy
+from rulka.contracts.actions import ActionParams, ActionTable, action_table
+from rulka.contracts.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
+from rulka.contracts.observation import reference_normalisation
+from rulka.datasets.formats.checksums import SEAL, sealed
+from rulka.datasets.formats.frames import Batch, FrameDataset, FrameRace, frames_of
+from rulka.datasets.formats.races import RaceDataError, RaceDataset
+from rulka.datasets.formats.split import SPLITS
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
-from rulka.observation import reference_normalisation
+from rulka.machine.errors import UserError
+from rulka.machine.progress import Progress
 from rulka.params import reference_params
 from rulka.pretraining.cloning import Predictions
 from rulka.pretraining.fit import TrainingTask, fit
 from rulka.pretraining.params import CloneParams
-from rulka.progress import Progress
 from tasks.clone import Folders, clone
 from tests.conftest import Killed, sees
 

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, network_input_contract, save_artifact
+from rulka.agents.shared.networks import build_clone_policy
 from rulka.cli.races import evaluate as command
-from rulka.datasets.races import Race, RaceDataset, load_main_track, load_races, write_races
-from rulka.errors import UserError
+from rulka.contracts.actions import FORWARD, action_table
+from rulka.contracts.artifacts import Artifact, network_input_contract, save_artifact
+from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
+from rulka.datasets.formats.races import Race, RaceDataset, load_main_track, load_races, write_races
 from rulka.evaluation.one_agent import evaluate_agent, evaluate_on_tracks, format_evaluation, format_tracks_together
-from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
+from rulka.machine.errors import UserError
+from rulka.operations.tracks import HELD_OUT_SEEDS
 from rulka.params import Params, read_params, reference_params
-from rulka.registry.tracks import HELD_OUT_SEEDS
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.device import CPU
+from rulka.machine.device import CPU
 from rulka.params import Params
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
@@ -20,7 +20,7 @@ from rulka.runtime.greedy_check import RaceOutcomes
 from rulka.runtime.ranks import DivergedError
 from rulka.runtime.run_lock import locked
 from rulka.study.turn import Order, Result, do_turn, score_races, take_over
-from rulka.training.racing import AgentRun, Folders
+from rulka.training.agent_run import AgentRun, Folders
 from tests.conftest import Killed
 
 TURN_STEPS = 256

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
-from rulka.artifacts import load_artifact
-from rulka.errors import UserError
-from rulka.observation_params import ObservationParams
+from rulka.contracts.artifacts import load_artifact
+from rulka.contracts.observation_params import ObservationParams
+from rulka.machine.errors import UserError
 from rulka.params import Params, reference_params
 from rulka.pretraining import objectives
 from rulka.pretraining.backbones import FirstEncoder

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
 from rulka.cli.recordings import quarantine
+from rulka.contracts.actions import action_table
+from rulka.contracts.observation import CAR
+from rulka.datasets.formats.races import RaceDataError, load_races, reference_path
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
 from rulka.datasets.params import RaceParams
-from rulka.datasets.races import RaceDataError, load_races
-from rulka.errors import UserError
-from rulka.observation import CAR
+from rulka.machine.errors import UserError
 from rulka.params import read_params
-from rulka.reference.lap import load_reference, reference_path
+from rulka.reference.lap import load_reference
 from rulka.tracks.params import TrackParams
 from tasks.races import main, races
 from tests.tasks.conftest import content

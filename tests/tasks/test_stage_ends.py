@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rulka.graph import read_graph
 from rulka.params import Params
+from rulka.stages.graph import read_graph
 from tests.tasks.conftest import content
 from tests.waiting import PATIENCE_S
 

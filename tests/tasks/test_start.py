@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rulka.artifacts import META_FILE, WEIGHTS_FILE
-from rulka.folders import AGENT, ENCODER, POLICY
-from rulka.stage import StageInputError
+from rulka.contracts.artifacts import META_FILE, WEIGHTS_FILE
+from rulka.stages.folders import AGENT, ENCODER, POLICY
+from rulka.stages.stage import StageInputError
 from tasks import clone, pretrain, train
 from tests.waiting import PATIENCE_S
 
@@ -61,7 +61,7 @@ def test_a_long_stage_does_not_make_anew_what_the_cache_holds(
     for file in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / file, tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.stage.is_cached", lambda path: path == out)
+    monkeypatch.setattr("rulka.stages.stage.is_cached", lambda path: path == out)
     if left is not None:
         out.mkdir(parents=True)
         (out / left).touch()

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
 from rulka.agents.load import load_policy
-from rulka.artifacts import load_artifact
-from rulka.datasets.frames import CapturedRace, FrameDataset
-from rulka.datasets.races import load_races
-from rulka.errors import UserError
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import load_artifact
+from rulka.contracts.observation import FLOATS
+from rulka.datasets.formats.frames import CapturedRace, FrameDataset
+from rulka.datasets.formats.races import load_races
 from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
-from rulka.observation import FLOATS
+from rulka.machine.errors import UserError
 from rulka.params import Params
-from rulka.race_params import RewardParams
 from rulka.runtime.metrics import MEASURED
+from rulka.simulator.race_params import RewardParams
 from rulka.simulator.simulator import Simulator
-from rulka.stage import StageInputError
+from rulka.stages.stage import StageInputError
+from rulka.training.agent_run import Folders
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.preference_pairs import CapturedRaces
-from rulka.training.racing import Folders
 from tasks.capture import capture
 from tasks.train import main, train
 from tests.conftest import synthetic_race

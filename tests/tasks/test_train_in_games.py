@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rulka.artifacts import load_artifact
+from rulka.contracts.artifacts import load_artifact
 from rulka.game.link import GameLink
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameSupervisor
+from rulka.machine.processes import RestartBudget
 from rulka.params import Params
-from rulka.processes import RestartBudget
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import RaceEnd
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-from rulka.training.racing import AgentRun, Folders
+from rulka.training.agent_run import AgentRun, Folders
 from tasks.train import train
 from tests.game.engine import built
 from tests.game.processes import free_ports

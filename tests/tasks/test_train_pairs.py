@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from rulka.agents.load import load_policy
-from rulka.artifacts import load_artifact
-from rulka.datasets.frames import FrameDataError, FrameDataset
-from rulka.datasets.races import load_races
+from rulka.contracts.artifacts import load_artifact
+from rulka.datasets.formats.frames import FrameDataError, FrameDataset
+from rulka.datasets.formats.races import load_races
 from rulka.params import Params
+from rulka.training.agent_run import AgentRun, Folders
 from rulka.training.preference_pairs import CapturedRaces, PreferenceError
-from rulka.training.racing import AgentRun, Folders
 from tasks.train import train
 from tests.tasks.conftest import begin_training
 

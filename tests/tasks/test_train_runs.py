@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-import rulka.training.racing as stage
-from rulka.artifacts import ArtifactError, load_artifact
+import rulka.training.agent_run as stage
+from rulka.contracts.artifacts import ArtifactError, load_artifact
+from rulka.contracts.schedule import Schedule
 from rulka.params import Params
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
@@ -20,9 +21,8 @@ from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import RunSpec
-from rulka.schedule import Schedule
-from rulka.training.racing import AgentRun, Folders
-from rulka.training.run_folder import FINAL_FOLDER
+from rulka.training.agent_run import AgentRun, Folders
+from rulka.training.old_runs import FINAL_FOLDER
 from tasks.train import train
 from tests.tasks.conftest import changed
 

@@ -16,14 +16,14 @@ import torch
 from models.actor_critic import CloningHeads
 from models.encoders.config import ImpalaConfig
 from models.iqn import NUM_CLONED_FRACTIONS
-from rulka.actions import ActionParams
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.initial_weights import TransferError, check_agent, check_agreement
 from rulka.agents.load import load_policy
-from rulka.agents.params import Algorithm, TransferParams
-from rulka.artifacts import Artifact, load_artifact, save_artifact
-from rulka.errors import UserError
-from rulka.observation import FLOATS, Normalisation, reference_normalisation
+from rulka.agents.shared.params import Algorithm, TransferParams
+from rulka.contracts.actions import ActionParams
+from rulka.contracts.artifacts import Artifact, load_artifact, save_artifact
+from rulka.contracts.observation import FLOATS, Normalisation, reference_normalisation
+from rulka.machine.errors import UserError
 from rulka.params import Params
 from tasks.transfer import transfer
 

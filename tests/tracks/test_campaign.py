@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rulka.params import read_params
-from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.campaign import CAMPAIGN, UnknownCampaignTrackError, campaign_track
 from rulka.tracks.difficulty import UnknownDifficultyError
 from rulka.tracks.facts import difficulty_of, track_facts

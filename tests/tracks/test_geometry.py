@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.observation import ZONE_SPACING_M
+from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.tracks.track import DRIVEN_SOURCE, Track, TrackError
 from tests.conftest import plain_road
 

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from rulka import artifacts
 from rulka.agents.load import load_policy
-from rulka.agents.network_params import NetworkParams
-from rulka.agents.networks import build_actor_critic
-from rulka.artifacts import META_FILE, WEIGHTS_FILE, Artifact, ArtifactError
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.networks import build_actor_critic
+from rulka.contracts import artifacts
+from rulka.contracts.artifacts import META_FILE, WEIGHTS_FILE, Artifact, ArtifactError
 from rulka.envs.episodes import UnfitEnvironmentError, read_facts
-from rulka.presets import environment_params
+from rulka.params.presets import environment_params
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.stop import StopRequestedError
-from rulka.training.any_environment import (
+from rulka.training.gymnasium_environment import (
     FINAL_SEED,
     EnvironmentRunError,
     load_environment_agent,
@@ -143,8 +143,8 @@ def test_greedy_episodes_that_never_end_are_cut(
 UNGUARDED = """
 from pathlib import Path
 from rulka.envs.episodes import read_facts
-from rulka.presets import environment_params
-from rulka.training.any_environment import train_in_environment
+from rulka.params.presets import environment_params
+from rulka.training.gymnasium_environment import train_in_environment
 params = environment_params("CartPole-v1", {"train": {"num_collectors": 1, "max_env_steps": 256}})
 train_in_environment(read_facts("CartPole-v1"), params, Path("runs"))
 """

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
-from rulka.agents.params import DemonstrationPairsParams
-from rulka.artifacts import observation_contract
-from rulka.datasets.frames import CapturedRace, FrameWriter
-from rulka.datasets.races import Race, RaceDataset
-from rulka.observation import NUM_CAR_FIELDS, NUM_FLOATS
+from rulka.agents.shared.params import DemonstrationPairsParams
+from rulka.contracts.actions import action_table
+from rulka.contracts.artifacts import observation_contract
+from rulka.contracts.observation import NUM_CAR_FIELDS, NUM_FLOATS
+from rulka.datasets.formats.frames import CapturedRace, FrameWriter
+from rulka.datasets.formats.races import Race, RaceDataset
 from rulka.training.preference_pairs import (
     CapturedRaces,
     PreferenceError,

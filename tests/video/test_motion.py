@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from rulka.contracts.observation import CAR
 from rulka.evaluation.results import RaceResult
-from rulka.observation import CAR
 from rulka.video.motion import POSE, Motion
 
 MakeRace = Callable[..., RaceResult]

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
+from rulka.contracts.actions import action_table
 from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference

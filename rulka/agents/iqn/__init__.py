@@ -1,0 +1,1 @@
+"""IQN with mini-races."""

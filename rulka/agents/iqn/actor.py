@@ -1,0 +1,140 @@
+"""Acting with IQN: greedy, epsilon-greedy, epsilon-Boltzmann, noisy layers, or the cloned policy.
+
+Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
+Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon per car), arXiv:1803.00933;
+Zhou et al. 2024 (warm-up with a given policy), arXiv:2412.07762.
+Decisions of K actions: see `rulka.agents.iqn.learner`.
+Dimensions: N cars, K actions of a decision, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.iqn import IqnNetwork, fixed_fractions
+from models.layers import clear_noise, draw_noise
+from models.torso import ActingHead
+from rulka.agents.shared.acting import NetworkActor, decision_of
+from rulka.agents.shared.distributions import Categoricals
+from rulka.agents.shared.networks import build_iqn, by_place
+from rulka.agents.shared.params import IqnParams
+from rulka.agents.shared.spec import ActionValues, AgentSpec, Choose, Decision
+from rulka.contracts.artifacts import Artifact
+from rulka.machine.device import CPU, upload
+
+
+class IqnActor(NetworkActor[IqnNetwork]):
+    """Takes the action with the best mean return, or explores."""
+
+    def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
+        self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
+        self._clones = Categoricals(spec.choices)
+        super().__init__(spec, spec.fresh_network(build_iqn, seed), seed, device)
+        self._params: IqnParams = spec.settings
+        self._floor = 0.0
+        self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
+        self._tau = fixed_fractions(self._params.num_quantiles_acting).to(device)
+        self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy; they depend on the weights alone
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Loads published weights (copied), used from the next decision on."""
+        super().load_network(tensors)
+        self._factors.clear()
+        self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars; see `rulka.agents.shared.spec.Actor`.
+
+        Noisy layers redraw their noise for every exploring batch; an action counts as greedy if it is the best under
+        that noise.
+        """
+        image, floats = upload((image, floats), self._device)
+        if explore and self._moment.env_steps < self._params.warmup_steps:
+            cloned = self._cloned(image, floats)
+            return decision_of(self._clones.sample(cloned, self._generators.device), self._clones.greedy(cloned))
+
+        advantage = self._advantages(image, floats, explore=explore)
+        if self._floor > 0.0:  # minus infinity for actions outside the limits of the guide
+            assert self.network.guide is not None
+            advantage = self.network.guide.limit(advantage, self._cloned(image, floats))
+        advantage = by_place(advantage, self._chunk_shape)
+        greedy = advantage.argmax(dim=-1)
+        return decision_of(self._explore(advantage, greedy) if explore else greedy, greedy)
+
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
+        """Returns the mean Q-values [N, A] at the acting fractions, without noise; see `Actor`.
+
+        For chunks [N, K, A]: the value of a chunk with an action in one place and the best ones in all others.
+        """
+        image, floats = upload((image, floats), self._device)
+        # Decisions compare bit-identical advantages; Q-values average to the state's value.
+        advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
+        with torch.inference_mode():
+            value = self._in_torch(len(floats))(image, floats, self._tau).value
+        centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
+        if self._chunk_shape:
+            best = centred.amax(dim=2, keepdim=True)
+            centred = centred + best.sum(dim=1, keepdim=True) - best
+            state = state[:, None]
+        return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
+
+    def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        self._is_exploring = explore
+        return self._outputs(image, floats)
+
+    def _outputs_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
+        if self._is_noisy and self._is_exploring:
+            draw_noise(network, self._generators.device)
+        elif self._is_noisy:
+            clear_noise(network)
+        if network not in self._factors:
+            self._factors[network] = network.acting_factors(self._tau)
+        return network.advantages_by(self._factors[network], image, floats)
+
+    def _head(self) -> ActingHead | None:
+        return self.network.acting_head(self._tau)
+
+    def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the log-probabilities [N, A] of the cloned policy, or [N, K A]."""
+        guide = self._in_torch(len(floats)).guide
+        assert guide is not None, "parameters make sure of that"
+        with torch.inference_mode():
+            return guide.log_probs(image, floats)
+
+    def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
+        """Replaces some greedy actions [N] or [N, K]; one uniform number per action decides how it explores."""
+        draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
+        uniform = torch.rand(greedy.shape, **draws)
+        epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
+        random = torch.randint(self._num_actions, greedy.shape, **draws)
+        action = torch.where(uniform < epsilon, random, greedy)
+        boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
+        if boltzmann_epsilon > 0.0:
+            noise = self._params.boltzmann_noise * torch.randn(advantage.shape, **draws)
+            is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
+            action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
+        return action
+
+    def _epsilon(self, num_cars: int) -> Tensor:
+        """Returns the epsilon of each car [N]; later cars in the batch explore less."""
+        place = torch.linspace(0.0, 1.0, num_cars, device=self._device)
+        return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * place)
+
+
+def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
+    """Returns the greedy decision function: the largest mean advantage at the acting fractions, within the guide."""
+    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
+    decision_shape, guide = artifact.actions.decision_shape, network.guide
+    is_limited = guide is not None and float(guide.floor) > 0.0
+
+    def choose(image: Tensor, floats: Tensor) -> Tensor:
+        advantage = network.advantages(image, floats, tau)
+        if guide is not None and is_limited:
+            advantage = guide.limit(advantage, guide.log_probs(image, floats))
+        return by_place(advantage, decision_shape).argmax(dim=-1)
+
+    return choose

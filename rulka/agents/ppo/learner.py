@@ -1,0 +1,161 @@
+"""Proximal policy optimisation (PPO), Schulman et al. 2017, arXiv:1707.06347; begin with `PpoLearner._learn`.
+
+An update, from `PolicyLearner.update`: `_learn` evaluates the waiting blocks (`_evaluate`, GAE); `_fit_policy` runs one
+`_gradient_step` per minibatch and epoch through `_run_epochs`.
+
+Deviations from the paper and the peer:
+- Advantages and returns use the values of the network at the start of an update, so stale collectors do not mix values
+  of several versions.
+- Values are clipped and weighted in units of the root mean square return, so settings do not depend on reward scale.
+- The first update solves for the value head alone: advantages from an untrained value would ruin a cloned policy.
+- The encoder can be frozen in some epochs, whose image features are then computed once.
+- An update ends once it has moved the policy by `max_kl`.
+Dimensions: M decisions of one update, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats,
+E image features, P outputs of the policy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.actor_critic import PolicyAndValue
+from rulka.agents.shared.advantages import estimate_advantages, explained_variance
+from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.params import PpoParams
+from rulka.agents.shared.policy_gradient import CriticLearner, Rollout, clipped_policy_loss, return_scale
+from rulka.agents.shared.reductions import mean_of, spread, standardised
+from rulka.agents.shared.rollout_queue import Segment
+from rulka.machine.precision import autocast
+
+
+class PpoLearner(CriticLearner[PpoParams]):
+    """On-policy learner: some epochs over all waiting blocks."""
+
+    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
+        if self._is_warming_up():
+            rollout = self._evaluate(segment, self._solve_value(segment, self._params.gae_lambda.at(self.moment)))
+            return self._facts(rollout, len(rollout.action))
+        return self._facts(*self._fit_policy(segment, means))
+
+    def _fit_policy(self, segment: Segment, means: MetricMeans) -> tuple[Rollout, int]:
+        """Trains all weights, the encoder in the last epochs only; stops early if the policy moves beyond `max_kl`.
+
+        Returns:
+            The rollout, and the number of decisions learned from, counting repeats.
+        """
+        network = self.network
+        encoded = self._encode(segment.image, segment.floats)
+        with torch.no_grad(), autocast(self.precision, self._device):
+            decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
+        rollout = self._evaluate(segment, decided)
+        standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
+        if self._clone_weight() > 0.0:
+            standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
+        scale = return_scale(rollout.returns, self._ranks)
+        num_samples = self._run_epochs(
+            standard,
+            encoded[:-1][~segment.is_reset],
+            self._params,
+            lambda decided, part: self._gradient_step(decided, part, scale, means),
+        )
+        return rollout, num_samples
+
+    def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
+        """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
+        cars = (-1, segment.is_reset.shape[1])
+        by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
+        params, now = self._params, self.moment
+        return rollout_with_gae(segment, by_car, params.gamma.at(now), params.gae_lambda.at(now))
+
+    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
+        """Runs one gradient step; returns True if the policy has moved beyond `max_kl`, which ends the update."""
+        params, distribution, now = self._params, self._distribution, self.moment
+        log_prob = distribution.log_prob(decided.outputs, part.action)
+        policy = clipped_policy_loss(log_prob, part.log_prob, part.advantage, params.clip.at(now))
+        value_clip = None if params.value_clip is None else params.value_clip.at(now)
+        value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, value_clip)
+        entropy = distribution.entropy(decided.outputs).mean()
+        moved = mean_of(distribution.divergence(part.outputs, decided.outputs.detach()), self._ranks)
+        loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
+        if len(part.clone_outputs):
+            clone_kl = distribution.divergence(part.clone_outputs, decided.outputs).mean()
+            loss = loss + self._clone_weight() * clone_kl
+            means.add(clone_kl=clone_kl)
+        means.add(
+            loss=loss,
+            policy_loss=policy.loss,
+            value_loss=value.loss,
+            entropy=entropy,
+            approx_kl=policy.approx_kl,
+            clip_fraction=policy.clip_fraction,
+            value_clip_fraction=value.clip_fraction,
+            update_kl=moved,
+            grad_norm=self._step(loss, len(part.action)),
+        )
+        return float(moved) > params.max_kl.at(now)
+
+    def _facts(self, rollout: Rollout, num_samples: int) -> dict[str, float]:
+        error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
+        return {
+            "value_loss": 0.5 * float(error.square().mean()),  # before the update; the mean over its steps replaces it
+            "explained_variance": explained_variance(rollout.value, rollout.returns),
+            "value_mean": float(rollout.value.mean()),
+            "return_mean": float(rollout.returns.mean()),
+            "advantage_std": float(spread(rollout.advantage)),
+            "num_decisions": float(len(rollout.action)),
+            "num_samples": float(num_samples),
+        }
+
+
+def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, gae_lambda: float) -> Rollout:
+    """Estimates the advantages of a segment's actions.
+
+    An autoreset step observes the last observation of the previous race, so its value bootstraps a truncated race.
+
+    Args:
+        segment: the experience.
+        decided: outputs [T + 1, N, P] and values [T + 1, N] of all its observations, from one network.
+        discount: gamma, also of the shaping.
+        gae_lambda: lambda of generalised advantage estimation.
+    """
+    value = decided.value
+    estimate = estimate_advantages(segment.shaped_reward(discount), value, segment.endings, discount, gae_lambda)
+    is_kept = ~segment.is_reset
+    return Rollout(
+        image=segment.image[:-1][is_kept],
+        floats=segment.floats[:-1][is_kept],
+        action=segment.action[is_kept],
+        log_prob=segment.log_prob[is_kept],
+        advantage=estimate.advantage[is_kept],
+        outputs=decided.outputs[:-1][is_kept],
+        value=value[:-1][is_kept],
+        returns=estimate.returns[is_kept],
+    )
+
+
+class ValueLoss(NamedTuple):
+    """Scalars; only `loss` carries a gradient. `clip_fraction` is the share of values that moved beyond the clip."""
+
+    loss: Tensor
+    clip_fraction: Tensor
+
+
+def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None) -> ValueLoss:
+    """Half the squared error of the value, or of the value clipped to within `clip` of the old one if that is larger.
+
+    Args:
+        value: [M] predicted now.
+        old_value: [M] predicted when the update began.
+        returns: [M] targets.
+        clip: how far a value may move, in units of the values; positive. None gives the plain squared error.
+    """
+    if clip is None:
+        return ValueLoss(0.5 * (value - returns).square().mean(), torch.zeros((), device=value.device))
+    held = old_value + (value - old_value).clamp(-clip, clip)
+    squared = torch.maximum((value - returns).square(), (held - returns).square())
+    with torch.no_grad():
+        clip_fraction = ((value - old_value).abs() > clip).float().mean()
+    return ValueLoss(0.5 * squared.mean(), clip_fraction)

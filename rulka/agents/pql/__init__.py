@@ -1,0 +1,1 @@
+"""Parallel Q-learning."""

@@ -1,0 +1,1 @@
+"""GRPO and DPO: learning from comparisons of races."""

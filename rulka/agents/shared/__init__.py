@@ -1,0 +1,1 @@
+"""What several algorithms share: interfaces, base learners and actors, networks, parameter bases."""

@@ -1,0 +1,301 @@
+"""Base class of all learners: weights, optimizer, learning rates by part, running average, ranks, checkpoints, metrics.
+
+A *learner* turns blocks of experience into new weights, and does not know about processes. Every algorithm subclasses
+`Learner` in its own file, which defines its experience, targets, loss and update.
+Dimensions: B batch, L frames seen at once, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from models.torso import Torso
+from rulka.agents.shared.params import ByPartParams
+from rulka.agents.shared.reductions import ALONE, Ranks, seed_of_rank
+from rulka.agents.shared.spec import AgentError, AgentSpec, SettingsT
+from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
+from rulka.contracts.schedule import Moment, Schedule
+from rulka.machine.device import CPU, Generators, state_on_host, weights_on_host
+from rulka.machine.precision import Precision, chosen_precision
+
+NetworkT = TypeVar("NetworkT", bound=Torso)
+
+
+class Learner(ABC, Generic[SettingsT, NetworkT]):
+    """Turns blocks of experience into new weights.
+
+    Subclasses create `_optimizer` from the groups of `_rates`.
+
+    Attributes:
+        OWN_STATE: keys of `state_dict` that may differ between ranks; all others are the same.
+        network: the network that collectors act with; read its weights whenever `version` has grown.
+        version: number of updates so far.
+        num_env_steps: decisions inserted so far, resets included; a resume restores it.
+        precision: "float32" or "bfloat16", in which the network's body is trained.
+    """
+
+    OWN_STATE: ClassVar[tuple[str, ...]] = ("generator", "device_generator", "num_env_steps")
+
+    _optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        spec: AgentSpec[SettingsT],
+        network: NetworkT,
+        parts: Mapping[str, tuple[str, ...]],
+        seed: int = 0,
+        device: torch.device = CPU,
+    ) -> None:
+        """Sets up everything but the optimizer.
+
+        Args:
+            spec: of the agent.
+            network: to train; on the device.
+            parts: tensor name prefixes of each part that can have its own learning rate.
+            seed: of sampling.
+            device: of training.
+        """
+        self.network = network
+        self.version = 0
+        self.num_env_steps = 0
+        self._spec, self._params, self._seed, self._device = spec, spec.settings, seed, device
+        self._budget_share, self._env_steps_elsewhere = 0.0, 0
+        self._ranks: Ranks = ALONE
+        self.precision: Precision = chosen_precision(spec.precision, device)
+        self._generators = Generators(device, seed)
+        self._average = RunningAverage(network, spec.settings.racer_tau)
+        self._rates = PartRates(network, parts, spec.settings.rate_of)
+
+    @property
+    def racer(self) -> NetworkT:
+        """The network that drives greedy races and becomes the agent: `network`, or a running average of it."""
+        return self._average.network
+
+    @property
+    def moment(self) -> Moment:
+        """Progress of the run, for schedules."""
+        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
+
+    @property
+    @abstractmethod
+    def allowed_lag(self) -> int | None:
+        """Largest staleness of experience when it arrives, in weight versions; None for no limit."""
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Loads initial weights into the network and everything that starts as its copy."""
+        self.network.load_state_dict(dict(tensors))
+        self._average.begin()
+
+    @abstractmethod
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Stores experience (copied) that `collector` recorded with weights of `version`."""
+
+    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
+        """Stores demonstrations.
+
+        Raises:
+            AgentError: if the algorithm cannot use them, or their observations differ from the agent's.
+        """
+        message = f"{self._spec.algorithm} cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
+        raise AgentError(message)
+
+    def insert_pairs(self, pairs: PreferencePairs) -> None:
+        """Sets the preference pairs to learn from (not copied).
+
+        Raises:
+            AgentError: if the algorithm cannot use them.
+        """
+        message = f"{self._spec.algorithm} cannot learn from {len(pairs.pairs)} pairs of races"
+        raise AgentError(message)
+
+    def join(self, ranks: Ranks) -> None:
+        """Joins other ranks, with a seed of its own; call it before inserting experience."""
+        self._ranks = ranks
+        self._generators.seed(seed_of_rank(self._seed, ranks.rank))
+
+    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
+        """Sets the progress of the run, for schedules; 0 before the first call.
+
+        Args:
+            share: used share of the run's budget, 0 to 1.
+            env_steps_elsewhere: decisions that other ranks have inserted.
+        """
+        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
+
+    @abstractmethod
+    def num_allowed_env_steps(self) -> int:
+        """Decisions that collectors may have taken by now; they may start a block while they have taken fewer."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """True if `update` would learn now; several ranks update once all are ready."""
+
+    @abstractmethod
+    def update(self) -> dict[str, float] | None:
+        """Runs the gradient steps of one version and returns metrics; None if it needs more experience first.
+
+        The runtime reads two of the metrics: `num_samples`, transitions learned from, counting repeats, and
+        `gradient_steps`, if present.
+        """
+
+    def inspect(self) -> dict[str, float]:
+        """Returns diagnostics by tags `Group/name`; changes nothing."""
+        return inspect_training(self.network, self._optimizer) if self.version else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all but the experience: nested dictionaries and lists of tensors and numbers."""
+        return {
+            "network": weights_on_host(self.network),
+            "average": self._average.state_dict(),
+            "optimizer": state_on_host(self._optimizer.state_dict()),
+            **self._generators.state_dict(),
+            "version": self.version,
+            "num_env_steps": self.num_env_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
+        self.network.load_state_dict(state["network"])
+        self._average.load_state_dict(state["average"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._generators.load_state_dict(state)
+        self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+
+    @abstractmethod
+    def experience(self) -> Experience:
+        """Returns the experience still in use, for a checkpoint; its arrays are valid until the learner changes."""
+
+    @abstractmethod
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`; copies it."""
+
+    @abstractmethod
+    def forget_experience(self) -> None:
+        """Resumes without experience, which is collected again."""
+
+
+class PartRates:
+    """Gives every part of a network its own learning rate.
+
+    A part whose factor is 0 is frozen: it gets no gradients, and the optimizer leaves it alone, weight decay included.
+    """
+
+    def __init__(self, network: nn.Module, parts: Mapping[str, tuple[str, ...]], factors: ByPartParams) -> None:
+        """Groups the weights of a network by part.
+
+        Args:
+            network: to train.
+            parts: tensor name prefixes of each part; see `rulka.agents.algorithms`.
+            factors: of the learning rate, by part.
+        """
+        self._factors: dict[str, Schedule] = dict(factors)
+        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        self.groups: list[dict[str, Any]] = [
+            {"part": part, "params": [parameter for name, parameter in named if name.startswith(beginnings)]}
+            for part, beginnings in parts.items()
+        ]
+        assert sum(len(group["params"]) for group in self.groups) == len(named), "all that may learn is in one part"
+
+    def factor(self, part: str, moment: Moment) -> float:
+        """Returns the factor of a part's learning rate; 1 if it is not a part of the network."""
+        return self._factors[part].at(moment) if part in self._factors else 1.0
+
+    def apply(self, optimizer: torch.optim.Optimizer, learning_rate: float, moment: Moment) -> None:
+        """Sets the learning rates of an optimizer built from `groups`, and freezes or unfreezes each part."""
+        for group in optimizer.param_groups:
+            factor = self.factor(group["part"], moment)
+            group["lr"] = learning_rate * factor
+            for parameter in group["params"]:
+                parameter.requires_grad_(factor > 0.0)
+                if factor == 0.0:
+                    parameter.grad = None
+
+
+class RunningAverage(Generic[NetworkT]):
+    """A running average of a network's weights, which races in its place (Polyak and Juditsky 1992).
+
+    While a network learns, its greedy actions change from one update to the next; those of averaged weights hardly do.
+
+    Attributes:
+        network: the averaged network; the learning network itself if the share is 1.
+    """
+
+    def __init__(self, learning: NetworkT, share: float) -> None:
+        """Starts at the current weights; each `move` goes `share`, in (0, 1], of the way to the learning network."""
+        self._learning, self._share = learning, share
+        self.network = learning if share == 1.0 else copy.deepcopy(learning).requires_grad_(False)
+
+    def begin(self) -> None:
+        """Restarts at the current weights."""
+        if self.network is not self._learning:
+            self.network.load_state_dict(self._learning.state_dict())
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Moves towards the current weights; buffers, such as limits and power iterations, are copied."""
+        if self.network is self._learning:
+            return
+        for average, parameter in zip(self.network.parameters(), self._learning.parameters(), strict=True):
+            average.lerp_(parameter, self._share)
+        for kept, buffer in zip(self.network.buffers(), self._learning.buffers(), strict=True):
+            kept.copy_(buffer)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns its weights; empty if it is the learning network itself."""
+        return {} if self.network is self._learning else weights_on_host(self.network)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Resumes from a `state_dict`."""
+        if self.network is not self._learning:
+            self.network.load_state_dict(dict(state))
+
+
+class MetricMeans:
+    """Averages metrics over gradient steps without waiting for each value."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, **values: Tensor) -> None:
+        """Adds scalars of one gradient step."""
+        for name, value in values.items():
+            value = value.detach()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def result(self) -> dict[str, float]:
+        """Returns the mean of every metric, and the largest number of steps as `gradient_steps`."""
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        return means | {"gradient_steps": float(max(self._counts.values(), default=0))}
+
+
+@torch.no_grad()
+def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Returns norms of each parameter's weights, last gradient (after clipping) and optimizer moments.
+
+    Changes nothing. Tags are those of Linesight and the peer (docs/runtime.md). `adaptive_lr_L2` is the norm of the
+    learning rate over the root of the second moment: the scale of each weight's step, without bias correction.
+    """
+    found: dict[str, Tensor] = {}
+    settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in network.named_parameters():
+        if parameter not in settings:  # never learns
+            continue
+        found[f"Network/weights/{name}/L2"] = parameter.norm()
+        if parameter.grad is not None:
+            found[f"Gradients/by_layer/{name}/L2"] = parameter.grad.norm()
+            found[f"Gradients/by_layer/{name}/Linf"] = parameter.grad.abs().max()
+        state = optimizer.state.get(parameter, {})
+        if "exp_avg_sq" in state:
+            group, tag = settings[parameter], f"Network/optimizer/{name}"
+            found[f"{tag}/exp_avg_L2"] = state["exp_avg"].norm()
+            found[f"{tag}/exp_avg_sq_L2"] = state["exp_avg_sq"].norm()
+            found[f"{tag}/adaptive_lr_L2"] = (group["lr"] / (state["exp_avg_sq"].sqrt() + group["eps"])).norm()
+    return {tag: float(value) for tag, value in found.items()}

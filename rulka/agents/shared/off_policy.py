@@ -1,0 +1,102 @@
+"""Base class of the off-policy learners (IQN, PQL), and replay of image features while the encoder is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from models.torso import Torso
+from rulka.agents.shared.learner import Learner, NetworkT, PartRates
+from rulka.agents.shared.params import IqnParams, PqlParams
+from rulka.buffers.experience import Experience
+from rulka.buffers.replay import FEATURES, Replay
+from rulka.contracts.schedule import Moment
+from rulka.machine.device import device_of
+from rulka.machine.precision import Precision, autocast
+
+SettingsT = TypeVar("SettingsT", IqnParams, PqlParams)
+
+
+class OffPolicyLearner(Learner[SettingsT, NetworkT]):
+    """Off-policy learner with a replay ring.
+
+    Attributes:
+        replay: the ring; subclasses create it.
+    """
+
+    OWN_STATE: ClassVar[tuple[str, ...]] = (*Learner.OWN_STATE, "num_start_steps")
+
+    replay: Replay
+
+    _is_encoder_as_given = True
+    _num_start_steps: int
+    """Decisions that fill an empty ring: they do not count towards the replay ratio."""
+
+    @property
+    def allowed_lag(self) -> None:
+        """No limit: replay is off-policy."""
+
+    def experience(self) -> Experience:
+        """Returns the content of the ring."""
+        return self.replay.experience()
+
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`; copies it."""
+        self._keep_features_while_frozen()
+        self.replay.load_experience(experience)
+
+    def forget_experience(self) -> None:
+        """Clears the ring. Learning pauses until it holds `start_steps` decisions again."""
+        self.replay.clear()
+        # Like the first fill, the refill does not count towards the replay ratio; else a burst of updates would follow.
+        self._num_start_steps += self._params.start_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all but the experience."""
+        own = {"num_start_steps": self._num_start_steps, "is_encoder_as_given": self._is_encoder_as_given}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
+        super().load_state_dict(state)
+        self._num_start_steps = int(state["num_start_steps"])
+        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
+
+    def _keep_features_while_frozen(self) -> None:
+        """Makes batches hold image features until the encoder's first update, and images from then on."""
+        self._is_encoder_as_given &= is_frozen(self._rates, self.moment)
+        keep_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
+
+
+def is_frozen(rates: PartRates, moment: Moment) -> bool:
+    """Returns True if the encoder is frozen at this moment."""
+    return rates.factor("encoder", moment) == 0.0
+
+
+def keep_features(replay: Replay, network: Torso, precision: Precision, batch_size: int, is_wanted: bool) -> None:
+    """Starts or stops storing image features, which batches then hold instead of images.
+
+    Args:
+        replay: the ring.
+        network: computes the features; its encoder must not change while they are stored.
+        precision: of the features' computation.
+        batch_size: images encoded at once.
+        is_wanted: True to store features, False to drop them.
+    """
+    device = device_of(network)
+
+    def encode(image: Tensor, _floats: Tensor) -> Tensor:
+        """Maps images [B, L, H, W] uint8 to features [B, E], as in collectors."""
+        network.eval()  # training mode would update the spectral norms
+        with torch.no_grad(), autocast(precision, device):
+            parts = [network.encode(part.to(device)) for part in image.split(batch_size)]
+        network.train()
+        return torch.cat(parts)
+
+    if is_wanted and not replay.has_features:
+        replay.keep(FEATURES, encode)
+    elif replay.has_features and not is_wanted:
+        replay.drop(FEATURES)

@@ -1,0 +1,219 @@
+"""Agent specification, and the interfaces of actors and of learners split over two processes.
+
+An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows about processes.
+Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.encoders.config import EncoderConfig
+from rulka.agents.shared.network_params import NetworkParams
+from rulka.agents.shared.networks import BuildNetwork, seeded
+from rulka.agents.shared.params import Algorithm, AlgorithmParams
+from rulka.buffers.experience import ExperienceBlock
+from rulka.contracts.actions import ActionSpace, Choices
+from rulka.contracts.observation import Normalisation
+from rulka.contracts.observation_params import ObservationParams
+from rulka.contracts.schedule import Moment
+from rulka.machine.errors import UserError
+from rulka.machine.precision import ActingPrecision, Precision
+
+
+class AgentError(UserError):
+    """An agent was used in an unsupported way or with unsuitable weights."""
+
+
+SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+Choose = Callable[[Tensor, Tensor], Tensor]
+"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to decisions [N, ...], without exploration."""
+
+
+@dataclass(frozen=True)
+class AgentSpec(Generic[SettingsT]):
+    """Everything needed to build an actor or a learner in another process; picklable.
+
+    Attributes:
+        algorithm: its name.
+        observation: image size.
+        encoder: of the images.
+        network: layer widths behind the encoder.
+        settings: the algorithm's parameter section.
+        actions: action space: A actions in each of K places, or continuous numbers.
+        normalisation: of the floats; becomes part of the network.
+        decision_ms: length of a decision.
+        precision: of the networks' body; see `chosen_precision`.
+        acting_precision: of published weights and of inference in actors, see `rulka.agents.shared.quantisation`; None
+            publishes float32 and runs inference in `precision`.
+    """
+
+    algorithm: Algorithm
+    observation: ObservationParams
+    encoder: EncoderConfig
+    network: NetworkParams
+    settings: SettingsT
+    actions: ActionSpace
+    normalisation: Normalisation
+    decision_ms: int = 50
+    precision: Precision = "auto"
+    acting_precision: ActingPrecision | None = None
+
+    @property
+    def choices(self) -> Choices:
+        """The discrete action space, for algorithms that compare all actions.
+
+        Raises:
+            AgentError: if decisions are continuous.
+        """
+        if isinstance(self.actions, Choices):
+            return self.actions
+        message = f"{self.algorithm} compares all actions, and cannot decide for numbers within intervals"
+        raise AgentError(message)
+
+    def fresh_network(self, build: BuildNetwork[NetworkT], seed: int) -> NetworkT:
+        """Returns a network initialised from a seed; torch's global generator does not change."""
+        with seeded(seed):
+            return build(self.observation, self.encoder, self.network, self.normalisation, self.actions.num_outputs)
+
+
+class Decision(NamedTuple):
+    """An actor's decisions for N cars; the fields are those of `ExperienceBlock`.
+
+    Attributes:
+        action: [N] int64; [N, K] chunks of actions; [N, K] float32 if decisions are continuous.
+        log_prob: [N] float32 under the policy that acted; 0 if it has no probabilities.
+        is_greedy: [N] bool, the action, or the whole chunk, is the greedy one.
+    """
+
+    action: NDArray
+    log_prob: NDArray[np.float32]
+    is_greedy: NDArray[np.bool_]
+
+
+class ActionValues(NamedTuple):
+    """An actor's values of all actions when it acts greedily.
+
+    Attributes:
+        name: "q_value", a mean return, or "probability". The greedy action has the largest of those that a guide
+            allows.
+        value: [N, A] float32; [N, K, A] for chunks, with the greedy actions in all other places.
+    """
+
+    name: str
+    value: NDArray[np.float32]
+
+
+class Actor(Protocol):
+    """Chooses actions for a batch of cars."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network it acts with, read-only: an actor may use a copy, which only `load_network` updates."""
+        ...
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Loads all weights of a published version (copied), used from the next decision on."""
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
+        ...
+
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
+        """Returns its values of all actions for N observations, as in `act`; changes nothing.
+
+        None if decisions are continuous.
+        """
+        ...
+
+    def set_moment(self, moment: Moment) -> None:
+        """Sets the progress of the run, for schedules."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all state besides weights that its next decisions depend on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a `state_dict`."""
+
+
+class Half(Protocol):
+    """The half of a learner that runs in its own process, on observations and the other half's tensors."""
+
+    @property
+    def num_updates(self) -> int:
+        """Total updates so far."""
+        ...
+
+    def insert(self, block: ExperienceBlock) -> None:
+        """Stores a block's observations and resets (copied); its other fields are empty."""
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Installs the tensors of the other half (copied)."""
+
+    @property
+    def can_learn(self) -> bool:
+        """True if it has any observations to learn from."""
+        ...
+
+    def learn(self, moment: Moment) -> dict[str, float]:
+        """Runs one update and returns metrics by name."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns its weights and the state of their optimizer; always the same names and shapes."""
+        ...
+
+
+class HalfHandle(Protocol):
+    """Handle to the half in another process."""
+
+    @property
+    def num_restarts(self) -> int:
+        """Restarts of its process so far."""
+        ...
+
+    def send_blocks(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
+        """Sends it the blocks that it has not seen, as far as there is room.
+
+        Args:
+            numbers: of all stored blocks.
+            copy: copies observations and resets of the block with a number into another block.
+        """
+
+    def allow_updates(self, num_updates: int, moment: Moment) -> None:
+        """Publishes this half's tensors to it and permits updates up to a total of `num_updates`."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Waits for its messages and passes its updates to `LearnsInHalves.take_half`."""
+
+
+@runtime_checkable
+class LearnsInHalves(Protocol):
+    """A learner that can run one half in its own process; `HalfHandle.allow_updates` enforces the update ratio."""
+
+    def make_half(self) -> Callable[[], Half] | None:
+        """Returns a picklable builder of that half in its current state; None if one process runs both."""
+        ...
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors of this half, which the other half reads; always the same names and shapes."""
+        ...
+
+    def half_tensors(self) -> dict[str, Tensor]:
+        """Returns this process's copy of the other half's tensors."""
+        ...
+
+    def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
+        """Installs the other half's tensors after `num_updates` updates (copied)."""
+
+    def attach_remote(self, handle: HalfHandle) -> None:
+        """Hands that half over to another process."""

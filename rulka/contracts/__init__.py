@@ -1,0 +1,1 @@
+"""What all parts agree on: observations, actions, schedules, sections of parameters, artifacts, stored JSON."""

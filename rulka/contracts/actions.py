@@ -1,0 +1,225 @@
+"""The action table: how a decision of an agent sets the controls of the car.
+
+Twelve actions, {none, left, right} x {gas, coast, brake, gas and brake}, each held for a fixed number of
+10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a chunk of
+several consecutive ones; an agent may take each several times in a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rulka.contracts.section import Section, key
+
+Ticks = Annotated[int, Field(ge=1, le=100)]
+"""Ticks of 10 ms each: an action lasts at most a second."""
+Times = Annotated[int, Field(ge=1, le=100)]
+"""Actions of a decision, or repeats of it."""
+
+
+class ActionParams(Section):
+    """Duration of a decision."""
+
+    ticks_per_action: Ticks = key(5, "10 ms ticks for which one action is held; 5 in the game")
+
+
+TICK_MS = 10
+"""Length of one physics tick in milliseconds, in the game and in the simulator."""
+
+FORWARD = 0
+"""Index of the action that only accelerates; stands for the actions before the start."""
+
+
+class Controls(NamedTuple):
+    """Keyboard state of one action."""
+
+    accelerate: bool
+    brake: bool
+    left: bool
+    right: bool
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Discrete decisions: one of A choices, in each of K places.
+
+    Attributes:
+        num_choices: A, the same in every place; positive.
+        num_places: K; positive.
+    """
+
+    num_choices: int
+    num_places: int = 1
+
+    @property
+    def decision_shape(self) -> tuple[int, ...]:
+        """Shape of a decision's indices: () for one place, [K] for several."""
+        return () if self.num_places == 1 else (self.num_places,)
+
+    @property
+    def space(self) -> ActionSpace:
+        """Itself, for a common interface with `ActionTable`."""
+        return self
+
+    @property
+    def num_outputs(self) -> int:
+        """Network outputs: one per choice and place."""
+        return self.num_choices * self.num_places
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Continuous decisions: D numbers, each within its own interval.
+
+    Attributes:
+        low: [D] lower bounds.
+        high: [D] upper bounds; larger.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def decision_shape(self) -> tuple[int, ...]:
+        """[D]."""
+        return (len(self.low),)
+
+    @property
+    def space(self) -> ActionSpace:
+        """Itself, for a common interface with `ActionTable`."""
+        return self
+
+    @property
+    def num_outputs(self) -> int:
+        """Policy outputs: two per number, for location and spread."""
+        return 2 * len(self.low)
+
+
+ActionSpace = Choices | Intervals
+
+STEER_GAS_BRAKE = Intervals((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+"""Steering (positive right), gas and brake."""
+
+
+@dataclass(frozen=True)
+class ActionTable:
+    """The discrete actions and how long each is held.
+
+    Attributes:
+        controls: one entry per action index.
+        ticks_per_action: number of 10 ms ticks for which one action is held; positive.
+        actions_per_decision: K, consecutive actions of one decision; positive.
+        is_analog: True if decisions are continuous instead: steer, gas and brake.
+        repeats: how many times a decision is taken in a row, before the next one is requested; positive.
+    """
+
+    controls: Annotated[tuple[Controls, ...], Field(min_length=1)]
+    ticks_per_action: Ticks
+    actions_per_decision: Times = 1
+    is_analog: bool = False
+    repeats: Times = 1
+
+    @property
+    def num_actions(self) -> int:
+        """Number of discrete actions."""
+        return len(self.controls)
+
+    @property
+    def duration_ms(self) -> int:
+        """Length of one decision in milliseconds."""
+        return self.ticks_per_action * self.actions_per_decision * self.repeats * TICK_MS
+
+    @property
+    def taken_once(self) -> ActionTable:
+        """The same table without repeats."""
+        return replace(self, repeats=1)
+
+    @property
+    def decision_shape(self) -> tuple[int, ...]:
+        """Shape of a decision: () for an action index, [K] for a chunk of them, [3] for continuous controls."""
+        return self.space.decision_shape
+
+    @property
+    def space(self) -> ActionSpace:
+        """The space of decisions."""
+        return STEER_GAS_BRAKE if self.is_analog else Choices(self.num_actions, self.actions_per_decision)
+
+    def keys(self) -> NDArray[np.float32]:
+        """Returns [A, 4] accelerate, brake, left, right as 0 or 1, in the order the observation holds them."""
+        return np.array(self.controls, dtype=np.float32)
+
+    def analog(self) -> NDArray[np.float32]:
+        """Returns [A, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1]."""
+        keys = self.keys()
+        return np.stack([keys[:, 3] - keys[:, 2], keys[:, 0], keys[:, 1]], axis=1)
+
+    def index_of(self, accelerate: NDArray, brake: NDArray, steer: NDArray, dead_zone: float) -> NDArray[np.int64]:
+        """Finds the action nearest to analog or digital controls.
+
+        Args:
+            accelerate: [N] gas; above 0.5 counts as pressed.
+            brake: [N] brake; above 0.5 counts as pressed.
+            steer: [N] steering in [-1, 1], positive right.
+            dead_zone: steering of at most this size counts as none; in [0, 1).
+
+        Returns:
+            [N] action indices.
+        """
+        left, right = steer < -dead_zone, steer > dead_zone
+        pressed = np.stack([accelerate > 0.5, brake > 0.5, left, right], axis=1)
+        return _INDEX_OF_KEYS[pressed @ _KEY_BITS]
+
+
+def _standard_controls() -> tuple[Controls, ...]:
+    pedals = ((True, False), (False, False), (False, True), (True, True))
+    directions = ((False, False), (True, False), (False, True))
+    return tuple(Controls(*pedal, *direction) for pedal in pedals for direction in directions)
+
+
+CONTROLS = _standard_controls()
+"""The twelve rows of the table, in the order of Linesight's `inputs_list`."""
+
+_KEY_BITS = np.array([1, 2, 4, 8])
+_INDEX_OF_KEYS = np.full(16, FORWARD, dtype=np.int64)
+_INDEX_OF_KEYS[np.array(CONTROLS) @ _KEY_BITS] = np.arange(len(CONTROLS))
+
+
+def action_table(
+    ticks_per_action: int, actions_per_decision: int = 1, *, is_analog: bool = False, repeats: int = 1
+) -> ActionTable:
+    """Returns the standard twelve actions.
+
+    Args:
+        ticks_per_action: 10 ms ticks of a decision that is taken once.
+        actions_per_decision: actions that divide these ticks evenly.
+        is_analog: True if decisions are continuous.
+        repeats: how many times each is taken in a row.
+
+    Raises:
+        ValueError: if the ticks cannot be divided evenly.
+    """
+    if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
+        message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
+        raise ValueError(message)
+    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision, is_analog, repeats)
+
+
+def shares_of_ticks(held: NDArray[np.int64], num_actions: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Returns each action's share of time, and the action held longest, from the action of every tick.
+
+    Args:
+        held: [D, K] action of every tick of D stretches of time.
+        num_actions: A.
+
+    Returns:
+        [D, A] share of each action, and [D] the action with the largest share; ties go to the one held earliest.
+    """
+    shares = (held[:, :, None] == np.arange(num_actions)).mean(axis=1)
+    share_held = np.take_along_axis(shares, held, axis=1)
+    longest = np.take_along_axis(held, share_held.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return shares.astype(np.float32), longest

@@ -1,0 +1,1 @@
+"""Files of race tables and frame shards: what all stages read."""

@@ -1,0 +1,112 @@
+"""External drivers: functions from observations to decisions, each of which is validated."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.contracts.actions import Choices
+from rulka.machine.errors import UserError
+from rulka.simulator.race_settings import read_settings
+from rulka.stages.folders import import_from_here
+
+Act = Callable[[dict[str, NDArray]], Any]
+"""Maps the observation of N cars, `image` [N, L, H, W] uint8 and `floats` [N, F] float32, to their N decisions: indices
+[N], chunks of them [N, K], or steer, gas and brake [N, 3]."""
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class GuestError(UserError):
+    """A driving function is missing, fails, or returns an invalid decision."""
+
+
+class ExternalPolicy:
+    """A function that drives.
+
+    Attributes:
+        label: its display name.
+        algorithm: the same, in place of an agent's algorithm.
+        settings: settings of the races that it is made for.
+        observation: its observation.
+        actions: its action table.
+    """
+
+    def __init__(self, act: Act, keywords: Mapping[str, Any] | None = None, label: str = "") -> None:
+        """Wraps a function.
+
+        Args:
+            act: the function. Its optional attribute `environment` holds the keywords of `rulka/Race-v0` with which it
+                was made, such as {"action_repeat": 2}.
+            keywords: further keywords, which take precedence.
+            label: its name; defaults to that of the function.
+
+        Raises:
+            GuestError: if it is not callable.
+            SettingsError: if a keyword is unknown or out of range.
+        """
+        self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
+        if not callable(act):
+            message = f"{self.label} cannot drive: {act!r:.80} is no function"
+            raise GuestError(message)
+        own = getattr(act, "environment", {})
+        if not isinstance(own, Mapping):
+            message = f"{self.label}.environment holds keywords of its environment by name, got {own!r:.80}"
+            raise GuestError(message)
+        self.settings = read_settings(None, {**own, **(keywords or {})})
+        self.observation, self.actions = self.settings.image, self.settings.table
+        self._act = act
+
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
+        """Decides for N cars; see `rulka.evaluation.race.Policy`."""
+        try:
+            decided = np.asarray(self._act({"image": image.copy(), "floats": floats.copy()}))
+        except Exception as error:  # third-party code may raise anything
+            message = f"{self.label} failed as it drove: {type(error).__name__}: {error}"
+            raise GuestError(message) from error
+        space, shape = self.actions.space, (len(floats), *self.actions.decision_shape)
+        is_index = isinstance(space, Choices)
+        if decided.shape != shape or decided.dtype.kind not in ("iu" if is_index else "f"):
+            wanted = f"{'whole numbers' if is_index else 'floating-point numbers'} of shape {shape}"
+            message = f"{self.label} gave {decided.dtype} of shape {decided.shape}, expected {wanted}"
+            raise GuestError(message, hint="It decides for all cars at once, a row for each.")
+        low, high = (0, space.num_choices - 1) if is_index else (np.array(space.low), np.array(space.high))
+        is_right = (low <= decided) & (decided <= high)  # False for NaN too
+        if not is_right.all():
+            message = f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}"
+            raise GuestError(message)
+        return decided.astype(np.int64 if is_index else np.float32)
+
+
+def is_guest(name: str | Path) -> bool:
+    """True if a name has the form MODULE:FUNCTION."""
+    return _NAME.fullmatch(str(name)) is not None
+
+
+def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> ExternalPolicy:
+    """Imports a function by name; the module may be in the current folder.
+
+    Args:
+        name: MODULE:FUNCTION.
+        keywords: see `ExternalPolicy`.
+
+    Raises:
+        GuestError: if there is no such function.
+        SettingsError: if a keyword is unknown or out of range.
+    """
+    module, _, function = name.partition(":")
+    if not is_guest(name):
+        message = f"{name!r} names no function"
+        raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.")
+    import_from_here()
+    try:
+        act = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        message = f"there is no {name}: {error}"
+        raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.") from error
+    return ExternalPolicy(act, keywords, name)

@@ -1,0 +1,1 @@
+"""The machine below: devices, processes, ports, disk, terminal, progress, errors."""

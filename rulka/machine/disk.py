@@ -1,0 +1,75 @@
+"""Errors of the operating system that the user can fix, no room and no permission, each as one clear message."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rulka.machine.errors import UserError
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NOT_ALLOWED = {errno.EROFS, errno.EACCES, errno.EPERM}
+# Libraries with their own file writers raise their own errors; numpy only says how many items it could write.
+_NO_ROOM_TEXT = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|\d+ requested and \d+ written", re.IGNORECASE
+)
+_NOT_ALLOWED_TEXT = re.compile(r"Read-only file system|Permission denied", re.IGNORECASE)
+
+
+WRITTEN = (".", "dvc.lock", ".dvc", ".dvc/tmp", ".dvc/cache", ".prefect", ".prefect/prefect.db", "data", "runs")
+"""Paths in the root of the project that a run writes, as far as they exist."""
+
+
+class DiskError(UserError):
+    """Something could not be written or read, for a reason outside the program."""
+
+
+def disk_error_of(error: BaseException) -> DiskError | None:
+    """Returns a `DiskError` with a remedy if the error, or one that caused it, comes from the disk; else None."""
+    for each in _chain(error):
+        number = each.errno if isinstance(each, OSError) else None
+        if number in NO_ROOM or _NO_ROOM_TEXT.search(str(each)):
+            return DiskError(
+                f"there was no room for what had to be written: {_described(each)}",
+                hint="Make room on the disk, or raise your quota or the limit on the size of files, then run it again.",
+            )
+        if number in NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
+            return DiskError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
+        if number == errno.ENAMETOOLONG:
+            return DiskError(_described(each), hint="Take a shorter name.")
+    return None
+
+
+def check_can_hold(folder: Path) -> None:
+    """Checks that a folder can be written to; it need not exist yet.
+
+    Raises:
+        DiskError: if it, or the nearest folder above it that exists, is not writable.
+    """
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        message = f"{there if there != folder.absolute() else folder} is not writable"
+        raise DiskError(message, hint="Allow writing to it, or work in a folder of your own.")
+
+
+def unwritable_paths() -> list[Path]:
+    """Returns the paths of `WRITTEN` that exist and are not writable."""
+    return [Path(name) for name in WRITTEN if Path(name).exists() and not os.access(name, os.W_OK)]
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error).splitlines()[0]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)

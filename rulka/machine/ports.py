@@ -1,0 +1,77 @@
+"""TCP ports: valid numbers, and the process that listens on one."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from urllib.request import getproxies
+
+import psutil
+
+from rulka.machine.errors import UserError
+
+LOWEST_PORT, HIGHEST_PORT = 1, 65535
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DASHBOARD_PORT = 8480
+"""Default port of `rulka dashboard`, and the port in links to its pages."""
+ANSWER_TIMEOUT_S = 5.0
+NOT_SEEN = "a process that only its own user and root can see"
+COMMAND_LENGTH = 80
+"""Characters of a command that are shown."""
+
+
+class PortNumberError(UserError):
+    """A number is not a valid port."""
+
+
+def check_port(port: int, *, zero_takes_any: bool = False) -> None:
+    """Raises PortNumberError if a number is not a valid port.
+
+    Args:
+        port: the number.
+        zero_takes_any: whether 0 is accepted and means any free port, as for servers.
+    """
+    if LOWEST_PORT <= port <= HIGHEST_PORT or (port == 0 and zero_takes_any):
+        return
+    free = ", or 0 for any free one" if zero_takes_any else ""
+    message = f"there is no port {port}"
+    raise PortNumberError(message, hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
+
+
+def no_proxy_for_loopback() -> str | None:
+    """Returns the `no_proxy` value that lets programs reach this machine's servers; None if no change is needed."""
+    proxies = getproxies()
+    spared = proxies.get("no", "").replace(" ", "").split(",")
+    if not proxies.keys() & {"http", "all"} or "*" in spared or set(LOOPBACK) <= set(spared):
+        return None
+    return ",".join(dict.fromkeys(filter(None, (*spared, *LOOPBACK))))
+
+
+def holder(host: str, port: int) -> str | None:
+    """Returns the process that listens on a port of this machine, with its command; None if the port is free.
+
+    Sends no data. Linux shows other users' processes only to root; macOS shows any process only to root.
+
+    Args:
+        host: a name or address of this machine.
+        port: TCP port.
+    """
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return _somebody(host, port)
+    waiting = [one for one in connections if one.status == psutil.CONN_LISTEN]
+    listening = [one for one in waiting if one.laddr and one.laddr.port == port]
+    for one in listening:
+        if one.pid is not None:
+            with suppress(psutil.Error):
+                return f"process {one.pid} (`{' '.join(psutil.Process(one.pid).cmdline())[:COMMAND_LENGTH]}`)"
+    return NOT_SEEN if listening else None
+
+
+def _somebody(host: str, port: int) -> str | None:
+    try:
+        socket.create_connection((host, port), timeout=ANSWER_TIMEOUT_S).close()
+    except OSError:
+        return None
+    return NOT_SEEN

@@ -1,0 +1,1 @@
+"""Operations: agents by name, promotion, paired comparison, nightly evaluation, and `rulka doctor`."""

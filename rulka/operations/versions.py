@@ -1,0 +1,41 @@
+"""Versions promoted agents and nights with DVC: they are kept permanently and are not outputs of a stage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rulka.machine.errors import UserError
+from rulka.machine.terminal import tell
+
+DVC_FOLDER = Path(".dvc")
+
+
+class NotVersionedError(UserError):
+    """An agent was promoted or a night recorded, but DVC could not add it."""
+
+
+def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
+    """Adds folders to DVC, and says on standard error how to commit them.
+
+    Args:
+        folders: existing folders.
+        done: what has succeeded already, as a sentence without its full stop.
+
+    Raises:
+        NotVersionedError: if DVC fails.
+    """
+    names = [folder.as_posix() for folder in folders]
+    named = " and ".join(names)
+    if not DVC_FOLDER.is_dir():
+        tell(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions")
+        return
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "add", "--quiet", *names]
+    answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        message = f"{done}, but DVC has not taken in {named}: {answer.stderr.strip()}"
+        raise NotVersionedError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
+    files = " ".join(sorted(f"{name}.dvc" for name in names))
+    tell(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version")

@@ -1,1 +1,0 @@
-"""Agent registry: agents by name, promotion, paired comparison and nightly evaluation."""

@@ -1,0 +1,1 @@
+"""How a stage runs under DVC: inputs, outputs, folders, the graph, provenance."""

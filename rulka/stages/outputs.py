@@ -1,0 +1,152 @@
+"""Output files and folders of commands: one rule for all.
+
+The parent folder of an output must exist. It is not created, because a mistyped path would leave stray folders behind.
+A folder to write into is created if missing.
+
+Writes are atomic: an output takes its place once it is complete. A full disk, a missing permission or an interrupt
+leaves nothing half written, and the previous content stays.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rulka.machine.disk import NO_ROOM, NOT_ALLOWED
+from rulka.machine.errors import UserError
+
+
+class OutputError(UserError):
+    """An output cannot be written; the message names it and the reason."""
+
+
+@contextmanager
+def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
+    """Yields the path of a temporary file, which is moved to `path` if the block succeeds.
+
+    After an exception or an interrupt, the new file is removed and `path` is unchanged.
+
+    Args:
+        path: destination; the temporary file lies beside it and has the same suffix.
+        may_replace: whether an existing file is replaced.
+
+    Raises:
+        OutputError: if the file cannot be written, or exists and `may_replace` is false.
+    """
+    check_file(path)
+    beside = path.with_name(f".new-{os.getpid()}-{path.name}")
+    try:
+        _check_absent(path, may_replace)
+        yield beside
+        _check_absent(path, may_replace)  # the block may have taken minutes
+        beside.replace(path)
+    except OSError as error:
+        _raise_if_about_another(error, beside)
+        raise not_written(path, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def filled_folder(folder: Path) -> Iterator[Path]:
+    """Yields an empty temporary folder, whose content is moved into `folder` if the block succeeds.
+
+    Files of the same name are replaced, others stay. After an exception or an interrupt, `folder` is as before, missing
+    if it was missing.
+
+    Raises:
+        OutputError: if something cannot be written.
+    """
+    check_folder(folder)
+    was_there = folder.exists()
+    try:
+        folder.mkdir(exist_ok=True)
+        # Inside, not beside: permission to write into a folder does not include its parent.
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder, ignore_cleanup_errors=True) as inside:
+            yield Path(inside)
+            for made in sorted(Path(inside).iterdir()):
+                made.replace(folder / made.name)
+    except OSError as error:
+        _raise_if_about_another(error, folder)
+        raise not_written(folder, error) from error
+    finally:
+        if not was_there and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def not_written(path: Path, error: OSError) -> OutputError:
+    """Returns the error for a failed write of `path` that changed nothing."""
+    hint = "Nothing was changed."
+    if error.errno in NO_ROOM:
+        hint = f"{hint} Make room there, or name another place."
+    elif error.errno in NOT_ALLOWED:
+        hint = f"{hint} Allow writing to it, or name another place."
+    return OutputError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
+
+
+def check_file(path: Path, *suffixes: str) -> Path:
+    """Checks that a file can be written and returns its path.
+
+    Args:
+        path: of the file.
+        *suffixes: permitted suffixes in lower case, matched case-insensitively; none permits any name.
+
+    Raises:
+        OutputError: if it is a folder or a device, has another suffix, or its parent folder is missing or not writable.
+    """
+    if path.is_dir():
+        message = f"{path} is a folder, and a file is to be written"
+        raise OutputError(message, hint=f"Name a file in it, such as {path / 'NAME'}.")
+    if path.exists() and not path.is_file():
+        message = f"{path} is a device or a pipe, and a file is to be written"
+        raise OutputError(message, hint="Name a file: it takes the place of what is there.")
+    if suffixes and not path.name.lower().endswith(suffixes):
+        message = f"{path} must end in {' or '.join(suffixes)}"
+        raise OutputError(message, hint="The ending says what is written.")
+    _check_parent(path)
+    return path
+
+
+def check_folder(path: Path) -> Path:
+    """Checks that a folder, which need not exist, can be written into and returns its path.
+
+    Raises:
+        OutputError: if it is a file or not writable, or does not exist and its parent is missing or not writable.
+    """
+    if path.is_dir():
+        _check_writable(path)
+    elif path.exists():
+        message = f"{path} is a file, and a folder is to be written into"
+        raise OutputError(message, hint="Name a folder.")
+    else:
+        _check_parent(path)
+    return path
+
+
+def _raise_if_about_another(error: OSError, place: Path) -> None:
+    """Re-raises an error about a file outside `place`: it says nothing about the output."""
+    if error.filename is not None and place not in (found := Path(os.fsdecode(error.filename)), *found.parents):
+        raise error
+
+
+def _check_absent(path: Path, may_replace: bool) -> None:
+    if path.exists() and not may_replace:
+        message = f"{path} exists"
+        raise OutputError(message, hint="Name another file, nothing is overwritten.")
+
+
+def _check_parent(path: Path) -> None:
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        message = f"{path} cannot be written: there is no folder {path.parent}"
+        raise OutputError(message, hint="Make the folder first, or name another place.")
+    _check_writable(parent)
+
+
+def _check_writable(folder: Path) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        message = f"{folder} is not writable"
+        raise OutputError(message, hint="Allow writing to it, or name another place.")
