@@ -55,7 +55,7 @@ from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import load_track
 from rulka.training.environment import block_spec
-from rulka.training.race_environment import Races
+from rulka.training.race_environment import RaceEnvironment
 
 CENTRAL_CARS = (64, 256, 1024, 4096)
 NEVER = 10**9
@@ -135,7 +135,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     """Measures cars, forward pass, collector and learner, one after the other in this process."""
     spec = _block_spec(params)
     block, num_cars = new_block(spec), spec.num_cars
-    cars = Races(race_settings(params), [load_track(track)]).make_cars(num_cars, at_line=False)
+    cars = RaceEnvironment(race_settings(params), [load_track(track)]).make_cars(num_cars, at_line=False)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
     forward = np.zeros(num_cars, np.int64)
 
@@ -201,7 +201,7 @@ def _learner_of(spec: AgentSpec, num_learners: int, device: torch.device) -> Lea
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
     """Returns the spec of a run with the settings of `params.train`."""
     spec = agent_spec(params, algorithm, params.train.precision)
-    races = Races(race_settings(params), [load_track(track)])
+    races = RaceEnvironment(race_settings(params), [load_track(track)])
     return RunSpec(
         make_cars=races.make_cars,
         cars_of=races.cars_of_collector,

@@ -213,7 +213,7 @@ def _train(
             return None
         driven = drive(policy, drives.races)
         visited.raced.append({"epoch": epoch} | driven.to_json())
-        return driven.rank
+        return driven.score
 
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(

@@ -53,7 +53,7 @@ def train(params: Params, *, folders: Folders) -> None:
             stack.enter_context(locked(run.folder))
         clean_up(folders.runs, [run.folder for run in runs.values()])
         for run in runs.values():
-            run.finish()
+            run.train()
         with output_folder(folders.out) as out:
             for algorithm, run in runs.items():
                 run.deliver(out if algorithm == train.algorithm else out / COMPARED / algorithm)

@@ -1,4 +1,4 @@
-"""Step results of a batch of cars, and the ranking of race results.
+"""Step results of a batch of cars, and the score of race results.
 
 Apart from observations, this is all that the runtime learns from an environment.
 """
@@ -59,11 +59,11 @@ class StepResult:
         return cls(reward, terminated, truncated, is_reset, nothing, nothing, no_time, never, never, never)
 
 
-def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
+def race_score(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
     """Returns a sort key for comparing drivers; larger is better.
 
-    It ranks like the lap share: by speed, where an unfinished race counts as 0. So one race in a hundred weighs as much
-    as one per cent of time: a chance difference in finish rates does not make a much slower driver win.
+    It orders drivers like the lap share: by speed, where an unfinished race counts as 0. So one race in a hundred
+    weighs as much as one per cent of time: a chance difference in finish rates does not make a much slower driver win.
 
     Args:
         finish_rate: share of finished races.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rulka.agents.shared.distributions import distribution_of
 from rulka.agents.shared.networks import Cloned
 from rulka.contracts.actions import ActionTable
-from rulka.contracts.step_results import rank_of_races
+from rulka.contracts.step_results import race_score
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult
 from rulka.machine.device import device_of, upload
@@ -31,7 +31,7 @@ class ClosedLoop:
         finish_rate: share of finished races.
         mean_progress_m: furthest point on the track, mean of all races.
         mean_time_s: mean time of finished races; None if there are none.
-        mean_pace: their seconds per metre; on one track it ranks like the mean time.
+        mean_pace: their seconds per metre; on one track it orders like the mean time.
         mean_duration_s: mean duration of all races, however they ended.
         median_unfinished_s: median duration of unfinished races; None if all finished.
     """
@@ -61,9 +61,9 @@ class ClosedLoop:
         )
 
     @property
-    def rank(self) -> tuple[float, float]:
+    def score(self) -> tuple[float, float]:
         """Sort key, larger is better: speed with 0 for unfinished races, or the progress if none finished."""
-        return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
+        return race_score(self.finish_rate, self.mean_pace, self.mean_progress_m)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON."""

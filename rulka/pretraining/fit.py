@@ -75,7 +75,7 @@ class History:
         precision: of the computation.
         epochs: completed epochs.
         best_epoch: index of the epoch whose weights are kept; -1 if there is none yet.
-        best_rank: its rank; larger is better.
+        best_score: its score; larger is better.
         best_weights: weights at its end.
         stopped: reason why training ended early; None if it did not.
         has_diverged: True if the reason is a NaN or infinite loss or gradient.
@@ -89,7 +89,7 @@ class History:
     precision: Precision = "auto"
     epochs: list[Epoch] = field(default_factory=list)
     best_epoch: int = -1
-    best_rank: tuple[float, ...] = ()
+    best_score: tuple[float, ...] = ()
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     stopped: str | None = None
     has_diverged: bool = False
@@ -127,25 +127,25 @@ class History:
         self.num_frames, self.all_frames = self.num_frames + num_frames, self.all_frames + num_frames
         self.loss_sum += loss * num_frames
 
-    def end_epoch(self, validation_loss: float | None, rank: tuple[float, ...] | None, network: nn.Module) -> None:
+    def end_epoch(self, validation_loss: float | None, score: tuple[float, ...] | None, network: nn.Module) -> None:
         """Ends the current epoch, and keeps its weights if it is the best so far.
 
         Args:
             validation_loss: on held-out frames.
-            rank: from the judge; None to rank by the loss.
+            score: from the judge; None to judge by the loss.
             network: the trained network.
         """
         train_loss = self.loss_sum / self.num_frames
         self.epochs.append(Epoch(len(self.epochs), train_loss, validation_loss))
         self.num_batches, self.num_frames, self.loss_sum = 0, 0, 0.0
         judged_loss = train_loss if validation_loss is None else validation_loss
-        rank = (0.0, -judged_loss) if rank is None else (1.0, *rank)
+        score = (0.0, -judged_loss) if score is None else (1.0, *score)
         weights = network.state_dict()
         # Comparisons with NaN are false, so check the loss explicitly. Check the weights too: without held-out frames,
         # the last step of an epoch affects none of its losses.
-        is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
-        if is_finite and (self.best_epoch < 0 or rank > self.best_rank):
-            self.best_epoch, self.best_rank = len(self.epochs) - 1, rank
+        is_finite = all(map(math.isfinite, score)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
+        if is_finite and (self.best_epoch < 0 or score > self.best_score):
+            self.best_epoch, self.best_score = len(self.epochs) - 1, score
             self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
@@ -158,7 +158,7 @@ class TrainingTask(Generic[BatchT]):
         loss: mean loss [] of a batch; called under autocast, in training mode.
         validate: loss on held-out frames, or None if there are none (the training loss then decides); called without
             gradients, in evaluation mode.
-        judge: returns the rank of the weights after an epoch, by its index from 0, larger is better; None if it skips
+        judge: returns the score of the weights after an epoch, by its index from 0, larger is better; None if it skips
             the epoch. A judged epoch beats all others, which are ranked by their losses. Called like `validate`, in
             float32.
         keeps: further state of the caller to checkpoint, by name: the generator of `loss`, the memory of `judge`.
@@ -314,9 +314,9 @@ class _Training(Generic[BatchT]):
         with torch.no_grad():
             with autocast(done.precision, device):
                 validation_loss = task.validate()
-            rank = None if task.judge is None else task.judge(number)
-        done.end_epoch(validation_loss, rank, self.network)
-        has_looked = task.judge is None or rank is not None  # a skipped epoch cannot beat a judged one
+            score = None if task.judge is None else task.judge(number)
+        done.end_epoch(validation_loss, score, self.network)
+        has_looked = task.judge is None or score is not None  # a skipped epoch cannot beat a judged one
         patience = self.params.patience
         if patience is not None and has_looked and number - done.best_epoch >= patience:
             done.stopped = f"no better epoch in {patience}, at epoch {number + 1} of {self.params.epochs}"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rulka.agents.shared.spec import Actor
 from rulka.buffers.experience import BlockSpec
-from rulka.contracts.step_results import StepResult, rank_of_races
+from rulka.contracts.step_results import StepResult, race_score
 from rulka.runtime.checkpoint import CheckpointError, write_file
 from rulka.runtime.collector import CarBatch
 
@@ -61,10 +61,10 @@ class CheckResult:
         num_races: number of races.
         finish_rate: share that finished.
         mean_time_s: of finished races; None if none finished.
-        mean_pace: seconds per metre of finished races, None if none finished; on one track it ranks like the mean time.
+        mean_pace: seconds per metre of finished races, None if none finished.
         mean_progress_m: furthest progress, mean over all races.
         fastest: the finished race with the best time; None if none finished.
-        mean_return: mean undiscounted return of all episodes if they are ranked by it, as without a track, where
+        mean_return: mean undiscounted return of all episodes if it is their score, as without a track, where
             nothing of the above exists; None for races.
     """
 
@@ -77,11 +77,11 @@ class CheckResult:
     mean_return: float | None = None
 
     @property
-    def rank(self) -> tuple[float, float]:
+    def score(self) -> tuple[float, float]:
         """Sort key, larger is better: speed with 0 for unfinished races, or the progress if none finished."""
         if self.mean_return is not None:
             return self.mean_return, 0.0
-        return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
+        return race_score(self.finish_rate, self.mean_pace, self.mean_progress_m)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class GreedyCheck:
             actor: its weights are overwritten.
             spec: for the shapes.
             on_step: called after every decision; may raise to abort.
-            is_by_return: True ranks results by their return.
+            is_by_return: True scores results by their return.
         """
         self._environment, self._actor, self._on_step = environment, actor, on_step
         self._is_by_return = is_by_return
@@ -250,13 +250,13 @@ class BestWeights:
         copied = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         offered = [*self._candidates, Candidate(env_steps, result, copied)]
         initial = min(offered, key=lambda candidate: candidate.env_steps)
-        offered.sort(key=lambda candidate: (candidate.result.rank, candidate.env_steps), reverse=True)
+        offered.sort(key=lambda candidate: (candidate.result.score, candidate.env_steps), reverse=True)
         self._candidates = [each for place, each in enumerate(offered) if place < self._num_kept or each is initial]
 
     def choose(self, check: GreedyCheck, seed: int, num_races: int) -> Candidate:
         """Races the candidates from the same new starts and returns the best with its new result."""
         raced = [replace(each, result=check.run(each.tensors, seed, num_races)) for each in self._candidates]
-        return max(raced, key=lambda candidate: (candidate.result.rank, candidate.env_steps))
+        return max(raced, key=lambda candidate: (candidate.result.score, candidate.env_steps))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Returns all candidates for a checkpoint."""

@@ -17,7 +17,7 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Turn
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck, Records
 from rulka.runtime.live import LiveCars
-from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
+from rulka.runtime.metrics import LearningMeans, RaceCounts, TimeShares
 from rulka.runtime.metrics_log import LEARNED, MetricsLog
 from rulka.runtime.ranks import IngestResult, Rank, RankProcesses, RankProgress, permitted
 from rulka.runtime.ray_collectors import CollectorsLostError
@@ -136,7 +136,7 @@ class LearnerLoop:
             num_restarts: restarts of all learners so far.
         """
         self.spec, self.state = spec, state
-        self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
+        self.race_counts, self.best = RaceCounts(), BestWeights(spec.train.check_candidates)
         self._rank, self._others, self._stop = rank, others, stop
         self._check, self._last_check = checks
         self._metrics, self._checkpoints = files
@@ -159,7 +159,7 @@ class LearnerLoop:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restores the measurements and candidates of earlier starts."""
-        self.races.load_state_dict(state["races"])
+        self.race_counts.load_state_dict(state["race_counts"])
         self._learning.load_state_dict(state["learning"])
         self._checked = state["checked"]
         self.best.load_state_dict(state["best"])
@@ -280,7 +280,7 @@ class LearnerLoop:
         for rank, each in enumerate(ingested):
             for collector, facts, version in each.blocks:
                 self._shares.add_block(collector, facts, self.spec.block, version)
-                self.races.add(facts.races)
+                self.race_counts.add(facts.races)
                 self._live.add(collector, facts.cars)
                 self.state.env_steps += self.spec.block.num_env_steps
             self._shares.add_learner(rank, each.spent_s)
@@ -379,7 +379,7 @@ class LearnerLoop:
             bar.total = min(train.max_env_steps, state.env_steps / share)
             bar.is_estimate = bar.total < train.max_env_steps
             bar.left_s = state.seconds * (1.0 - share) / share
-        values = self.races.values() | {"record_s": self.records.time_s}
+        values = self.race_counts.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
         shown = {"finished": "finish_rate", "record s": "record_s", "progress m": "mean_progress_m"}
         if self.spec.is_by_return:
@@ -412,7 +412,7 @@ class LearnerLoop:
         with self._shares.spending("reporting"):
             values = {
                 "Total": total,
-                "Race": self.races.values() | {"record_s": self.records.time_s},
+                "Race": self.race_counts.values() | {"record_s": self.records.time_s},
                 "Performance": processes | shares,
                 LEARNED: learned,
                 "Check": checked,
@@ -457,7 +457,7 @@ class LearnerLoop:
             "others": others,
             "records": self.records.state_dict(),
             "run": asdict(self.state),
-            "races": self.races.state_dict(),
+            "race_counts": self.race_counts.state_dict(),
             "learning": self._learning.state_dict(),
             "checked": self._checked,
             "best": self.best.state_dict(),

@@ -31,7 +31,7 @@ QUANTILES = {"median": 0.5, "d9": 0.9, "max": 1.0}
 _NO_TIME = np.zeros(len(_COLLECTOR_ACTIVITIES))
 
 
-class RaceStatistics:
+class RaceCounts:
     """Results of training races: means of recent races, and the best time so far.
 
     Races that began down the track say little about how far the agent gets: metres count from the start line, and from

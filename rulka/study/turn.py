@@ -120,7 +120,7 @@ def do_turn(order: Order, params: Params, folders: Folders, device: torch.device
         if order.begin is not None and not checkpoints.files():
             take_over(here / order.begin, run.folder, is_copied=order.is_copied)
         try:
-            run.finish()
+            run.train()
         except DivergedError as error:
             return Result(order=order, diverged=str(error))
         with output_folder(folders.out) as out:

@@ -49,7 +49,7 @@ from rulka.tracks.track import load_track
 from rulka.training.environment import agent_spec, check_machine, run_spec, trained_agent
 from rulka.training.old_runs import FINAL_FOLDER
 from rulka.training.preference_pairs import pairs_file
-from rulka.training.race_environment import Games, Races
+from rulka.training.race_environment import GameEnvironment, RaceEnvironment
 
 SECTIONS = ("observation", "actions", "simulator", "race_end", "encoder", "network", "rewards", "train")
 """Sections of the parameters that training reads, in addition to those of the trained algorithms."""
@@ -115,7 +115,7 @@ class AgentRun:
         self.folder = folders.runs / f"{algorithm}-{self._fingerprint()[:16]}"
         self.final_dir = self.folder / FINAL_FOLDER
 
-    def finish(self) -> None:
+    def train(self) -> None:
         """Trains, or resumes training, until `final_dir` holds the trained agent.
 
         The caller must lock the folder, see `rulka.training.old_runs`.
@@ -126,8 +126,8 @@ class AgentRun:
         train = self._params.train
         is_game = train.environment == "game"
         with running_games(read_game_settings(), train.num_batches + 1) if is_game else nullcontext() as link:
-            races = self._races(link)
-            outcome = train_run(self._run_spec(initial, races))
+            environment = self._environment(link)
+            outcome = train_run(self._run_spec(initial, environment))
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
         origin = provenance("train", sections_of(self._params, self._algorithm), inputs)
         facts = {
@@ -135,9 +135,9 @@ class AgentRun:
             "learners": train.learners,
             "num_collectors": train.num_collectors,
             "cars": train.num_cars,
-            "tracks": [track.uid for track in races.tracks],
+            "tracks": [track.uid for track in environment.tracks],
         }
-        agent = trained_agent(races, self._agent_spec(initial, races), outcome, origin, **facts)
+        agent = trained_agent(environment, self._agent_spec(initial, environment), outcome, origin, **facts)
         save_artifact(self.final_dir, agent)
         self._compare(agent.provenance["training"])
 
@@ -147,7 +147,7 @@ class AgentRun:
         Raises:
             UserError: if the initial agent is damaged or does not fit the parameters.
         """
-        return self._run_spec(self._initial(), self._races())
+        return self._run_spec(self._initial(), self._environment())
 
     def deliver(self, out: Path) -> None:
         """Copies the trained agent, the record and the log (without the `MEASURED` columns) into the stage's output."""
@@ -226,7 +226,7 @@ class AgentRun:
                 raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
         return initial
 
-    def _races(self, link: GameLink | None = None) -> Races:
+    def _environment(self, link: GameLink | None = None) -> RaceEnvironment:
         """Returns the training environment: games if there is a link to the first one, else the simulator."""
         own, train = self._params, self._params.train
         settings = RaceSettings.for_training(
@@ -238,7 +238,7 @@ class AgentRun:
             train,
             self._table.actions_per_decision,
         ).decided_by(self._table)
-        races = Races(
+        environment = RaceEnvironment(
             settings=settings.with_equal_starts(self._settings.races_per_start),
             tracks=chosen_tracks(train.tracks, load_track(self._track)),
             num_shares=train.num_batches,
@@ -246,16 +246,16 @@ class AgentRun:
             frames_dir=self._folders.frames,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
-        if races.keeps_record:  # the live page shows cars if there is only one track
-            races.tracks[0].save(self.folder / TRACK_FILE)
-        return races if link is None else Games(**vars(races), link=link, last=train.num_batches)
+        if environment.keeps_record:  # the live page shows cars if there is only one track
+            environment.tracks[0].save(self.folder / TRACK_FILE)
+        return environment if link is None else GameEnvironment(**vars(environment), link=link, last=train.num_batches)
 
-    def _run_spec(self, initial: Artifact, races: Races) -> RunSpec:
-        spec = self._agent_spec(initial, races)
-        return run_spec(races, spec, self._params.train, self.folder, self._device, self._init_dir)
+    def _run_spec(self, initial: Artifact, environment: RaceEnvironment) -> RunSpec:
+        spec = self._agent_spec(initial, environment)
+        return run_spec(environment, spec, self._params.train, self.folder, self._device, self._init_dir)
 
-    def _agent_spec(self, initial: Artifact, races: Races) -> AgentSpec:
-        return agent_spec(self._params, self._algorithm, races, initial.normalisation, initial.encoder)
+    def _agent_spec(self, initial: Artifact, environment: RaceEnvironment) -> AgentSpec:
+        return agent_spec(self._params, self._algorithm, environment, initial.normalisation, initial.encoder)
 
 
 def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:

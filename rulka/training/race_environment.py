@@ -28,7 +28,7 @@ from rulka.training.preference_pairs import CapturedRaces, pairs_file, pairs_of_
 
 
 @dataclass(frozen=True)
-class Races(Environment):
+class RaceEnvironment(Environment):
     """Races in the simulator; see `rulka.training.environment.Environment`.
 
     Attributes:
@@ -96,7 +96,7 @@ class Races(Environment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Games(Races):
+class GameEnvironment(RaceEnvironment):
     """Races in games with one car each: one game per collector, and the last one for greedy checks.
 
     Attributes:

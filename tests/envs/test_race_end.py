@@ -26,7 +26,7 @@ from rulka.simulator.race_params import RaceEndParams
 from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
-from rulka.training.race_environment import Races
+from rulka.training.race_environment import RaceEnvironment
 from tests.game.serving import served
 from tests.waiting import PATIENCE_S
 
@@ -129,7 +129,7 @@ class Lab:
             params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
         )
         block = BlockSpec(8, 1, 64, 64, 184)
-        cars = Races(settings, [self.track]).make_cars(1, at_line=True)
+        cars = RaceEnvironment(settings, [self.track]).make_cars(1, at_line=True)
         actor: Any = Scripted(script)
         result = GreedyCheck(cars, actor, block, lambda: counted.append(1)).run({}, seed=0, num_races=1)
         return End(result.finish_rate == 1.0, bool(cars.simulator.is_off_track[0]), len(counted))

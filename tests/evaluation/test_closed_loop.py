@@ -36,7 +36,7 @@ def test_what_is_told_of_races_by_hand(make_race: Callable[..., RaceResult]) -> 
             (1.0, 100.0, 25.0, 0.2),
         )
     ]
-    assert all(worse.rank < better.rank for worse, better in pairwise(from_worst_to_best))
+    assert all(worse.score < better.score for worse, better in pairwise(from_worst_to_best))
 
 
 def test_a_network_races_by_its_most_likely_action(track: Track) -> None:

@@ -20,7 +20,7 @@ from rulka.runtime.specs import RunSpec
 from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.track import load_track
 from rulka.training import environment as run
-from rulka.training.race_environment import Races
+from rulka.training.race_environment import RaceEnvironment
 
 ON_POLICY = {"steps_per_update": 60, "batch_size": 24, "epochs": 2}
 FROM_REPLAY = {"start_steps": 96, "buffer_steps": 288, "batch_size": 16}
@@ -47,7 +47,9 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     race = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, train, 1
     )
-    races = Races(race.with_equal_starts(params.algorithms[train.algorithm].races_per_start), [load_track(track)])
+    races = RaceEnvironment(
+        race.with_equal_starts(params.algorithms[train.algorithm].races_per_start), [load_track(track)]
+    )
     spec = run.agent_spec(params, train.algorithm, races, reference_normalisation())
     return run.run_spec(races, spec, train, folder)
 
@@ -114,7 +116,7 @@ def facts(loop: LearnerLoop) -> dict[str, Any]:
         "experience": (experience.state, experience.pieces),
         "best": [[*values] for values in best],
         "quantiser": loop._quantiser.state_dict(),
-        "races": loop.races.values(),
+        "races": loop.race_counts.values(),
         "record": loop.records.time_ms,
         "log": [{name: value for name, value in line.items() if name not in MEASURED} for line in lines],
     }

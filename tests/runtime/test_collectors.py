@@ -20,7 +20,7 @@ from rulka.runtime.shared import IncompleteBlockError
 from rulka.simulator.race_params import EngineeredRewardParams
 from rulka.simulator.race_settings import RaceSettings
 from rulka.training.environment import block_spec
-from rulka.training.race_environment import Races
+from rulka.training.race_environment import RaceEnvironment
 from tests.conftest import straight_track
 
 NO_TIMES = CollectorTimes(0.0, 0.0, 0.0, 0.0)
@@ -173,7 +173,7 @@ def test_rewards_follow_the_run_block_by_block(tmp_path: Path) -> None:
         engineered = EngineeredRewardParams.model_validate(params.rewards.engineered.model_dump() | points)
         rewards = params.rewards.model_copy(update={"engineered": engineered})
         sections = params.observation, params.actions, params.simulator, params.race_end, rewards
-        races = Races(RaceSettings.for_training(*sections, train, 1), [straight_track(200.0)])
+        races = RaceEnvironment(RaceSettings.for_training(*sections, train, 1), [straight_track(200.0)])
         spec = replace(fake_run(tmp_path), cars_of=races.cars_of_collector, block=block)
         collectors = SerialCollectors(spec, 0, 0)
         turns = (Turn(10**9, 0.0, env_steps_elsewhere=others) for others in (0, 8, 0))

@@ -45,7 +45,7 @@ def _tensors(value: float) -> dict[str, torch.Tensor]:
     ],
 )
 def test_rank(better: CheckResult, worse: CheckResult) -> None:
-    assert better.rank > worse.rank
+    assert better.score > worse.score
 
 
 def test_one_race_in_each_car_by_hand() -> None:

@@ -11,7 +11,7 @@ from rulka.buffers.experience import BlockSpec
 from rulka.runtime import metrics
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
-from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
+from rulka.runtime.metrics import LearningMeans, RaceCounts, TimeShares
 from rulka.runtime.metrics_log import MetricsLog, read_metrics
 
 BLOCK = BlockSpec(num_steps=25, num_cars=2, height=3, width=5, num_floats=6)
@@ -104,7 +104,7 @@ def race(
 
 def test_races_begun_down_the_track_count_neither_as_finished_nor_as_far_nor_as_fast() -> None:
     """The mean return is that of all races; a car that never moves from 580 of 600 m makes 0 m of progress, not 580."""
-    statistics = RaceStatistics()
+    statistics = RaceCounts()
     assert set(statistics.values().values()) == {None, 0}
     statistics.add([race(2_000, 580.0, is_finished=False, is_full_race=False), race(200, 600.0, is_full_race=False)])
     values = statistics.values()
@@ -120,7 +120,7 @@ def test_races_begun_down_the_track_count_neither_as_finished_nor_as_far_nor_as_
     values = statistics.values()
     assert (values["finish_rate"], values["mean_progress_m"], values["num_races"]) == (pytest.approx(2 / 3), 70.0, 6)
     assert (values["mean_training_time_s"], values["best_training_time_s"]) == (25.0, 20.0)
-    restored = RaceStatistics()
+    restored = RaceCounts()
     restored.load_state_dict(statistics.state_dict())
     assert restored.values() == values
 

@@ -74,7 +74,7 @@ def test_turns_one_after_another_learn_what_one_run_learns(
     second = turn(1, params_of(params, 2, algorithm), folders, tmp_path / "b", f"../a/{first.checkpoint}")
     whole = AgentRun(algorithm, params_of(params, 2, algorithm), replace(folders, runs=tmp_path / "whole"))
     with locked(whole.folder):
-        whole.finish()
+        whole.train()
     once, turns = load_checkpoint(Checkpoints(whole.folder).files()[0]), learned(tmp_path / "b", second)
     assert (first.env_steps, second.env_steps) == (TURN_STEPS, once["run"]["env_steps"]) == (TURN_STEPS, 2 * TURN_STEPS)
     assert_equal(turns["learner"]["network"], once["learner"]["network"])
