@@ -85,7 +85,7 @@ dist: $(READY) $(RELEASE)/.ready
 	$(RELEASE)/bin/cyclonedx-py environment --output-file dist/sbom.cdx.json $(VENV)/bin/python
 	$(RELEASE)/bin/pip-licenses --python $(VENV)/bin/python --format markdown --with-urls --output-file dist/licences.md
 
-# Known faults of the pinned versions; asks pypi.org.
+# Known faults of the pinned versions; asks the package index.
 audit: $(RELEASE)/.ready
 	$(RELEASE)/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
