@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -79,6 +80,23 @@ def test_the_compose_file_is_whole_and_of_this_version() -> None:
     assert all(port.startswith("127.0.0.1:") for port in compose["services"]["server"]["ports"]), (
         "for this machine alone"
     )
+
+
+def test_servers_in_containers_are_set_as_prefect_toml_sets_them() -> None:
+    """Their image does not hold the file: without these a page of another site could drive the server."""
+    server = tomllib.loads((ROOT / "prefect.toml").read_text())["server"]
+    wanted = {
+        "PREFECT_SERVER_ANALYTICS_ENABLED": str(server["analytics_enabled"]).lower(),
+        "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": str(server["api"]["csrf_protection_enabled"]).lower(),
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": server["api"]["cors_allowed_origins"],
+        "PREFECT_SERVER_DATABASE_TIMEOUT": str(server["database"]["timeout"]),
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": ",".join(server["services"]["db_vacuum"]["enabled"]),
+    }
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["server"]["environment"]
+    pod = deployments()["rulka-server"]["containers"][0]["env"]
+    for environment in (compose, {each["name"]: each.get("value") for each in pod}):
+        assert environment | wanted == environment
+        assert "PREFECT_SERVER_API_AUTH_STRING" in environment
 
 
 def test_rays_own_schema_takes_the_cluster_file() -> None:
