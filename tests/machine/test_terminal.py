@@ -55,7 +55,7 @@ def test_every_way_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
 
 def test_somebody_at_a_terminal_is_told_that_it_is_at_work_and_nobody_else() -> None:
     code = (
-        "from rulka import terminal; import time; terminal.FIRST_S, terminal.AGAIN_S = 0.3, 0.9\n"
+        "from rulka.machine import terminal; import time; terminal.FIRST_S, terminal.AGAIN_S = 0.3, 0.9\n"
         "terminal.keep_telling('train'); time.sleep(0.6); terminal.say('begun'); time.sleep(3.0)"
     )
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

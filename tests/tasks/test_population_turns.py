@@ -159,7 +159,7 @@ def test_a_turn_that_diverges_says_so(
         message = "training diverged"
         raise DivergedError(message)
 
-    monkeypatch.setattr(AgentRun, "finish", diverge)
+    monkeypatch.setattr(AgentRun, "train", diverge)
     result = turn(0, params_of(small_params, 1), folders, tmp_path / "a")
     assert (result.scores, result.checkpoint, result.diverged) == (None, None, "training diverged")
 

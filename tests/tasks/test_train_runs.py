@@ -228,9 +228,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_edited_code_makes_runs_begin_anew(small_params: Params, folders: Folders, project: Path) -> None:
     """Of all algorithms, where it decides a result; what only shows one does not."""
-    rooms = ("agents/ppo", "runtime/learner_loop", "envs/rewards", "simulator/physics")
+    rooms = ("agents/ppo/learner", "runtime/learner_loop", "envs/rewards", "simulator/physics")
     decides = {"models/iqn.py", *(f"rulka/{name}.py" for name in rooms)}
-    shows = {f"rulka/{name}.py" for name in ("progress", "runtime/live", "report/race_plots")}
+    shows = {f"rulka/{name}.py" for name in ("machine/progress", "runtime/live", "report/race_plots")}
     for file in (*decides, *shows):
         before = [run_of(name, small_params, folders) for name in ("ppo", "iqn")]
         (project / file).write_text((project / file).read_text(encoding="utf-8") + "\nNEW = 1\n", encoding="utf-8")
