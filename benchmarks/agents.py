@@ -36,8 +36,8 @@ from benchmarks.harness import Rates, Variants, best_rates, show
 from models.encoders.config import ENCODER_CONFIG
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn.learner import IqnLearner
+from rulka.agents.params import Algorithm
 from rulka.agents.shared.network_params import NetworkParams
-from rulka.agents.shared.params import Algorithm
 from rulka.agents.shared.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
 from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block

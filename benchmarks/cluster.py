@@ -29,7 +29,7 @@ import torch
 from benchmarks.harness import show
 from benchmarks.ray_nodes import pretended_cluster
 from benchmarks.runtime import run_spec
-from rulka.agents.shared.params import Algorithm
+from rulka.agents.params import Algorithm
 from rulka.buffers.experience import new_block
 from rulka.machine.device import weights_on_host
 from rulka.machine.precision import raise_malloc_thresholds

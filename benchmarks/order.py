@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.harness import show
 from benchmarks.runtime import run_spec
-from rulka.agents.shared.params import Algorithm
+from rulka.agents.params import Algorithm
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.connect import train_run

@@ -33,8 +33,8 @@ from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.ppo.params import PpoParams
 from rulka.agents.shared.networks import input_shape
-from rulka.agents.shared.params import PpoParams
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.contracts.actions import Choices

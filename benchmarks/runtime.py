@@ -33,8 +33,8 @@ import torch
 from benchmarks.agents import agent_spec, peak_bytes
 from benchmarks.harness import show
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.params import Algorithm
 from rulka.agents.shared.learner import Learner
-from rulka.agents.shared.params import Algorithm
 from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import action_table

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 
 import torch
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.contracts.artifacts import OWN_FILES
 from rulka.machine.device import use_device
 from rulka.machine.errors import UserError

@@ -14,7 +14,7 @@ from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import Section
 from rulka.params import Params, read_params, read_sections

@@ -17,8 +17,8 @@ import rulka.agents.iqn.learner  # noqa: F401 else imported with the first learn
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.network_params import NetworkParams
-from rulka.agents.shared.params import IqnParams
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.contracts.actions import Choices

@@ -17,9 +17,13 @@ from torch import nn
 
 from rulka.agents.impala.learner import ImpalaLearner
 from rulka.agents.iqn.actor import IqnActor, choose_by_iqn
+from rulka.agents.iqn.params import IqnParams
+from rulka.agents.params import Algorithm
 from rulka.agents.ppo.learner import PpoLearner
 from rulka.agents.pql.actor import PqlActor
+from rulka.agents.pql.params import PqlParams
 from rulka.agents.preferences.learner import DpoLearner, GrpoLearner
+from rulka.agents.preferences.params import GivenPairsParams
 from rulka.agents.shared.acting import PolicyActor, choose_by_policy, draw_by_policy
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.network_params import CloneShape
@@ -35,7 +39,6 @@ from rulka.agents.shared.networks import (
     build_cloned_iqn,
     build_iqn,
 )
-from rulka.agents.shared.params import Algorithm, GivenPairsParams, IqnParams, PqlParams
 from rulka.agents.shared.spec import Actor, AgentSpec, Choose
 from rulka.contracts.artifacts import Artifact
 from rulka.contracts.schedule import Schedule

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from models.actor_critic import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
+from rulka.agents.params import Algorithm, TransferParams
 from rulka.agents.shared.network_params import NetworkParams
-from rulka.agents.shared.params import Algorithm, PartsParams, TransferParams
+from rulka.agents.shared.params import PartsParams
 from rulka.contracts.artifacts import Artifact, network_input_contract
 from rulka.contracts.observation import float_slices
 from rulka.contracts.observation_params import ObservationParams

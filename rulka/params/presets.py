@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.stored import checked
 from rulka.machine.errors import UserError

@@ -6,14 +6,9 @@ from collections.abc import Iterator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
+from rulka.agents.params import Algorithm, AlgorithmSections, TransferParams
 from rulka.agents.shared.network_params import NetworkParams
-from rulka.agents.shared.params import (
-    Algorithm,
-    AlgorithmParams,
-    AlgorithmSections,
-    SectionContext,
-    TransferParams,
-)
+from rulka.agents.shared.params import AlgorithmParams, SectionContext
 from rulka.contracts.actions import TICK_MS, ActionParams
 from rulka.contracts.observation_params import ObservationParams
 from rulka.contracts.section import Section, key

@@ -21,8 +21,9 @@ import torch
 from pydantic import BaseModel
 
 from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.params import ALGORITHM_NAMES, Algorithm
+from rulka.agents.preferences.params import FilePairsParams
 from rulka.agents.shared.networks import decision_table
-from rulka.agents.shared.params import ALGORITHM_NAMES, Algorithm, FilePairsParams
 from rulka.agents.shared.spec import AgentSpec
 from rulka.contracts.artifacts import META_FILE, Artifact, ArtifactError, load_artifact, read_meta, save_artifact
 from rulka.datasets.formats.races import read_meta as read_races_meta

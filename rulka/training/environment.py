@@ -17,8 +17,9 @@ import torch
 
 from models.encoders.config import EncoderConfig
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.params import Algorithm
+from rulka.agents.preferences.params import GivenPairsParams
 from rulka.agents.shared.learner import Learner
-from rulka.agents.shared.params import Algorithm, GivenPairsParams
 from rulka.agents.shared.quantisation import check_acting_precision
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from rulka.agents.shared.params import Algorithm
+from rulka.agents.params import Algorithm
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.run_lock import RunInUseError, locked

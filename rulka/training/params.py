@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from rulka.agents.shared.params import Algorithm
+from rulka.agents.params import Algorithm
 from rulka.contracts.section import TAKE_FREE, Count, key
 from rulka.datasets.params import Backend
 from rulka.runtime.params import RuntimeParams

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from rulka.agents.shared.params import DemonstrationPairsParams, FilePairsParams
+from rulka.agents.preferences.params import DemonstrationPairsParams, FilePairsParams
 from rulka.buffers.experience import PreferencePairs
 from rulka.contracts.problems import did_you_mean, problems_of
 from rulka.contracts.section import NotNegative, Positive, Section

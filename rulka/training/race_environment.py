@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from rulka.agents.shared.params import FilePairsParams, GivenPairsParams
+from rulka.agents.preferences.params import FilePairsParams, GivenPairsParams
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.contracts.actions import ActionTable
 from rulka.contracts.artifacts import RACES, NetworkInputContract, network_input_contract

@@ -16,10 +16,11 @@ import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.params import Algorithm
 from rulka.agents.pql.learner import PqlLearner
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.network_params import IqnNetworkParams, NetworkParams
-from rulka.agents.shared.params import Algorithm, ByPartParams
+from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import Choices

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.ring import BlockRing
 from rulka.machine.device import CPU, Generators, make_generator
 from tests.agents.conftest import PRIORITISED, Races, Step, small_spec

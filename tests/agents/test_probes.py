@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import pytest
 
-from rulka.agents.shared.params import ALGORITHM_NAMES, AlgorithmSections, CriticParams, PolicyParams
+from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections
+from rulka.agents.shared.params import CriticParams, PolicyParams
 from tests.agents.conftest import Races, Step, constant, small_spec, train
 
 WITH_VALUES = tuple(

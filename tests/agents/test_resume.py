@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import ALGORITHMS, make_learner
-from rulka.agents.shared.params import ALGORITHM_NAMES, CriticParams, PolicyParams
+from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.shared.params import CriticParams, PolicyParams
 from rulka.buffers.experience import Experience
 from tests.agents.conftest import MUNCHAUSEN, Races, Step, constant, learner_and_actor, small_spec
 

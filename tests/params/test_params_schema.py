@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.params import ParamsError, read_sections, resolved
 from rulka.params.presets import merge_overlay
 from rulka.params.schema import Parameter, json_schema, parameters, parameters_below

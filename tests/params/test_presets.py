@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.params import Params, ParamsError, read_params, read_sections
 from rulka.params.presets import PresetError, apply_preset, environment_params, known_presets, undo_preset
 from rulka.stages.folders import PRESETS_LOG

@@ -12,7 +12,7 @@ import pytest
 from real_run import assert_equal, facts, run_spec, small_params
 from runtime_fakes import drive, killed_at, newest
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.stop import StopSignals

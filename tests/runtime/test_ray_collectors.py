@@ -20,7 +20,7 @@ import pytest
 from real_run import run_spec, small_params
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, newest, until_all_work
 
-from rulka.agents.shared.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHM_NAMES
 from rulka.buffers.experience import ExperienceBlock
 from rulka.machine.errors import UserError
 from rulka.runtime import connect as connecting

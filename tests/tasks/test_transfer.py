@@ -19,7 +19,7 @@ from models.iqn import NUM_CLONED_FRACTIONS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.initial_weights import TransferError, check_agent, check_agreement
 from rulka.agents.load import load_policy
-from rulka.agents.shared.params import Algorithm, TransferParams
+from rulka.agents.params import Algorithm, TransferParams
 from rulka.contracts.actions import ActionParams
 from rulka.contracts.artifacts import Artifact, load_artifact, save_artifact
 from rulka.contracts.observation import FLOATS, Normalisation, reference_normalisation

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rulka.agents.shared.params import DemonstrationPairsParams
+from rulka.agents.preferences.params import DemonstrationPairsParams
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import observation_contract
 from rulka.contracts.observation import NUM_CAR_FIELDS, NUM_FLOATS

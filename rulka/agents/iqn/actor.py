@@ -18,10 +18,10 @@ from torch import Tensor
 from models.iqn import IqnNetwork, fixed_fractions
 from models.layers import clear_noise, draw_noise
 from models.torso import ActingHead
+from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.acting import NetworkActor, decision_of
 from rulka.agents.shared.distributions import Categoricals
 from rulka.agents.shared.networks import build_iqn, by_place
-from rulka.agents.shared.params import IqnParams
 from rulka.agents.shared.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.contracts.artifacts import Artifact
 from rulka.machine.device import CPU, upload

@@ -28,10 +28,10 @@ from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
+from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.learner import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn, by_place
 from rulka.agents.shared.off_policy import OffPolicyLearner
-from rulka.agents.shared.params import IqnParams
 from rulka.agents.shared.reductions import fewest, mean_of, sum_gradients
 from rulka.agents.shared.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock

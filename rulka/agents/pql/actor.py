@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from models.actor_critic import Critics
+from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.acting import PolicyActor, decision_of
 from rulka.agents.shared.distributions import Categoricals, SquashedGaussian
 from rulka.agents.shared.networks import build_clone_policy
-from rulka.agents.shared.params import PqlParams
 from rulka.agents.shared.spec import AgentSpec, Decision
 from rulka.contracts.actions import ActionSpace, Choices
 from rulka.machine.device import CPU, upload

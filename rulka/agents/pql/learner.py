@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.pql.actor import Decisions, decisions_of
+from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, keep_features
-from rulka.agents.shared.params import PqlParams
 from rulka.agents.shared.spec import AgentSpec, Half, HalfHandle
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.actor_critic import PolicyAndValue
+from rulka.agents.preferences.params import DpoParams, GrpoParams, OnlinePairsParams
 from rulka.agents.shared.learner import MetricMeans
-from rulka.agents.shared.params import DpoParams, GrpoParams, OnlinePairsParams
 from rulka.agents.shared.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
 from rulka.agents.shared.rollout_queue import PassedDecisions, WaitingRaces
 from rulka.agents.shared.spec import AgentError

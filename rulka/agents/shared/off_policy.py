@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from models.torso import Torso
+from rulka.agents.iqn.params import IqnParams
+from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.learner import Learner, NetworkT, PartRates
-from rulka.agents.shared.params import IqnParams, PqlParams
 from rulka.buffers.experience import Experience
 from rulka.buffers.replay import FEATURES, Replay
 from rulka.contracts.schedule import Moment

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
+from rulka.agents.params import Algorithm
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.networks import BuildNetwork, seeded
-from rulka.agents.shared.params import Algorithm, AlgorithmParams
+from rulka.agents.shared.params import AlgorithmParams
 from rulka.buffers.experience import ExperienceBlock
 from rulka.contracts.actions import ActionSpace, Choices
 from rulka.contracts.observation import Normalisation

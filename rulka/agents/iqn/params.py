@@ -1,0 +1,193 @@
+"""Parameters of IQN, and of its part of section `transfer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rulka.agents.shared.network_params import CloneShape, NetworkParams
+from rulka.agents.shared.params import (
+    ActionRepeat,
+    OffPolicyParams,
+    PartHeads,
+    PartsParams,
+    RacerTau,
+    SectionContext,
+    Trunk,
+)
+from rulka.contracts.schedule import Schedule
+from rulka.contracts.section import (
+    MOST,
+    BatchSize,
+    Count,
+    LearningRateSchedule,
+    NotNegative,
+    Positive,
+    Section,
+    Several,
+    Share,
+    ShareSchedule,
+    Whole,
+    key,
+)
+
+constant, over_budget = Schedule.constant, Schedule.over_budget
+
+
+class IqnPartsParams(PartsParams):
+    """Sources for IQN: trunk and heads start fresh by default, as a cloned policy's logits are not Q-values."""
+
+    trunk: Trunk = "fresh"
+    heads: PartHeads = "fresh"
+
+    def impossible(self, algorithm: str, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
+        """Yields error messages; see `PartsParams`."""
+        if shape != "policy":
+            if network.iqn.guided:
+                yield (
+                    f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: "
+                    "set it to false, with iqn.warmup_steps and iqn.guide_floor 0, or clone.shape to policy"
+                )
+            return
+        for part in ("trunk", "heads"):
+            if getattr(self, part) == "cloned":
+                yield (
+                    f"transfer.{algorithm}.{part} is cloned, but the logits of the cloned policy, whose clone.shape is "
+                    f"{shape}, and what leads to them, are no values of actions: set it to fresh, or clone.shape to iqn"
+                )
+        if network.iqn.layer_norm and self.float_head == "cloned":
+            yield (
+                "network.iqn.layer_norm makes another function of the cloned float head's weights: "
+                "set transfer.iqn.float_head to fresh"
+            )
+
+
+class PrioritisedParams(Section):
+    """Prioritised replay; see `rulka.buffers.priorities`."""
+
+    alpha: Share = key(0.2, "exponent of the priorities; 0 draws all transitions alike")
+    beta: ShareSchedule = key(constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly")
+    epsilon: Positive = key(0.002, "added to every error, so that no transition is forgotten")
+    min_actions_left: Whole = key(40, "errors of transitions nearer to the end of their mini-race do not count")
+
+
+class MunchausenParams(Section):
+    """Munchausen targets; see `rulka.agents.iqn.learner`."""
+
+    alpha: Share = key(0.9, "weight of the log-probability in the reward")
+    temperature: Positive = key(0.03, "of the policy that the target network stands for")
+    floor: float = key(-1.0, "least temperature times log-probability that counts", ge=-MOST, le=0.0)
+
+
+class MarginParams(Section):
+    """Large-margin loss on demonstrated actions, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
+
+    margin: Positive = key(0.1, "by how much, in units of returns")
+    weight: Positive = key(1.0, "of that loss, beside the one of quantiles")
+
+
+class IqnParams(OffPolicyParams):
+    """IQN; see `rulka.agents.iqn.learner`."""
+
+    SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
+
+    # Over 50 ms the Q-values of actions are too close to tell apart.
+    action_repeat: ActionRepeat = 2
+    num_quantiles: Several = key(8, "fractions for each state while training; even")
+    num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
+    kappa: Positive = key(0.005, "errors beyond this count linearly, smaller ones squared; in units of returns")
+    n_steps: Count = key(2, "most decisions in a transition")
+    mini_race_ms: Positive = key(7000.0, "of driving that a value looks ahead; 7000 in the reference")
+    use_double_dqn: bool = key(True, "the online network chooses the next action, the target network rates it")
+    munchausen: MunchausenParams | None = key(None, "null: plain Q-learning targets")
+    batch_size: BatchSize = key(256, "transitions of one gradient step")
+    learning_rate: LearningRateSchedule = key(
+        over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
+    )
+    # 3.3 s: over 7 s the Q-values of actions are too close.
+    gamma: ShareSchedule = key(constant(0.970225), "discount of one decision, over environment steps")
+    epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions")
+    epsilon_spread: NotNegative = key(
+        0.0, "a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
+    )
+    boltzmann_epsilon: ShareSchedule = key(constant(0.0), "further share of actions, the best after adding noise")
+    boltzmann_noise: Positive = key(0.01, "standard deviation of that noise, in units of returns")
+    target_tau: float = key(0.02, "step of the target network toward the online one; 1 copies it", gt=0, le=1)
+    racer_tau: RacerTau = 0.01  # an average of about 100 updates, a sixteenth of the run
+    target_every: Count = key(1, "gradient steps between two such steps")
+    prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
+    held_out_share: float = key(0.0, "share of races never learned from, and of batches that test", ge=0, lt=1)
+    samples_per_insert: Positive = key(8.0, "how often each decision is learned from on average")
+    demonstration_share: ShareSchedule = key(constant(0.25), "share of every batch drawn from demonstrations")
+    demonstration_margin: MarginParams | None = key(None, "null: demonstrations teach by their returns alone")
+    warmup_steps: Whole = key(16_384, "first environment steps driven by the cloned policy")
+    guide_floor: ShareSchedule = key(
+        over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
+        "least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any",
+    )
+    gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
+    self_loss_clamp_ratio: Positive = key(4.0, "how much narrower than typical a target may count")
+    weight_decay: NotNegative = key(0.1, "share of the learning rate by which weights shrink")
+    max_grad_norm: Positive = key(30.0, "gradients are scaled down to this norm")
+    max_grad_value: Positive | None = key(None, "bound of each number of the gradient after that; or null")
+
+    def no_int8(self, network: NetworkParams) -> str:
+        """Returns why the network cannot act in int8; see `AlgorithmParams`."""
+        iqn = network.iqn
+        if iqn.embedding_at != "hidden":
+            return f"network.iqn.embedding_at is {iqn.embedding_at}, not hidden"
+        if iqn.layer_norm or iqn.noisy_sigma:
+            return "network.iqn has layer_norm or noisy_sigma"
+        return ""
+
+    def impossible(self, context: SectionContext) -> Iterator[str]:
+        """Yields conflicts; see `AlgorithmParams`."""
+        yield from super().impossible(context)
+        horizon = self.mini_race_decisions(context.decision_ms)
+        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {context.decision_ms} ms"
+        if context.network.analog:
+            yield (
+                "iqn compares all actions, and network.analog has no end of them: set network.analog to false, or "
+                "train.algorithm and train.compared to what learns a policy"
+            )
+        if horizon < 1:
+            yield f"{race}: set at least {context.decision_ms}"
+        if self.n_steps > horizon:
+            yield f"{race}, fewer than iqn.n_steps {self.n_steps}"
+        if self.prioritised is not None and self.prioritised.min_actions_left >= horizon:
+            yield f"{race}, of which iqn.prioritised.min_actions_left leaves none"
+        if (self.warmup_steps > 0 or self.has_limits) and not context.network.iqn.guided:
+            yield (
+                "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
+                "or both to 0"
+            )
+
+    def mini_race_decisions(self, decision_ms: int) -> int:
+        """Returns the number of decisions of `decision_ms` in a mini-race."""
+        return int(self.mini_race_ms // decision_ms)
+
+    @property
+    def has_demonstrations(self) -> bool:
+        """Whether any batch holds demonstrations."""
+        return any(value > 0.0 for value in self.demonstration_share.values)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the guide (the cloned policy) ever limits actions."""
+        return any(value > 0.0 for value in self.guide_floor.values)
+
+    def _check_combinations(self) -> Iterator[str]:
+        yield from super()._check_combinations()
+        most_shown = max(self.demonstration_share.values)
+        if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
+            yield "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
+        if self.batch_size > self.start_steps:
+            yield f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
+        if round(self.batch_size * most_shown) == self.batch_size:
+            yield f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}"
+        if self.demonstration_margin is not None and not self.has_demonstrations:
+            yield "demonstration_margin is about demonstrations, and demonstration_share is 0: set it to null"
+        if self.munchausen is not None and self.use_double_dqn:
+            yield "munchausen targets weigh all next actions: set use_double_dqn to false"
+        if self.has_limits and not self.use_double_dqn:
+            yield "guide_floor limits which next action is chosen: set use_double_dqn to true"

@@ -1,0 +1,32 @@
+"""Parameters of PPO."""
+
+from __future__ import annotations
+
+from rulka.agents.shared.params import (
+    ActionRepeat,
+    ClippedParams,
+    CriticParams,
+    Gamma,
+    PolicyLearningRate,
+    StepsPerUpdate,
+)
+from rulka.contracts.schedule import Schedule
+from rulka.contracts.section import PositiveSchedule, ShareSchedule, key
+
+constant, over_budget = Schedule.constant, Schedule.over_budget
+
+
+class PpoParams(CriticParams, ClippedParams):
+    """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
+
+    action_repeat: ActionRepeat = 2
+    steps_per_update: StepsPerUpdate = 2048  # a block of one collector
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0003), (1.0, 0.00002))
+    gamma: Gamma = constant(0.970225)  # 3.3 s
+    gae_lambda: ShareSchedule = key(
+        constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
+    )
+    value_clip: PositiveSchedule | None = key(
+        constant(0.2),
+        "how far a value may move and still gain, in units of the root mean square return; null: any way",
+    )
