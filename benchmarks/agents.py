@@ -97,13 +97,13 @@ def reference_params() -> Params:
     body = params.network.iqn.model_copy(update={"embedding_at": "state", "guided": False})
     network = params.network.model_copy(update={"dense_hidden": REFERENCE_HIDDEN, "iqn": body})
     nothing = Schedule(interpolation="linear", points=((0, 0.0),))
-    changes = {"rate_of": params.ppo.rate_of, "warmup_steps": 0, "guide_floor": nothing}
-    return params.model_copy(update={"network": network, "iqn": params.iqn.model_copy(update=changes)})
+    changes = {"rate_of": params.algorithms["ppo"].rate_of, "warmup_steps": 0, "guide_floor": nothing}
+    return params.model_copy(update={"network": network, "iqn": params.algorithms["iqn"].model_copy(update=changes)})
 
 
 def ppo_updates(params: Params, device: torch.device) -> Variants:
     """Returns PPO updates by precision and number of epochs that train the encoder."""
-    batch, variants = params.ppo.batch_size, Variants()
+    batch, variants = params.algorithms["ppo"].batch_size, Variants()
     block = random_block(params, 2 * batch // 32, 32)
     steps = {"steps_per_update": 2 * batch, "value_warmup_steps": 0, "max_kl": 1e9, "max_versions_behind": 9}
     for precision in PRECISIONS:
@@ -122,7 +122,7 @@ def ppo_updates(params: Params, device: torch.device) -> Variants:
 
 def iqn_learner(params: Params, precision: Precision, device: torch.device, **changes: object) -> IqnLearner:
     """Returns a learner whose replay ring is full enough for any number of updates of two gradient steps."""
-    batch = params.iqn.model_copy(update=changes).batch_size
+    batch = params.algorithms["iqn"].model_copy(update=changes).batch_size
     settings: dict[str, object] = {"start_steps": max(1024, batch), "buffer_steps": max(4096, 4 * batch)}
     settings |= {"samples_per_insert": 1e9, "gradient_steps_per_update": 2}
     learner = IqnLearner(agent_spec(params, "iqn", precision, **settings | changes), 0, device)
@@ -134,7 +134,7 @@ def iqn_learner(params: Params, precision: Precision, device: torch.device, **ch
 
 def iqn_updates(params: Params, device: torch.device, **changes: object) -> Variants:
     """Returns IQN updates by precision."""
-    variants, batch = Variants(), params.iqn.model_copy(update=changes).batch_size
+    variants, batch = Variants(), params.algorithms["iqn"].model_copy(update=changes).batch_size
     for precision in PRECISIONS:
         learner = iqn_learner(params, precision, device, **changes)
 
@@ -201,7 +201,7 @@ def spec_of(artifact: Artifact, params: Params) -> AgentSpec:
         observation=artifact.observation.params(),
         encoder=ENCODER_CONFIG.validate_python(artifact.config["encoder"]),
         network=NetworkParams.model_validate(artifact.config["network"]),
-        settings=type(params.algorithms[name]).model_validate_json(json.dumps(artifact.config[name])),
+        params=type(params.algorithms[name]).model_validate_json(json.dumps(artifact.config[name])),
         actions=artifact.actions.space,
         normalisation=artifact.normalisation,
         decision_ms=artifact.table.duration_ms,

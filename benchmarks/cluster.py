@@ -129,7 +129,8 @@ def measure(
             stack.callback(collectors.stop)
             collectors.start()
             plain = plain or (collectors.pids if isinstance(collectors, CollectorProcesses) else [])
-            setup = Setup(spec, collectors, max(1, params.ppo.steps_per_update // spec.block.num_env_steps))
+            update_steps = params.model_dump()["ppo"]["steps_per_update"]
+            setup = Setup(spec, collectors, max(1, update_steps // spec.block.num_env_steps))
             setup.drive(3 * NUM_NODES)  # warm-up: kernels are compiled, all collectors have started
             setups["cluster" if cluster == "ray" else "processes"] = setup
         rounds = []

@@ -92,7 +92,7 @@ def agent_spec(encoder_epochs: int) -> AgentSpec[PpoParams]:
         "value_warmup_steps": 0,
         "max_kl": 1e6,
     }
-    ppo = PpoParams.model_validate(params.ppo.model_dump() | changes)
+    ppo = PpoParams.model_validate(params.algorithms["ppo"].model_dump() | changes)
     seen = (params.observation, params.encoder, params.network)
     return AgentSpec("ppo", *seen, ppo, Choices(NUM_ACTIONS), reference_normalisation())
 

@@ -195,7 +195,7 @@ def together(
 
 
 def _learner_of(spec: AgentSpec, num_learners: int, device: torch.device) -> Learner:
-    return make_learner(replace(spec, settings=spec.settings.share_of_learner(num_learners)), 0, device)
+    return make_learner(replace(spec, params=spec.params.share_of_learner(num_learners)), 0, device)
 
 
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
@@ -279,7 +279,7 @@ def main() -> None:
     raise_malloc_thresholds()
     logging.disable(logging.WARNING)
     params, device = read_params(), choose_device(arguments.device).device
-    params = params.model_copy(update={"ppo": params.ppo.model_copy(update={"value_warmup_steps": 0})})
+    params = params.model_copy(update={"ppo": params.algorithms["ppo"].model_copy(update={"value_warmup_steps": 0})})
     with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)

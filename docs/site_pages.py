@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.params import ALGORITHMS
 from rulka.params import PARAMS_FILE, Params
 from rulka.params.schema import SCHEMA_FILE, Parameter, parameters, schema_text
 
@@ -49,7 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def algorithm_pages() -> list[dict[str, str]]:
     """Returns the page of every algorithm of the registry, as the navigation names it."""
-    return [{entry.label: f"algorithms/{name}.md"} for name, entry in ALGORITHMS.items()]
+    return [{section.LABEL: f"algorithms/{name}.md"} for name, section in ALGORITHMS.items()]
 
 
 def experiment_pages() -> list[str]:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 
 import torch
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.contracts.artifacts import OWN_FILES
 from rulka.machine.device import use_device
 from rulka.machine.errors import UserError
@@ -63,7 +63,7 @@ def train(params: Params, *, folders: Folders) -> None:
 
 def _check_compared(params: Params) -> None:
     """Raises UserError if DVC does not track a compared algorithm's section, and so would miss changes to it."""
-    tracked = read_graph()["train"]["params"] if GRAPH_FILE.exists() else ALGORITHM_NAMES
+    tracked = read_graph()["train"]["params"] if GRAPH_FILE.exists() else ALGORITHMS
     for name in params.train.compared:
         if name not in tracked:
             message = f"train.compared names {name}, and {GRAPH_FILE} does not have it among params of stage train"

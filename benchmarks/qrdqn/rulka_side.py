@@ -57,14 +57,14 @@ def agent_spec(task: Task, kind: str) -> AgentSpec:
         "start_steps": shared.START_STEPS,
         "warmup_steps": 0,
         "guide_floor": _constant(0.0),
-        "rate_of": params.iqn.model_dump()["rate_of"] | {"encoder": _constant(1.0)},
+        "rate_of": params.algorithms["iqn"].model_dump()["rate_of"] | {"encoder": _constant(1.0)},
         "samples_per_insert": shared.BATCH / shared.STEPS_PER_UPDATE,
         "gradient_steps_per_update": UPDATES_PER_CALL,
         "weight_decay": 0.0,
         "max_grad_norm": 1e6,
         "self_loss_clamp_ratio": 1e-6,  # no target counts as wider than typical: equal weight for all transitions
     }
-    iqn = IqnParams.model_validate(params.iqn.model_dump() | changes)
+    iqn = IqnParams.model_validate(params.algorithms["iqn"].model_dump() | changes)
     body = params.network.iqn.model_dump() | {"embedding_at": embedding_at, "guided": False}
     sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
     network = NetworkParams.model_validate(params.network.model_dump() | sizes)

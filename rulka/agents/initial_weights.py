@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.actor_critic import AHEAD_HEADS
-from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
+from rulka.agents.algorithms import CLONED_PARTS, CLONED_SHAPES, actor_class
 from rulka.agents.params import Algorithm, TransferParams
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.params import PartsParams
@@ -140,7 +140,7 @@ def initial_agent(
     Raises:
         TransferError: if a requested part does not exist, or has other tensors or shapes.
     """
-    parts, entry, policy = transfer.of(algorithm), ALGORITHMS[algorithm], sources["cloned"]
+    parts, policy = transfer.of(algorithm), sources["cloned"]
     for message in parts.impossible(algorithm, network, policy.config["shape"]):
         raise TransferError(message)
     if "agent" in sources and parts.float_head == "agent":
@@ -151,7 +151,8 @@ def initial_agent(
             raise TransferError(message, hint=REMEDIES["agent"])
     encoder, table, normalisation = sources["pretrained"].encoder, policy.table, policy.normalisation
     torch.manual_seed(transfer.seed)
-    new = entry.build_network(observation, encoder, network, normalisation, table.space.num_outputs).state_dict()
+    build = actor_class(algorithm).build_network
+    new = build(observation, encoder, network, normalisation, table.space.num_outputs).state_dict()
     offered = {source: artifact.tensors for source, artifact in sources.items()}
     config = {
         "algorithm": algorithm,
@@ -174,7 +175,7 @@ def _take_over(
     rows = [_fill(algorithm, name, tensor, offered, wishes) for name, tensor in network.items()]
     copied = {row.name for row in rows if row.action == "copied"}
     for part, wish in wishes.items():
-        if wish != "fresh" and not any(name.startswith(ALGORITHMS[algorithm].parts[part]) for name in copied):
+        if wish != "fresh" and not any(name.startswith(actor_class(algorithm).parts[part]) for name in copied):
             message = f"transfer.{algorithm}.{part} is {wish}, but no earlier stage has that part of {algorithm}"
             raise TransferError(message, hint=f"Set transfer.{algorithm}.{part} to fresh in params.yaml.")
     for source, tensors in offered.items():
@@ -197,12 +198,12 @@ def _fill(
     wishes: Mapping[str, str],
 ) -> TensorReport:
     """Fills one tensor of the new network, unless it starts fresh."""
-    entry, shape = ALGORITHMS[algorithm], list(tensor.shape)
-    part = _part_of(entry.parts, name)
-    if name.startswith(entry.without_source) and (part is None or wishes[part] != "agent"):
+    actor, shape = actor_class(algorithm), list(tensor.shape)
+    part = _part_of(actor.parts, name)
+    if name.startswith(actor.without_source) and (part is None or wishes[part] != "agent"):
         return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
-    if entry.clone_inside and name.startswith(entry.clone_inside):
-        tensor.copy_(offered["cloned"][name.removeprefix(entry.clone_inside)])
+    if actor.clone_inside and name.startswith(actor.clone_inside):
+        tensor.copy_(offered["cloned"][name.removeprefix(actor.clone_inside)])
         return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS['cloned']}, which it carries whole")
     if part is None:
         message = f"tensor {name!r} belongs to no part of an {algorithm} agent that parameters know"
@@ -223,7 +224,7 @@ def _fill(
 
 def _refusal(algorithm: Algorithm, source: str, name: str, wishes: Mapping[str, str]) -> str:
     """Returns why a tensor of a source is not transferred; empty if it is."""
-    part = _part_of(ALGORITHMS[algorithm].parts if source == "agent" else CLONED_PARTS, name)
+    part = _part_of(actor_class(algorithm).parts if source == "agent" else CLONED_PARTS, name)
     if name.startswith(AHEAD_HEADS):
         offset = name.removeprefix(AHEAD_HEADS).partition(".")[0]
         return f"looks {offset} decision{'s' * (offset != '1')} ahead"

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.actor_critic import AHEAD_HEADS
-from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
+from rulka.agents.algorithms import CLONED_SHAPES, actor_class, label_of
+from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.acting import choose_by_policy, draw_by_policy
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.spec import Choose
@@ -123,8 +124,8 @@ def _choice(artifact: Artifact, device: torch.device) -> _Choice:
         build, choose, draw = CLONED_SHAPES[artifact.config["shape"]], choose_by_policy, draw_by_policy
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(AHEAD_HEADS)}
     else:
-        entry = ALGORITHMS[artifact.config["algorithm"]]
-        build, choose, draw = entry.build_network, entry.greedy_choice, entry.make_draw
+        actor = actor_class(artifact.config["algorithm"])
+        build, choose, draw = actor.build_network, actor.greedy_choice, actor.make_draw
     seen = artifact.observation.params(), artifact.encoder
     network: Any = build(*seen, sizes, artifact.normalisation, artifact.actions.space.num_outputs)
     network.load_state_dict(tensors)

@@ -1,37 +1,64 @@
-"""Parameter sections of all algorithms, and section `transfer`: the initial weights of their networks."""
+"""The table of algorithms, and the sections of `params.yaml` that are built from it.
+
+No other code branches on their names. A new algorithm is a line here and a folder beside this file; see
+docs/extending.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import create_model
 
 from rulka.agents.impala.params import ImpalaParams
-from rulka.agents.iqn.params import IqnParams, IqnPartsParams
+from rulka.agents.iqn.params import IqnParams
 from rulka.agents.ppo.params import PpoParams
 from rulka.agents.pql.params import PqlParams
 from rulka.agents.preferences.params import DpoParams, GrpoParams
 from rulka.agents.shared.params import AlgorithmParams, PartsParams
 from rulka.contracts.section import Section, Seed, key
 
-Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
-ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
+ALGORITHMS: Mapping[str, type[AlgorithmParams]] = {
+    "ppo": PpoParams,
+    "impala": ImpalaParams,
+    "iqn": IqnParams,
+    "grpo": GrpoParams,
+    "dpo": DpoParams,
+    "pql": PqlParams,
+}
+"""The section of every algorithm, which names its learner and its actor."""
+
+if TYPE_CHECKING:
+    Algorithm = str
+else:
+    Algorithm = Literal[tuple(ALGORITHMS)]
+    """A key of `ALGORITHMS`."""
 
 
-class TransferParams(Section):
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def with_section_of_each(base: type[SectionT], sections: Mapping[str, tuple[type[Section], str]]) -> type[SectionT]:
+    """Returns `base` with a field for each algorithm, of a section and with a description."""
+    fields: dict[str, Any] = {name: (section, key(section(), meaning)) for name, (section, meaning) in sections.items()}
+    return create_model(base.__name__, __base__=base, **fields)
+
+
+_Parts = with_section_of_each(
+    Section, {name: (section.PARTS, f"Parts of {section.LABEL}'s network.") for name, section in ALGORITHMS.items()}
+)
+
+
+class TransferParams(_Parts):
     """Stage `transfer`: sources of the initial weights of each algorithm's network."""
 
-    ppo: PartsParams = key(PartsParams(), "the actor-critic of PPO")
-    impala: PartsParams = key(PartsParams(), "the actor-critic of IMPALA")
-    iqn: IqnPartsParams = key(IqnPartsParams(), "the network of IQN")
-    grpo: PartsParams = key(PartsParams(), "the policy of GRPO")
-    dpo: PartsParams = key(PartsParams(), "the policy of DPO")
-    pql: PartsParams = key(PartsParams(), "the policy of parallel Q-learning")
     from_scratch: bool = key(False, "every part of every network is fresh, whatever the sections of algorithms say")
     agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
     seed: Seed = key(1, "of the weights that start fresh")
 
     def _check_combinations(self) -> Iterator[str]:
-        wishes = {name: dict(self.of(name)) for name in ALGORITHM_NAMES}
+        wishes = {name: dict(self.of(name)) for name in ALGORITHMS}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
             yield f"{asking[0]} is agent: name the folder of one in transfer.agent"
@@ -42,19 +69,3 @@ class TransferParams(Section):
         """Returns the part sources of one algorithm, all fresh if `from_scratch`."""
         parts: PartsParams = getattr(self, algorithm)
         return parts.model_copy(update=dict.fromkeys(dict(parts), "fresh")) if self.from_scratch else parts
-
-
-class AlgorithmSections(Section):
-    """The section of every algorithm, by its name in `Algorithm`; part of `rulka.params.Params`."""
-
-    ppo: PpoParams = key(PpoParams(), "proximal policy optimisation")
-    iqn: IqnParams = key(IqnParams(), "implicit quantile networks")
-    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
-    grpo: GrpoParams = key(GrpoParams(), "group relative policy optimisation")
-    dpo: DpoParams = key(DpoParams(), "direct preference optimisation")
-    pql: PqlParams = key(PqlParams(), "parallel Q-learning")
-
-    @property
-    def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
-        """The sections of all algorithms, by name."""
-        return {name: getattr(self, name) for name in ALGORITHM_NAMES}

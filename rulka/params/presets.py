@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.stored import checked
 from rulka.machine.errors import UserError
@@ -193,7 +193,7 @@ def _remarks(below: list[str], name: str, changes: list[str], params: Params) ->
             " take params.yaml from git to begin from the repository's values"
         )
     # Changes to algorithms other than the agent's. A key ends at the ":" of its change, ": old -> new".
-    for other in ALGORITHM_NAMES:
+    for other in ALGORITHMS:
         if other == params.train.algorithm:
             continue
         num_others = sum(change.replace(":", ".", 1).startswith(keys_of(other)) for change in changes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
-from rulka.agents.params import Algorithm, AlgorithmSections, TransferParams
+from rulka.agents.params import ALGORITHMS, Algorithm, TransferParams, with_section_of_each
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.params import AlgorithmParams, SectionContext
 from rulka.contracts.actions import TICK_MS, ActionParams
@@ -40,10 +40,20 @@ class _StageSections(Section):
     train: TrainParams = key(TrainParams(), "stage train: the runtime of every algorithm")
 
 
-class Params(AlgorithmSections, _StageSections):
+_StagesAndAlgorithms = with_section_of_each(
+    _StageSections, {name: (section, f"{section.LABEL}: {section.__doc__}") for name, section in ALGORITHMS.items()}
+)
+
+
+class Params(_StagesAndAlgorithms):
     """All of `params.yaml`."""
 
     evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
+
+    @property
+    def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
+        """The sections of all algorithms, by name."""
+        return {name: getattr(self, name) for name in ALGORITHMS}
 
     def _check_combinations(self) -> Iterator[str]:
         yield from self._impossible_actions()

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from rulka.agents.algorithms import ALGORITHMS, label_of
+from rulka.agents.algorithms import label_of
+from rulka.agents.params import ALGORITHMS
 from rulka.contracts.artifacts import META_FILE, read_meta
 from rulka.datasets.formats.races import Race
 from rulka.evaluation.metrics import TRACK_HEAD, Json, format_medals, track_rows
@@ -165,7 +166,7 @@ def _parameters(meta: Json) -> Json:
 def _extra_inputs(meta: Json) -> str:
     """Describes what an agent was given besides its weights; empty if its algorithm is unknown."""
     name = meta.get("config", {}).get("algorithm", "")
-    return ALGORITHMS[name].describe_extra_help(_parameters(meta).get(name, {})) if name in ALGORITHMS else ""
+    return ALGORITHMS[name].describe_help(_parameters(meta).get(name, {})) if name in ALGORITHMS else ""
 
 
 def _data_uri(content: bytes, kind: str) -> str:

@@ -37,10 +37,10 @@ from typing import Any
 
 from torch import Tensor
 
+from rulka.agents.pql.halves import LearnsInHalves
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.quantisation import Quantiser
 from rulka.agents.shared.reductions import ALONE, Ranks
-from rulka.agents.shared.spec import LearnsInHalves
 from rulka.buffers.experience import Experience
 from rulka.machine.device import weights_on_host
 from rulka.machine.disk import NO_ROOM

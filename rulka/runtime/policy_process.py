@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from rulka.agents.shared.spec import Half, LearnsInHalves
+from rulka.agents.pql.halves import Half, LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.runtime.messages import HalfUpdated, NewBlock, Permit, SlotRead, Stop, ToWorker
@@ -136,7 +136,7 @@ class PolicyProcess:
         self._supervisor.start(1)
 
     def send_blocks(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
-        """Copies blocks that it has not seen into free slots; see `rulka.agents.shared.spec.HalfHandle`."""
+        """Copies blocks that it has not seen into free slots; see `rulka.agents.pql.halves.HalfHandle`."""
         self._next = max(self._next, numbers.start)
         while self._free and self._next < numbers.stop:
             slot = self._free.pop()

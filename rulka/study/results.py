@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.algorithms import actor_class
 from rulka.contracts.artifacts import META_FILE
 from rulka.contracts.stored import checked
 from rulka.evaluation.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
@@ -182,11 +182,11 @@ def _minutes_before(cell: Cell) -> float:
     Stages that cells share count in full for each cell.
     """
     report = _json(cell.jobs["transfer"].folder / AGENT_INIT / TRANSFER_REPORT)
-    entry, sources = ALGORITHMS[report["algorithm"]], set(report["parts"].values())
-    if entry.clone_inside and any(tensor["name"].startswith(entry.clone_inside) for tensor in report["tensors"]):
+    inside, sources = actor_class(report["algorithm"]).clone_inside, set(report["parts"].values())
+    if inside and any(tensor["name"].startswith(inside) for tensor in report["tensors"]):
         sources.add("cloned")
     stages = {stage for source in sources for stage in PRETRAINING.get(source, ())}
-    if entry.needs_demonstrations(cell.params.algorithms[report["algorithm"]]):
+    if cell.params.algorithms[report["algorithm"]].has_demonstrations:
         stages |= {"races", "capture"}
     return sum(job.cpu_seconds or 0.0 for stage, job in cell.jobs.items() if stage in stages) / 60.0
 

@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from rulka.agents.algorithms import ALGORITHMS
-from rulka.agents.params import ALGORITHM_NAMES, Algorithm
+from rulka.agents.params import ALGORITHMS, Algorithm
 from rulka.agents.preferences.params import FilePairsParams
 from rulka.agents.shared.networks import decision_table
 from rulka.agents.shared.spec import AgentSpec
@@ -105,10 +104,10 @@ class AgentRun:
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._params, self._folders = params, folders
-        self._settings, entry = params.algorithms[algorithm], ALGORITHMS[algorithm]
+        self._settings = params.algorithms[algorithm]
         self._table = decision_table(params.actions, params.network, self._settings.action_repeat)
-        self._given_pairs = entry.given_pairs(self._settings)
-        self._reads_races = entry.needs_demonstrations(self._settings) or self._given_pairs is not None
+        self._given_pairs = self._settings.given_pairs
+        self._reads_races = self._settings.has_demonstrations or self._given_pairs is not None
         is_main = algorithm == params.train.algorithm
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
@@ -198,7 +197,7 @@ class AgentRun:
         # The choice of other trained algorithms makes no difference.
         for name in ("algorithm", "compared", "compared_env_steps"):
             del sections["train"][name]
-        others = tuple(key for name in ALGORITHM_NAMES if name != self._algorithm for key in keys_of(name))
+        others = tuple(key for name in ALGORITHMS if name != self._algorithm for key in keys_of(name))
         return _without(sections, others)
 
     def _inputs(self) -> dict[str, str]:

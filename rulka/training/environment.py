@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from models.encoders.config import EncoderConfig
-from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import Algorithm
 from rulka.agents.preferences.params import GivenPairsParams
 from rulka.agents.shared.learner import Learner
@@ -105,7 +105,7 @@ def agent_spec(
         observation=environment.input_contract.params(),
         encoder=encoder or params.encoder,
         network=params.network,
-        settings=params.algorithms[algorithm],
+        params=params.algorithms[algorithm],
         actions=actions.space,
         normalisation=normalisation,
         decision_ms=actions.duration_ms if isinstance(actions, ActionTable) else STEP_MS,
@@ -137,7 +137,7 @@ def run_spec(
         cars_of=environment.cars_of_collector,
         make_actor=partial(make_actor, spec),
         collecting_actor=collecting_actor(spec, train),
-        build_learner=partial(_build_learner, environment, spec, train.seed, initial),
+        build_learner=BuildLearner(environment, spec, train.seed, initial),
         block=block_spec(spec.observation, train, spec.actions, len(spec.normalisation.mean)),
         train=train,
         folder=folder,
@@ -149,20 +149,34 @@ def run_spec(
     )
 
 
-def _build_learner(
-    environment: Environment, spec: AgentSpec, seed: int, initial: Path | None, num_learners: int, device: torch.device
-) -> Learner:
-    """Builds a learner of a run, in any process; see `rulka.runtime.specs.BuildLearner`."""
-    share = spec.settings.share_of_learner(num_learners)  # divides batch and buffer sizes among learners
-    learner = make_learner(replace(spec, settings=share), seed, device)
-    fresh = learner.network.state_dict()
-    learner.load_network(fresh if initial is None else load_artifact(initial, "agent_init").tensors)
-    entry = ALGORITHMS[spec.algorithm]
-    if entry.needs_demonstrations(spec.settings) and (blocks := environment.demonstrations()):
-        learner.insert_demonstrations(blocks)
-    if (wanted := entry.given_pairs(spec.settings)) is not None:
-        learner.insert_pairs(environment.pairs(wanted, seed))
-    return learner
+@dataclass(frozen=True)
+class BuildLearner:
+    """Builds a learner of a run, in any process; see `rulka.runtime.specs.BuildLearner`.
+
+    Attributes:
+        environment: of the run, which reads its demonstrations or preference pairs.
+        spec: of the agent.
+        seed: of the learner.
+        initial: artifact of kind "agent_init" with the initial weights; None initialises new ones.
+    """
+
+    environment: Environment
+    spec: AgentSpec
+    seed: int
+    initial: Path | None
+
+    def __call__(self, num_learners: int, device: torch.device) -> Learner:
+        """Builds the only learner, or one of several, on a device."""
+        params = self.spec.params
+        share = params.share_of_learner(num_learners)  # divides batch and buffer sizes among learners
+        learner = make_learner(replace(self.spec, params=share), self.seed, device)
+        fresh = learner.network.state_dict()
+        learner.load_network(fresh if self.initial is None else load_artifact(self.initial, "agent_init").tensors)
+        if params.has_demonstrations and (blocks := self.environment.demonstrations()):
+            learner.insert_demonstrations(blocks)
+        if params.given_pairs is not None:
+            learner.insert_pairs(self.environment.pairs(params.given_pairs, self.seed))
+        return learner
 
 
 def trained_agent(
@@ -207,7 +221,7 @@ def agent_config(spec: AgentSpec) -> dict[str, Any]:
         "algorithm": spec.algorithm,
         "encoder": spec.encoder.model_dump(mode="json"),
         "network": spec.network.model_dump(mode="json"),
-        spec.algorithm: spec.settings.model_dump(mode="json"),
+        spec.algorithm: spec.params.model_dump(mode="json"),
     }
 
 

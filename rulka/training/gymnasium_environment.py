@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 
 from models.encoders.config import BackboneConfig, ConvConfig
-from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.algorithms import make_actor
 from rulka.buffers.experience import ExperienceBlock
 from rulka.contracts.actions import ActionSpace, ActionTable
 from rulka.contracts.artifacts import (
@@ -221,11 +221,11 @@ def load_environment_agent(folder: Path) -> Artifact:
 def _check(facts: EnvironmentFacts, params: Params) -> None:
     """Raises EnvironmentRunError if the parameters need something that the environment does not have."""
     algorithm = params.train.algorithm
-    entry, section = ALGORITHMS[algorithm], params.algorithms[algorithm]
+    section = params.algorithms[algorithm]
     wrong = None
-    if entry.given_pairs(section) is not None:
+    if section.given_pairs is not None:
         wrong = f"{algorithm} learns from pairs of captured races, and there are none of {facts.environment}"
-    elif entry.needs_demonstrations(section) and not recordings_of(facts.environment):
+    elif section.has_demonstrations and not recordings_of(facts.environment):
         wrong = f"{algorithm} learns from demonstrations, and {facts.environment} brings no recordings"
     elif section.races_per_start > 1:
         wrong = f"{algorithm} compares episodes that begin alike, which {facts.environment} does not deal"

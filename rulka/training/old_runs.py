@@ -10,9 +10,8 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
 
-from rulka.agents.params import Algorithm
+from rulka.agents.params import ALGORITHMS
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.run_lock import RunInUseError, locked
@@ -20,7 +19,7 @@ from rulka.runtime.specs import rank_folders
 
 FINAL_FOLDER = "final"
 
-_NAME = re.compile(rf"({'|'.join(get_args(Algorithm))})-[0-9a-f]{{16}}")
+_NAME = re.compile(rf"({'|'.join(ALGORITHMS)})-[0-9a-f]{{16}}")
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -16,18 +16,17 @@ import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.params import Algorithm
+from rulka.agents.params import ALGORITHMS, Algorithm
 from rulka.agents.pql.learner import PqlLearner
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.network_params import IqnNetworkParams, NetworkParams
-from rulka.agents.shared.params import ByPartParams
+from rulka.agents.shared.params import AlgorithmParams, ByPartParams, OffPolicyParams, PolicyParams
 from rulka.agents.shared.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import Choices
 from rulka.contracts.observation import Normalisation
 from rulka.contracts.schedule import Moment, Schedule
 from rulka.envs.starts import EqualStarts
-from rulka.params import Params
 from tests.conftest import sees
 
 NUM_FLOATS = 4
@@ -39,24 +38,34 @@ def constant(value: float) -> Schedule:
     return Schedule(interpolation="linear", points=((0, value),))
 
 
-COMMON: dict[str, Any] = {
-    "action_repeat": 1,
-    "steps_per_update": 256,
-    "batch_size": 64,
-    "learning_rate": constant(0.001),
-    "rate_of": dict.fromkeys(ByPartParams.model_fields, constant(1.0)),
-    "gamma": constant(0.5),
-    "entropy_weight": constant(0.003),
-    "clone_weight": constant(0.0),
-    "max_grad_norm": constant(0.5),
-    "racer_tau": 1.0,
-    "max_versions_behind": 0,
-    "value_warmup_steps": 0,
-    "max_kl": constant(1.0),
-    "n_steps": 1,
-    "start_steps": 256,
+COMMON: dict[type[AlgorithmParams], dict[str, Any]] = {
+    AlgorithmParams: {
+        "action_repeat": 1,
+        "batch_size": 64,
+        "learning_rate": constant(0.001),
+        "rate_of": dict.fromkeys(ByPartParams.model_fields, constant(1.0)),
+        "gamma": constant(0.5),
+        "max_grad_norm": constant(0.5),
+        "racer_tau": 1.0,
+    },
+    PolicyParams: {
+        "steps_per_update": 256,
+        "entropy_weight": constant(0.003),
+        "clone_weight": constant(0.0),
+        "max_versions_behind": 0,
+        "value_warmup_steps": 0,
+        "max_kl": constant(1.0),
+    },
+    OffPolicyParams: {
+        "n_steps": 1,
+        "start_steps": 256,
+        "buffer_steps": 4096,
+        "target_tau": 0.1,
+        "epsilon": constant(0.3),
+        "max_grad_norm": constant(10.0),
+    },
 }
-"""Settings of small agents, applied where an algorithm's section has the key; all others keep their defaults."""
+"""Settings of small agents, by base class of their section and where it has the key; all others keep their defaults."""
 OWN: dict[Algorithm, dict[str, Any]] = {
     "ppo": {"gae_lambda": constant(0.9), "value_clip": constant(10.0)},
     "grpo": {"steps_per_update": 192, "gamma": constant(1.0), "group_size": 4, "cut_worth": 0.0},
@@ -71,8 +80,6 @@ OWN: dict[Algorithm, dict[str, Any]] = {
         "num_quantiles_acting": 8,
         "batch_size": 16,
         "learning_rate": constant(0.003),
-        "epsilon": constant(0.3),
-        "target_tau": 0.1,
         "buffer_steps": 1024,
         "warmup_steps": 0,
         "guide_floor": constant(0.0),
@@ -87,15 +94,12 @@ OWN: dict[Algorithm, dict[str, Any]] = {
         "max_steps_ahead": 0,
         "learning_rate": constant(0.002),
         "policy_learning_rate": constant(0.002),
-        "max_grad_norm": constant(10.0),
-        "target_tau": 0.1,
         "noise_least": constant(0.05),
         "noise_most": constant(0.5),
         "entropy_weight": constant(0.01),
-        "buffer_steps": 4096,
     },
 }
-"""Overrides per algorithm. A new algorithm needs no entry to run on all probes."""
+"""What some algorithms change of that. A new one needs no entry to run on all probes."""
 PRIORITISED: dict[str, Any] = {
     "alpha": 0.6,
     "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
@@ -238,8 +242,9 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
     `changes` override settings of its algorithm; `extras` those of IQN's network, `encoder`, `fusion` or
     `actions_per_decision`.
     """
-    section: Any = Params.model_fields[algorithm].annotation
-    common = {name: value for name, value in COMMON.items() if name in section.model_fields}
+    section = ALGORITHMS[algorithm]
+    given = {name: value for base in COMMON if issubclass(section, base) for name, value in COMMON[base].items()}
+    common = {name: value for name, value in given.items() if name in section.model_fields}
     settings = section.model_validate(common | OWN.get(algorithm, {}) | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})
@@ -256,8 +261,8 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     """Trains serially like the runtime: drive while allowed, learn while possible, publish."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
     actor.load_network(learner.network.state_dict())
-    if spec.settings.races_per_start > 1:
-        races.deal(spec.settings.races_per_start)
+    if spec.params.races_per_start > 1:
+        races.deal(spec.params.races_per_start)
     metrics: dict[str, float] = {}
     while learner.version < num_updates:
         before = learner.num_env_steps, learner.version

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.algorithms import make_actor
+from rulka.agents.params import ALGORITHMS
 from rulka.machine import precision
 from tests.agents.conftest import small_spec, views
 

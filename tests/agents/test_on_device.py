@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.buffers.ring import BlockRing
 from rulka.machine.device import CPU, Generators, make_generator
 from tests.agents.conftest import PRIORITISED, Races, Step, small_spec
@@ -27,7 +27,7 @@ LESS_WORK: dict[str, dict[str, Any]] = {
     "pql": {"critic_updates_per_version": 4},
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, LESS_WORK.get(name, {})) for name in ALGORITHM_NAMES},
+    **{name: (name, LESS_WORK.get(name, {})) for name in ALGORITHMS},
     "ppo, value solved first": ("ppo", {"value_warmup_steps": 256}),
     "iqn, prioritised and held out": ("iqn", {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
 }

@@ -100,7 +100,7 @@ def test_noise_is_spread_over_the_cars(actions) -> None:
 
 def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(races) -> None:
     """The same weights as with images, as far as sums in another order are the same."""
-    frozen = small_spec("pql").settings.rate_of.model_dump() | {"encoder": constant(0.0)}
+    frozen = small_spec("pql").params.rate_of.model_dump() | {"encoder": constant(0.0)}
     thaws = frozen | {"encoder": {"interpolation": "staircase", "points": [[0, 0.0], [700, 1.0]]}}
     learners = [PqlLearner(small_spec("pql", rate_of=rates)) for rates in (frozen, thaws)]
     actor, rng = PqlActor(small_spec("pql"), 1), np.random.default_rng(0)

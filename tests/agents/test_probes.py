@@ -12,21 +12,23 @@ discount or the choice of an action.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from rulka.agents.params import ALGORITHM_NAMES, AlgorithmSections
+from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.params import CriticParams, PolicyParams
 from tests.agents.conftest import Races, Step, constant, small_spec, train
 
 WITH_VALUES = tuple(
     name
-    for name, section in AlgorithmSections().algorithms.items()
-    if isinstance(section, CriticParams) or not isinstance(section, PolicyParams)
+    for name, section in ALGORITHMS.items()
+    if issubclass(section, CriticParams) or not issubclass(section, PolicyParams)
 )
 """All but policies that learn without a critic."""
 
 
-def by_algorithm(names: tuple[str, ...], *fast: str) -> pytest.MarkDecorator:
+def by_algorithm(names: Iterable[str], *fast: str) -> pytest.MarkDecorator:
     """Runs a probe for all of these algorithms, for all but some of them in the slow tier alone."""
     marked = [pytest.param(name, marks=[] if name in fast else pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("algorithm", marked)
@@ -57,7 +59,7 @@ def test_time_limits_have_a_future(algorithm):
     assert trained.values(0) == pytest.approx([2.0], abs=0.2)
 
 
-@by_algorithm(ALGORITHM_NAMES, "impala", "iqn", "grpo", "pql")
+@by_algorithm(ALGORITHMS, "impala", "iqn", "grpo", "pql")
 def test_choice_of_action(algorithm):
     """One action pays, not the one an untrained agent takes. Fails when the reward does not reach the action."""
     untrained = train(small_spec(algorithm), Races(lambda _state, _action: Step(0.0, 0)), 0)
@@ -66,7 +68,7 @@ def test_choice_of_action(algorithm):
     assert train(small_spec(algorithm), races, 10).actions(0) == [paid]
 
 
-@by_algorithm(ALGORITHM_NAMES, "ppo")
+@by_algorithm(ALGORITHMS, "ppo")
 def test_action_depends_on_the_observation(algorithm):
     """The action equal to the state pays. Fails when the policy ignores what it sees.
 
@@ -79,7 +81,7 @@ def test_action_depends_on_the_observation(algorithm):
     assert trained.actions(0, 1, 2) == [0, 1, 2]
 
 
-@by_algorithm(ALGORITHM_NAMES, "ppo", "dpo")
+@by_algorithm(ALGORITHMS, "ppo", "dpo")
 def test_delayed_reward(algorithm):
     """One action at the start leads, two decisions later, to a reward; fails when credit does not travel back."""
     untrained = train(small_spec(algorithm), Races(lambda _state, _action: Step(0.0, 0)), 0)

@@ -182,7 +182,7 @@ def test_two_learners_equal_one_with_the_union_of_their_batches(
     In a hundred updates a ReLU's input comes within rounding of zero now and then, and counts in one alone: 1e-4.
     """
     spec = small_spec(algorithm, **CHANGES[algorithm])
-    share = replace(spec, settings=spec.settings.share_of_learner(2))
+    share = replace(spec, params=spec.params.share_of_learner(2))
     blocks = [blocks_of(spec, seed) for seed in (1, 2)]
     assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
     (first, one), (second, other) = in_processes(share, blocks, tmp_path, num_updates)
@@ -252,7 +252,7 @@ def test_alone_nothing_is_changed() -> None:
 def test_shares_add_up() -> None:
     """Counts over the experience of all are split; rates, epochs and numbers of updates are not."""
     for algorithm, changes in CHANGES.items():
-        whole = small_spec(algorithm, **changes).settings
+        whole = small_spec(algorithm, **changes).params
         share = whole.share_of_learner(2)
         for name, value in whole.model_dump().items():
             expected = value / 2 if name in whole.SPLIT else value

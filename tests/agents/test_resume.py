@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from rulka.agents.algorithms import ALGORITHMS, make_learner
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.algorithms import actor_class, make_learner
+from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.params import CriticParams, PolicyParams
 from rulka.buffers.experience import Experience
 from tests.agents.conftest import MUNCHAUSEN, Races, Step, constant, learner_and_actor, small_spec
@@ -29,7 +29,7 @@ BTR = {
     "noisy_sigma": 0.5,
 }
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    **{name: (name, {}, {"racer_tau": 0.25}) for name in ALGORITHM_NAMES},
+    **{name: (name, {}, {"racer_tau": 0.25}) for name in ALGORITHMS},
     "iqn with everything": ("iqn", BTR, EVERYTHING),
 }
 
@@ -74,10 +74,10 @@ UNIFIED = {
 
 
 @pytest.mark.parametrize("part", ["encoder", "float_head", "trunk", "heads"])
-@pytest.mark.parametrize(("algorithm", "extras"), [*((name, {}) for name in ALGORITHM_NAMES), ("ppo", UNIFIED)])
+@pytest.mark.parametrize(("algorithm", "extras"), [*((name, {}) for name in ALGORITHMS), ("ppo", UNIFIED)])
 def test_a_frozen_part_stays_and_the_others_learn(races, algorithm, extras, part):
     """In two updates."""
-    frozen = {"rate_of": small_spec(algorithm).settings.rate_of.model_dump() | {part: constant(0.0)}}
+    frozen = {"rate_of": small_spec(algorithm).params.rate_of.model_dump() | {part: constant(0.0)}}
     decay = {"weight_decay": 0.1, "gradient_steps_per_update": 2} if algorithm == "iqn" else {}
     spec = small_spec(algorithm, extras, **frozen, **decay)
     learner, actor = learner_and_actor(spec)
@@ -86,6 +86,6 @@ def test_a_frozen_part_stays_and_the_others_learn(races, algorithm, extras, part
         learner.insert(races.drive(actor), 0, learner.version)
         learner.update()
     kept = {name for name, tensor in learner.network.named_parameters() if torch.equal(tensor, before[name])}
-    is_taught = not isinstance(spec.settings, PolicyParams) or isinstance(spec.settings, CriticParams)
+    is_taught = not isinstance(spec.params, PolicyParams) or isinstance(spec.params, CriticParams)
     without_value = () if is_taught else ("value_head.",)
-    assert kept == {name for name in before if name.startswith((*ALGORITHMS[algorithm].parts[part], *without_value))}
+    assert kept == {name for name in before if name.startswith((*actor_class(algorithm).parts[part], *without_value))}

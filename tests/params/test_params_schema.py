@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.params import ParamsError, read_sections, resolved
 from rulka.params.presets import merge_overlay
 from rulka.params.schema import Parameter, json_schema, parameters, parameters_below
@@ -67,7 +67,7 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
     assert found("simulator.physics.gravity_mps2")[4:6] == ("29.43", "29.43"), "which the file leaves out"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
-    assert found("train.compared")[2:5] == ("list of choice", ", ".join(ALGORITHM_NAMES), "[iqn]")
+    assert found("train.compared")[2:5] == ("list of choice", ", ".join(ALGORITHMS), "[iqn]")
     assert found("grpo.cut_worth")[2:5] == ("number", "", "-4.0")
     assert found("rewards.off_track")[3] == "at most 0"
     assert found("simulator.camera.pitch_deg")[3] == "more than -60 and less than 60"

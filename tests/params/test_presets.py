@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.params import Params, ParamsError, read_params, read_sections
 from rulka.params.presets import PresetError, apply_preset, environment_params, known_presets, undo_preset
 from rulka.stages.folders import PRESETS_LOG
@@ -179,7 +179,7 @@ def test_environments_fit_the_parameters(file: Path, monkeypatch: pytest.MonkeyP
     environment = file.relative_to(ENVIRONMENTS).with_suffix("").as_posix()
     params = environment_params(f"some.module:{environment}", {})
     assert (params.train.num_collectors, params.train.compared) == (0, ())
-    assert {part for name in ALGORITHM_NAMES for part in dict(params.transfer.of(name)).values()} == {"fresh"}
+    assert {part for name in ALGORITHMS for part in dict(params.transfer.of(name)).values()} == {"fresh"}
 
 
 def test_the_nearest_layer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,7 @@ import pytest
 from real_run import assert_equal, facts, run_spec, small_params
 from runtime_fakes import drive, killed_at, newest
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.stop import StopSignals
@@ -20,7 +20,7 @@ from rulka.runtime.stop import StopSignals
 ENCODER_LEARNS = {"rate_of": dict.fromkeys(("encoder", "float_head", "trunk", "heads"), 1.0)}
 PRIORITISED = {"alpha": 0.6, "beta": {"interpolation": "linear", "points": [[0, 0.4]]}, "epsilon": 0.01}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in ALGORITHM_NAMES},
+    **{name: (name, {}) for name in ALGORITHMS},
     "impala, lagging": ("impala", {"forced_lag": 2, "correction": {"kind": "one_step", "rho_bar": 2.0}}),
     "pql, encoder learning": ("pql", ENCODER_LEARNS | {"racer_tau": 1.0}),
     "iqn": ("iqn", {"epsilon": {"interpolation": "linear", "points": [[0, 0.5]]}}),

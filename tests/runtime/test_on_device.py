@@ -13,7 +13,8 @@ import pytest
 import torch
 from real_run import run_spec, small_params
 
-from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.algorithms import make_actor
+from rulka.agents.params import ALGORITHMS
 from rulka.machine.device import CPU
 from rulka.runtime.central import Inference, InferenceClient
 from rulka.runtime.connect import train_run

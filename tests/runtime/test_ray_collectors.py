@@ -20,7 +20,7 @@ import pytest
 from real_run import run_spec, small_params
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run, newest, until_all_work
 
-from rulka.agents.params import ALGORITHM_NAMES
+from rulka.agents.params import ALGORITHMS
 from rulka.buffers.experience import ExperienceBlock
 from rulka.machine.errors import UserError
 from rulka.runtime import connect as connecting
@@ -472,7 +472,7 @@ def test_too_little_is_said_at_once_with_what_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in ALGORITHM_NAMES],
+    [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in ALGORITHMS],
 )
 @pytest.mark.filterwarnings("error:The given NumPy array")
 def test_every_algorithm_learns_from_blocks_where_they_came(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from models.actor_critic import AHEAD_HEADS
-from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
+from rulka.agents.algorithms import CLONED_SHAPES, actor_class
 from rulka.agents.load import load_policy
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import ArtifactError, load_artifact
@@ -165,7 +165,7 @@ def test_new_agents_begin_with_what_was_cloned_whatever_the_clock_shows(chain: C
     state = cloned.eval().state(image, floats)
     for algorithm, name in chain.names("agent_init").items():
         initial = load_artifact(chain.folder / name, "agent_init")
-        network = ALGORITHMS[algorithm].build_network(*inputs)
+        network = actor_class(algorithm).build_network(*inputs)
         network.load_state_dict(initial.tensors)
         for clock in (0.0, 1.0, 139.0):
             floats[:, FLOATS["clock"]] = clock

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.algorithms import actor_class
 from rulka.agents.shared.networks import build_clone_policy
 from rulka.cli.races import evaluate as command
 from rulka.contracts.actions import FORWARD, action_table
@@ -68,7 +68,7 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
         network = build_clone_policy(params.observation, params.encoder, NETWORK, normalisation, 12)
     else:
         sizes = (params.observation, params.encoder, NETWORK)
-        network = ALGORITHMS[algorithm].build_network(*sizes, normalisation, 12)  # pyright: ignore
+        network = actor_class(algorithm).build_network(*sizes, normalisation, 12)  # pyright: ignore
     bias = network.output_layers()[0].bias
     with torch.no_grad():
         bias[favourite] += 100.0

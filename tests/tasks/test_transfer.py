@@ -16,7 +16,7 @@ import torch
 from models.actor_critic import CloningHeads
 from models.encoders.config import ImpalaConfig
 from models.iqn import NUM_CLONED_FRACTIONS
-from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
+from rulka.agents.algorithms import CLONED_SHAPES, actor_class
 from rulka.agents.initial_weights import TransferError, check_agent, check_agreement
 from rulka.agents.load import load_policy
 from rulka.agents.params import Algorithm, TransferParams
@@ -74,20 +74,20 @@ def test_every_part_comes_from_where_the_parameters_say_and_the_report_leaves_no
 ) -> None:
     """Fresh weights are those of a network that was built alone with the same seed; spectral norms travel too."""
     params = with_parts(small_params.model_copy(update={"encoder": IMPALA}), algorithm, **wishes)
-    entry = ALGORITHMS[algorithm]
+    actor = actor_class(algorithm)
     out = run(params, pretrained) / ("." if algorithm == "ppo" else "compared/iqn")
     places = {"new network": (out, "agent_init"), "pretrained encoder": (pretrained[0], "encoder")}
     places |= {"cloned policy": (pretrained[1], "policy")}
     agent, encoder, policy = (load_artifact(*place).tensors for place in places.values())
     torch.manual_seed(params.transfer.seed)
     inputs = params.observation, params.encoder, params.network, reference_normalisation(), 12
-    fresh = entry.build_network(*inputs).state_dict()
+    fresh = actor.build_network(*inputs).state_dict()
     assert set(agent) == set(fresh)
-    for part, beginnings in entry.parts.items():
+    for part, beginnings in actor.parts.items():
         names = [name for name in agent if name.startswith(beginnings)]
         assert names, part
         for name in names:
-            wish = "fresh" if name.startswith(entry.without_source) else wishes[part]
+            wish = "fresh" if name.startswith(actor.without_source) else wishes[part]
             source = {"fresh": fresh, "pretrained": encoder, "cloned": policy}[wish]
             assert torch.equal(agent[name], source[name]), name
             assert actions_of(out)[name] == ("kept" if wish == "fresh" else "copied")
@@ -254,10 +254,10 @@ def test_iqn_takes_over_a_policy_of_its_shape_and_acts_like_it(small_params: Par
     assert reasons["advantage_head.2.bias"] == ("refused", "transfer.ppo.heads is fresh")
     assert reasons["float_head.0.weight"][0] == "copied"
     sizes = (params.observation, params.encoder, params.network, agent.normalisation, 12)
-    network = ALGORITHMS["iqn"].build_network(*sizes)
+    network = actor_class("iqn").build_network(*sizes)
     network.load_state_dict(agent.tensors)
     acting = replace(agent, config=agent.config | {"iqn": {"num_quantiles_acting": NUM_CLONED_FRACTIONS}})
-    choose = ALGORITHMS["iqn"].greedy_choice(network, acting, torch.device("cpu"))
+    choose = actor_class("iqn").greedy_choice(network, acting, torch.device("cpu"))
     image, floats = torch.randint(0, 256, (70, 1, 64, 64), dtype=torch.uint8), torch.randn(70, 184)
     driver = load_policy(pretrained[1])
     with torch.no_grad():

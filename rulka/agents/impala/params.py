@@ -54,6 +54,9 @@ CorrectionParams = Annotated[
 class ImpalaParams(CriticParams):
     """Actors that run ahead of the learner, and V-trace, Espeholt et al. 2018, arXiv:1802.01561."""
 
+    LABEL = "IMPALA"
+    LEARNER = "rulka.agents.impala.learner:ImpalaLearner"
+
     steps_per_update: StepsPerUpdate = 2048  # a block of one collector
     learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
     racer_tau: RacerTau = 0.05  # an average of about twenty updates

@@ -21,20 +21,41 @@ from models.torso import ActingHead
 from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.acting import NetworkActor, decision_of
 from rulka.agents.shared.distributions import Categoricals
-from rulka.agents.shared.networks import build_iqn, by_place
+from rulka.agents.shared.networks import IQN_PARTS, build_iqn, by_place
 from rulka.agents.shared.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.contracts.artifacts import Artifact
 from rulka.machine.device import CPU, upload
 
 
+def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
+    """Returns the greedy decision function: the largest mean advantage at the acting fractions, within the guide."""
+    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
+    decision_shape, guide = artifact.actions.decision_shape, network.guide
+    is_limited = guide is not None and float(guide.floor) > 0.0
+
+    def choose(image: Tensor, floats: Tensor) -> Tensor:
+        advantage = network.advantages(image, floats, tau)
+        if guide is not None and is_limited:
+            advantage = guide.limit(advantage, guide.log_probs(image, floats))
+        return by_place(advantage, decision_shape).argmax(dim=-1)
+
+    return choose
+
+
 class IqnActor(NetworkActor[IqnNetwork]):
     """Takes the action with the best mean return, or explores."""
+
+    build_network = staticmethod(build_iqn)
+    parts = IQN_PARTS
+    without_source = ("guide.floor",)
+    clone_inside = "guide.policy."
+    greedy_choice = staticmethod(choose_by_iqn)
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
         self._clones = Categoricals(spec.choices)
-        super().__init__(spec, spec.fresh_network(build_iqn, seed), seed, device)
-        self._params: IqnParams = spec.settings
+        super().__init__(spec, seed, device)
+        self._params: IqnParams = spec.params
         self._floor = 0.0
         self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
         self._tau = fixed_fractions(self._params.num_quantiles_acting).to(device)
@@ -123,18 +144,3 @@ class IqnActor(NetworkActor[IqnNetwork]):
         """Returns the epsilon of each car [N]; later cars in the batch explore less."""
         place = torch.linspace(0.0, 1.0, num_cars, device=self._device)
         return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * place)
-
-
-def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
-    """Returns the greedy decision function: the largest mean advantage at the acting fractions, within the guide."""
-    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
-    decision_shape, guide = artifact.actions.decision_shape, network.guide
-    is_limited = guide is not None and float(guide.floor) > 0.0
-
-    def choose(image: Tensor, floats: Tensor) -> Tensor:
-        advantage = network.advantages(image, floats, tau)
-        if guide is not None and is_limited:
-            advantage = guide.limit(advantage, guide.log_probs(image, floats))
-        return by_place(advantage, decision_shape).argmax(dim=-1)
-
-    return choose

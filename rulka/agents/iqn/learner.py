@@ -244,7 +244,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         # The sum over the batch, not the mean: learning rate and clip are Linesight's, which sums.
         (loss_b * weight_b * batch.weight).sum().add(self._margin_loss(sample, means)).backward()
         sum_gradients(self.network, self._ranks)
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm.at(self.moment))
         if params.max_grad_value is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), params.max_grad_value)
         self._optimizer.step()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rulka.agents.shared.network_params import CloneShape, NetworkParams
 from rulka.agents.shared.params import (
     ActionRepeat,
+    MaxGradNorm,
     OffPolicyParams,
     PartHeads,
     PartsParams,
@@ -87,9 +88,14 @@ class MarginParams(Section):
 
 
 class IqnParams(OffPolicyParams):
-    """IQN; see `rulka.agents.iqn.learner`."""
+    """Implicit quantile networks, Dabney et al. 2018, arXiv:1806.06923."""
 
-    SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
+    LABEL = "IQN"
+    LEARNER = "rulka.agents.iqn.learner:IqnLearner"
+    ACTOR = "rulka.agents.iqn.actor:IqnActor"
+    PARTS = IqnPartsParams
+
+    SPLIT = ("batch_size", "buffer_steps", "start_steps")
 
     # Over 50 ms the Q-values of actions are too close to tell apart.
     action_repeat: ActionRepeat = 2
@@ -128,7 +134,7 @@ class IqnParams(OffPolicyParams):
     gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
     self_loss_clamp_ratio: Positive = key(4.0, "how much narrower than typical a target may count")
     weight_decay: NotNegative = key(0.1, "share of the learning rate by which weights shrink")
-    max_grad_norm: Positive = key(30.0, "gradients are scaled down to this norm")
+    max_grad_norm: MaxGradNorm = constant(30.0)
     max_grad_value: Positive | None = key(None, "bound of each number of the gradient after that; or null")
 
     def no_int8(self, network: NetworkParams) -> str:
@@ -171,6 +177,22 @@ class IqnParams(OffPolicyParams):
         """Whether any batch holds demonstrations."""
         return any(value > 0.0 for value in self.demonstration_share.values)
 
+    @staticmethod
+    def describe_help(section: Mapping[str, Any]) -> str:
+        """Describes the clone's and the demonstrations' help; see `AlgorithmParams`."""
+        parts = []
+        if section.get("warmup_steps"):
+            parts.append(
+                f"The first {section['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy."
+            )
+        if any(_values_of(section.get("guide_floor"))):
+            parts.append("The cloned policy limits which actions IQN may take while `iqn.guide_floor` is above 0.")
+        shown = _values_of(section.get("demonstration_share"))
+        if any(shown):
+            most = "Up to " if len(set(shown)) > 1 else ""
+            parts.append(f"{most}{max(shown):.0%} of every batch of IQN comes from demonstrations.")
+        return " ".join(parts)
+
     @property
     def has_limits(self) -> bool:
         """Whether the guide (the cloned policy) ever limits actions."""
@@ -191,3 +213,8 @@ class IqnParams(OffPolicyParams):
             yield "munchausen targets weigh all next actions: set use_double_dqn to false"
         if self.has_limits and not self.use_double_dqn:
             yield "guide_floor limits which next action is chosen: set use_double_dqn to true"
+
+
+def _values_of(schedule: Any) -> list[float]:
+    """Returns the values of a parameter in an artifact's metadata: a schedule, a number, or None."""
+    return [] if schedule is None else list(Schedule.model_validate(schedule).values)

@@ -19,6 +19,9 @@ constant, over_budget = Schedule.constant, Schedule.over_budget
 class PpoParams(CriticParams, ClippedParams):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
+    LABEL = "PPO"
+    LEARNER = "rulka.agents.ppo.learner:PpoLearner"
+
     action_repeat: ActionRepeat = 2
     steps_per_update: StepsPerUpdate = 2048  # a block of one collector
     learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0003), (1.0, 0.00002))

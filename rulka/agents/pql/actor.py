@@ -19,7 +19,7 @@ from models.actor_critic import Critics
 from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.acting import PolicyActor, decision_of
 from rulka.agents.shared.distributions import Categoricals, SquashedGaussian
-from rulka.agents.shared.networks import build_clone_policy
+from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy
 from rulka.agents.shared.spec import AgentSpec, Decision
 from rulka.contracts.actions import ActionSpace, Choices
 from rulka.machine.device import CPU, upload
@@ -28,9 +28,14 @@ from rulka.machine.device import CPU, upload
 class PqlActor(PolicyActor):
     """Takes the policy's greedy decision, or adds noise to explore."""
 
+    build_network = staticmethod(build_clone_policy)
+    parts = POLICY_PARTS
+    without_source = ()
+    make_draw = None
+
     def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device = CPU) -> None:
-        super().__init__(spec, seed, device, build_clone_policy)
-        self._params: PqlParams = spec.settings
+        super().__init__(spec, seed, device)
+        self._params: PqlParams = spec.params
         self._decisions = decisions_of(spec.actions)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:

@@ -27,11 +27,12 @@ from torch import Tensor, nn
 
 from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.pql.actor import Decisions, decisions_of
+from rulka.agents.pql.halves import Half, HalfHandle
 from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, keep_features
-from rulka.agents.shared.spec import AgentSpec, Half, HalfHandle
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay, make_batch
 from rulka.buffers.ring import shaped_returns
@@ -262,7 +263,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         self.num_critic_updates = int(state["num_critic_updates"])
         self.policy.load_state_dict(state["policy"])
 
-    # The policy in another process; see `LearnsInHalves` ----------------------------------------------------
+    # The policy in another process; see `rulka.agents.pql.halves` ----------------------------------------------------
 
     def _keep_in_touch(self, timeout_s: float) -> None:
         """Receives updates of the policy's process and sends it new blocks."""
@@ -381,7 +382,7 @@ class PolicyHalf:
 
 
 class RemotePolicyHalf(PolicyHalf):
-    """The policy's half in its own process, a `Half` of `rulka.agents.shared.spec`: the paper's P-learner.
+    """The policy's half in its own process, a `Half` of `rulka.agents.pql.halves`: the paper's P-learner.
 
     It has copies of the torso and the critics, which the other half owns, and a ring of states: it receives only the
     observations of blocks.
@@ -396,7 +397,7 @@ class RemotePolicyHalf(PolicyHalf):
             device: of training.
             state: network, critics, this half, and whether the encoder is still as given.
         """
-        super().__init__(fresh_parts(spec, seed, device), spec.settings, spec.precision)
+        super().__init__(fresh_parts(spec, seed, device), spec.params, spec.precision)
         self._network.load_state_dict(state["network"])
         self._critics.load_state_dict(state["critics"])
         self.load_state_dict(state["policy"])

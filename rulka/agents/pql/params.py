@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rulka.agents.shared.params import OffPolicyParams, RacerTau, SectionContext
+from rulka.agents.shared.params import MaxGradNorm, OffPolicyParams, RacerTau, SectionContext
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import (
     TAKE_FREE,
@@ -12,7 +12,6 @@ from rulka.contracts.section import (
     Count,
     LearningRateSchedule,
     NotNegativeSchedule,
-    PositiveSchedule,
     ShareSchedule,
     Whole,
     key,
@@ -23,6 +22,10 @@ constant, over_budget = Schedule.constant, Schedule.over_budget
 
 class PqlParams(OffPolicyParams):
     """Parallel Q-learning, Li et al. 2023, arXiv:2307.12983."""
+
+    LABEL = "PQL"
+    LEARNER = "rulka.agents.pql.learner:PqlLearner"
+    ACTOR = "rulka.agents.pql.actor:PqlActor"
 
     steps_per_critic_update: Count = key(32, "decisions for one update of the critics: beta_a:v, exactly")
     critic_updates_per_policy_update: Count = key(2, "of these for one of the policy: beta_p:v, exactly")
@@ -37,7 +40,7 @@ class PqlParams(OffPolicyParams):
     gamma: ShareSchedule = key(constant(0.985), "discount of one decision")
     learning_rate: LearningRateSchedule = key(constant(0.0005), "of Adam, for critics and what they see by")
     policy_learning_rate: LearningRateSchedule = key(constant(0.0001), "of Adam, for trunk and heads of the policy")
-    max_grad_norm: PositiveSchedule = key(constant(1.0), "gradients are scaled down to this norm")
+    max_grad_norm: MaxGradNorm = constant(1.0)
     target_tau: float = key(0.05, "step of the slow critics toward those that learn, an update", gt=0, le=1)
     noise_least: ShareSchedule = key(constant(0.02), "noise of a first car: half intervals, or share of random actions")
     noise_most: ShareSchedule = key(constant(0.3), "the same of the last car of a collector; others lie between")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,9 @@ constant = Schedule.constant
 
 class GrpoParams(PolicyGradientParams, ClippedParams):
     """Group relative policy optimisation, Shao et al. 2024, arXiv:2402.03300."""
+
+    LABEL = "GRPO"
+    LEARNER = "rulka.agents.preferences.learner:GrpoLearner"
 
     # Discounting favours the start of a race; gamma 1 is for agents that finish.
     clone_weight: CloneWeight = constant(0.01)
@@ -86,6 +89,9 @@ PairsParams = Annotated[OnlinePairsParams | FilePairsParams | DemonstrationPairs
 class DpoParams(PolicyParams, EpochsParams):
     """Direct preference optimisation, Rafailov et al. 2023, arXiv:2305.18290."""
 
+    LABEL = "DPO"
+    LEARNER = "rulka.agents.preferences.learner:DpoLearner"
+
     pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
     epochs: Epochs = 2
     # Log-ratios are sums over whole races: a difference of 100 nats is a margin of 1.
@@ -101,6 +107,12 @@ class DpoParams(PolicyParams, EpochsParams):
     def given_pairs(self) -> GivenPairsParams | None:
         """Source of the given pairs; None if pairs are online."""
         return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
+
+    @staticmethod
+    def describe_help(section: Mapping[str, Any]) -> str:
+        """Describes given pairs; see `AlgorithmParams`."""
+        is_given = section.get("pairs", {}).get("kind", "online") != "online"
+        return "DPO learns which of two captured races to prefer, and nothing of its own races." if is_given else ""
 
     def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from models.actor_critic import ActorCritic, ClonePolicy, PolicyAndValue
 from models.prepared import PreparedNetwork, Scales, can_prepare, dequantise
 from models.torso import ActingHead, Torso
 from rulka.agents.shared.distributions import distribution_of
-from rulka.agents.shared.networks import BuildNetwork, Cloned, build_actor_critic, by_place
+from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, BuildNetwork, Cloned, build_actor_critic, by_place
 from rulka.agents.shared.quantisation import check_int8
 from rulka.agents.shared.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.contracts.actions import Choices
@@ -41,17 +41,33 @@ class NetworkActor(ABC, Generic[NetworkT]):
     natively, and float32 in ONNX Runtime otherwise.
 
     Attributes:
+        build_network: builds the algorithm's network, initialised from torch's global generator.
+        parts: tensor name prefixes of each part that `transfer` knows.
+        without_source: name prefixes of tensors that no earlier stage has. They start fresh unless their part comes
+            from an agent.
+        clone_inside: name prefix of the tensors of a whole cloned policy inside the network; empty if there is none.
+        greedy_choice: maps a trained network, its artifact and a device to a greedy decision function.
+        make_draw: maps a network, its artifact and a generator to a sampling decision function; None if the network
+            gives no probabilities.
         network: the float32 network; only `load_network` changes its weights.
         precision: requested precision.
     """
 
-    def __init__(self, spec: AgentSpec, network: NetworkT, seed: int, device: torch.device) -> None:
+    build_network: ClassVar[BuildNetwork[Any]]
+    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    without_source: ClassVar[tuple[str, ...]] = ()
+    clone_inside: ClassVar[str] = ""
+    greedy_choice: ClassVar[Callable[[Any, Artifact, torch.device], Choose]]
+    make_draw: ClassVar[Callable[[Any, Artifact, torch.Generator], Choose] | None] = None
+
+    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
         """Leaves preparation for ONNX Runtime to the first batch.
 
         Raises:
             AgentError: if the network should act in int8 and cannot.
         """
         self.precision: Precision | ActingPrecision = spec.acting_precision or spec.precision
+        network: NetworkT = spec.fresh_network(self.build_network, seed)
         self.network = network.to(device).eval().requires_grad_(False)
         if self.precision == "int8":
             check_int8(self.network)
@@ -129,17 +145,35 @@ def decision_of(action: Tensor, greedy: Tensor) -> Decision:
     return Decision(taken, np.zeros(len(taken), np.float32), is_same.all(axis=1) if is_same.ndim > 1 else is_same)
 
 
+def policy_outputs(network: ActorCritic | Cloned, image: Tensor, floats: Tensor) -> Tensor:
+    """Returns the outputs [N, P] of a policy, with a value or without, for raw images and raw floats."""
+    decided = network.decide(network.encode(image), floats)
+    return decided.outputs if isinstance(decided, PolicyAndValue) else decided
+
+
+def choose_by_policy(network: ActorCritic | Cloned, artifact: Artifact, _device: torch.device) -> Choose:
+    """Returns a policy's greedy decision function."""
+    distribution = distribution_of(artifact.actions.space)
+    return lambda image, floats: distribution.greedy(policy_outputs(network, image, floats))
+
+
+def draw_by_policy(network: ActorCritic | Cloned, artifact: Artifact, generator: torch.Generator) -> Choose:
+    """Returns a function that samples a policy's decisions."""
+    distribution = distribution_of(artifact.actions.space)
+    return lambda image, floats: distribution.sample(policy_outputs(network, image, floats), generator)
+
+
 class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
     """Samples from the policy, or takes its greedy decision."""
 
-    def __init__(
-        self,
-        spec: AgentSpec,
-        seed: int,
-        device: torch.device = CPU,
-        build: BuildNetwork[ActorCritic | ClonePolicy] = build_actor_critic,
-    ) -> None:
-        super().__init__(spec, spec.fresh_network(build, seed), seed, device)
+    build_network = staticmethod(build_actor_critic)
+    parts = ACTOR_CRITIC_PARTS
+    without_source = ("value_head.",)
+    greedy_choice = staticmethod(choose_by_policy)
+    make_draw = staticmethod(draw_by_policy)
+
+    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
+        super().__init__(spec, seed, device)
         self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
@@ -165,21 +199,3 @@ class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
 
     def _head(self) -> ActingHead:
         return self.network.acting_head()
-
-
-def policy_outputs(network: ActorCritic | Cloned, image: Tensor, floats: Tensor) -> Tensor:
-    """Returns the outputs [N, P] of a policy, with a value or without, for raw images and raw floats."""
-    decided = network.decide(network.encode(image), floats)
-    return decided.outputs if isinstance(decided, PolicyAndValue) else decided
-
-
-def choose_by_policy(network: ActorCritic | Cloned, artifact: Artifact, _device: torch.device) -> Choose:
-    """Returns a policy's greedy decision function."""
-    distribution = distribution_of(artifact.actions.space)
-    return lambda image, floats: distribution.greedy(policy_outputs(network, image, floats))
-
-
-def draw_by_policy(network: ActorCritic | Cloned, artifact: Artifact, generator: torch.Generator) -> Choose:
-    """Returns a function that samples a policy's decisions."""
-    distribution = distribution_of(artifact.actions.space)
-    return lambda image, floats: distribution.sample(policy_outputs(network, image, floats), generator)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.torso import Torso
 from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.reductions import ALONE, Ranks, seed_of_rank
-from rulka.agents.shared.spec import AgentError, AgentSpec, SettingsT
+from rulka.agents.shared.spec import AgentError, AgentSpec, ParamsT
 from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.contracts.schedule import Moment, Schedule
 from rulka.machine.device import CPU, Generators, state_on_host, weights_on_host
@@ -27,7 +27,7 @@ from rulka.machine.precision import Precision, chosen_precision
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
-class Learner(ABC, Generic[SettingsT, NetworkT]):
+class Learner(ABC, Generic[ParamsT, NetworkT]):
     """Turns blocks of experience into new weights.
 
     Subclasses create `_optimizer` from the groups of `_rates`.
@@ -46,7 +46,7 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
 
     def __init__(
         self,
-        spec: AgentSpec[SettingsT],
+        spec: AgentSpec[ParamsT],
         network: NetworkT,
         parts: Mapping[str, tuple[str, ...]],
         seed: int = 0,
@@ -64,13 +64,13 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
         self.network = network
         self.version = 0
         self.num_env_steps = 0
-        self._spec, self._params, self._seed, self._device = spec, spec.settings, seed, device
+        self._spec, self._params, self._seed, self._device = spec, spec.params, seed, device
         self._budget_share, self._env_steps_elsewhere = 0.0, 0
         self._ranks: Ranks = ALONE
         self.precision: Precision = chosen_precision(spec.precision, device)
         self._generators = Generators(device, seed)
-        self._average = RunningAverage(network, spec.settings.racer_tau)
-        self._rates = PartRates(network, parts, spec.settings.rate_of)
+        self._average = RunningAverage(network, spec.params.racer_tau)
+        self._rates = PartRates(network, parts, spec.params.rate_of)
 
     @property
     def racer(self) -> NetworkT:
@@ -191,7 +191,7 @@ class PartRates:
 
         Args:
             network: to train.
-            parts: tensor name prefixes of each part; see `rulka.agents.algorithms`.
+            parts: tensor name prefixes of each part; see `rulka.agents.shared.acting.NetworkActor`.
             factors: of the learning rate, by part.
         """
         self._factors: dict[str, Schedule] = dict(factors)

@@ -9,19 +9,18 @@ import torch
 from torch import Tensor
 
 from models.torso import Torso
-from rulka.agents.iqn.params import IqnParams
-from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.learner import Learner, NetworkT, PartRates
+from rulka.agents.shared.params import OffPolicyParams
 from rulka.buffers.experience import Experience
 from rulka.buffers.replay import FEATURES, Replay
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of
 from rulka.machine.precision import Precision, autocast
 
-SettingsT = TypeVar("SettingsT", IqnParams, PqlParams)
+OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyParams)
 
 
-class OffPolicyLearner(Learner[SettingsT, NetworkT]):
+class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
     """Off-policy learner with a replay ring.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -29,7 +29,7 @@ PartHeads = Annotated[Source, Field(description="that end in actions: cloned whe
 
 
 class PartsParams(Section):
-    """Source of the initial weights of each part of an agent; `rulka.agents.algorithms` lists the parts."""
+    """Source of the initial weights of each part of an agent; actors list their tensors."""
 
     encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key("cloned", "of images; pretrained is Level 0")
     float_head: Source = key("cloned", "of the floats, with their normalisation")
@@ -105,12 +105,28 @@ RacerTau = Annotated[
     float,
     Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
 ]
+MaxGradNorm = Annotated[PositiveSchedule, Field(description="gradients are scaled down to this norm")]
 
 
 class AlgorithmParams(Section):
-    """Base of the algorithm sections, each named after its algorithm."""
+    """Base of the algorithm sections, each named after its algorithm.
+
+    A section also names its algorithm's code, as "module:Class". This is imported only when it is used: settings import
+    no torch, and torchrl (3 s, 95 MB) is for off-policy learners alone.
+    """
+
+    LABEL: ClassVar[str]
+    """Display name."""
+    LEARNER: ClassVar[str]
+    """Name of the learner, a `rulka.agents.shared.learner.Learner`."""
+    ACTOR: ClassVar[str]
+    """Name of the actor, a `rulka.agents.shared.acting.NetworkActor`. Its module imports no torchrl."""
+    PARTS: ClassVar[type[PartsParams]] = PartsParams
+    """Its section of `transfer`."""
 
     action_repeat: ActionRepeat = 1
+    batch_size: BatchSize = key(512, "decisions of one gradient step")
+    max_grad_norm: MaxGradNorm = constant(0.5)
     rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
     racer_tau: RacerTau = 1.0
 
@@ -135,6 +151,22 @@ class AlgorithmParams(Section):
         """Size of the groups of cars whose races have the same start; 1 gives every race its own start."""
         return 1
 
+    @property
+    def has_demonstrations(self) -> bool:
+        """Whether it learns from captured races."""
+        return False
+
+    @property
+    def given_pairs(self) -> Any:
+        """Source of given preference pairs, a section; None if there is none."""
+        return None
+
+    @staticmethod
+    def describe_help(section: Mapping[str, Any]) -> str:
+        """Describes to users, from its section in an artifact, what an agent was given besides initial weights."""
+        del section
+        return ""
+
     def no_int8(self, network: NetworkParams) -> str:
         """Returns why the network cannot act in int8, naming the parameter; empty if it can."""
         del network
@@ -156,10 +188,10 @@ Epochs = Annotated[Count, Field(description="passes over the experience of one u
 class PolicyParams(AlgorithmParams):
     """Base section of algorithms that learn a policy."""
 
+    ACTOR: ClassVar[str] = "rulka.agents.shared.acting:PolicyActor"
+
     steps_per_update: StepsPerUpdate = 8192
-    batch_size: BatchSize = key(512, "decisions of one gradient step")
     learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
-    max_grad_norm: PositiveSchedule = key(constant(0.5), "gradients are scaled down to this norm")
     # Greedy races and the final agent use a running average over about ten updates.
     racer_tau: RacerTau = 0.1
     max_versions_behind: VersionsBehind = 1

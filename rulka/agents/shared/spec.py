@@ -1,4 +1,4 @@
-"""Agent specification, and the interfaces of actors and of learners split over two processes.
+"""Agent specification, and the interface of actors.
 
 An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows about processes.
 Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from rulka.agents.params import Algorithm
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.networks import BuildNetwork, seeded
 from rulka.agents.shared.params import AlgorithmParams
-from rulka.buffers.experience import ExperienceBlock
 from rulka.contracts.actions import ActionSpace, Choices
 from rulka.contracts.observation import Normalisation
 from rulka.contracts.observation_params import ObservationParams
@@ -32,7 +31,7 @@ class AgentError(UserError):
     """An agent was used in an unsupported way or with unsuitable weights."""
 
 
-SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
+ParamsT = TypeVar("ParamsT", bound=AlgorithmParams)
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 Choose = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +39,7 @@ Choose = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class AgentSpec(Generic[SettingsT]):
+class AgentSpec(Generic[ParamsT]):
     """Everything needed to build an actor or a learner in another process; picklable.
 
     Attributes:
@@ -48,7 +47,7 @@ class AgentSpec(Generic[SettingsT]):
         observation: image size.
         encoder: of the images.
         network: layer widths behind the encoder.
-        settings: the algorithm's parameter section.
+        params: the algorithm's parameter section.
         actions: action space: A actions in each of K places, or continuous numbers.
         normalisation: of the floats; becomes part of the network.
         decision_ms: length of a decision.
@@ -61,7 +60,7 @@ class AgentSpec(Generic[SettingsT]):
     observation: ObservationParams
     encoder: EncoderConfig
     network: NetworkParams
-    settings: SettingsT
+    params: ParamsT
     actions: ActionSpace
     normalisation: Normalisation
     decision_ms: int = 50
@@ -144,77 +143,3 @@ class Actor(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`."""
-
-
-class Half(Protocol):
-    """The half of a learner that runs in its own process, on observations and the other half's tensors."""
-
-    @property
-    def num_updates(self) -> int:
-        """Total updates so far."""
-        ...
-
-    def insert(self, block: ExperienceBlock) -> None:
-        """Stores a block's observations and resets (copied); its other fields are empty."""
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Installs the tensors of the other half (copied)."""
-
-    @property
-    def can_learn(self) -> bool:
-        """True if it has any observations to learn from."""
-        ...
-
-    def learn(self, moment: Moment) -> dict[str, float]:
-        """Runs one update and returns metrics by name."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns its weights and the state of their optimizer; always the same names and shapes."""
-        ...
-
-
-class HalfHandle(Protocol):
-    """Handle to the half in another process."""
-
-    @property
-    def num_restarts(self) -> int:
-        """Restarts of its process so far."""
-        ...
-
-    def send_blocks(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
-        """Sends it the blocks that it has not seen, as far as there is room.
-
-        Args:
-            numbers: of all stored blocks.
-            copy: copies observations and resets of the block with a number into another block.
-        """
-
-    def allow_updates(self, num_updates: int, moment: Moment) -> None:
-        """Publishes this half's tensors to it and permits updates up to a total of `num_updates`."""
-
-    def poll(self, timeout_s: float) -> None:
-        """Waits for its messages and passes its updates to `LearnsInHalves.take_half`."""
-
-
-@runtime_checkable
-class LearnsInHalves(Protocol):
-    """A learner that can run one half in its own process; `HalfHandle.allow_updates` enforces the update ratio."""
-
-    def make_half(self) -> Callable[[], Half] | None:
-        """Returns a picklable builder of that half in its current state; None if one process runs both."""
-        ...
-
-    def own_tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors of this half, which the other half reads; always the same names and shapes."""
-        ...
-
-    def half_tensors(self) -> dict[str, Tensor]:
-        """Returns this process's copy of the other half's tensors."""
-        ...
-
-    def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
-        """Installs the other half's tensors after `num_updates` updates (copied)."""
-
-    def attach_remote(self, handle: HalfHandle) -> None:
-        """Hands that half over to another process."""
