@@ -59,6 +59,9 @@ def _problem(problem: ErrorDetails, root: type[BaseModel]) -> str:
 def _unknown(keys: list[str], sections: list[type[BaseModel]], root: type[BaseModel]) -> str:
     """Returns the message for an unknown key, suggesting the same key of another section or a similar key here."""
     key, name = ".".join(keys), keys[-1]
+    for section in sections:
+        if new := getattr(section, "RENAMED", {}).get(name):
+            return f"{key} was renamed: use {'.'.join([*keys[:-1], new])}"
     known = list(dict.fromkeys(field for section in sections for field in section.model_fields))
     places = [place for place in dict.fromkeys(_places(root)) if place.rpartition(".")[2] == name]
     outermost = min((place.count(".") for place in places), default=0)

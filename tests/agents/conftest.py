@@ -51,7 +51,7 @@ COMMON: dict[type[AlgorithmParams], dict[str, Any]] = {
     PolicyParams: {
         "steps_per_update": 256,
         "entropy_weight": constant(0.003),
-        "clone_weight": constant(0.0),
+        "initial_kl_weight": constant(0.0),
         "max_versions_behind": 0,
         "value_warmup_steps": 0,
         "max_kl": constant(1.0),

@@ -34,7 +34,7 @@ def test_the_loss_falls_below_ln_2():
     assert losses[0] == pytest.approx(math.log(2.0), abs=1e-7)
     assert losses[-1] < 0.5 * math.log(2.0)
     first = make_learner(spec, seed=0).network.state_dict()
-    assert all(torch.equal(first[name], tensor) for name, tensor in learner._first.state_dict().items())
+    assert all(torch.equal(first[name], tensor) for name, tensor in learner._initial_policy.state_dict().items())
 
 
 @pytest.mark.parametrize(("reward", "min_gap"), [(0.0, 0.0), (1.0, 1.0)])

@@ -44,7 +44,7 @@ COMMON: dict[str, Any] = {
     "max_grad_norm": 0.3,
     "gamma": 0.9,
     "entropy_weight": 0.3,
-    "clone_weight": 0.4,
+    "initial_kl_weight": 0.4,
     "racer_tau": 0.25,
     "max_kl": 10.0,
 }
@@ -141,8 +141,9 @@ def scene(
     if decisions == "numbers":  # deviations of e^-1: float32 tells little of decisions near the ends of their interval
         begun.policy_head.bias.data[2:] -= 1.0
     learner.load_network(begun.state_dict())
-    if hasattr(learner, "_first"):  # the policy that is held on to comes with the weights
-        assert all(torch.equal(*pair) for pair in zip(learner._first.parameters(), begun.parameters(), strict=True))
+    if hasattr(learner, "_initial_policy"):  # the policy that is held on to comes with the weights
+        kept = learner._initial_policy.parameters()
+        assert all(torch.equal(*pair) for pair in zip(kept, begun.parameters(), strict=True))
     older = copy.deepcopy(learner.network)
     learner.network.load_state_dict(disturbed(learner.network, 1.0).state_dict())
     learner._average.begin()
@@ -220,7 +221,7 @@ class Twin:
         self.network = copy.deepcopy(learner.network)
         self.begun = copy.deepcopy(learner.network)
         self.racer = copy.deepcopy(learner.racer)
-        self.first = copy.deepcopy(getattr(learner, "_first", None))
+        self.first = copy.deepcopy(getattr(learner, "_initial_policy", None))
         self.actions = learner._spec.actions
         self.max_grad_norm, self.learning_rate = max_grad_norm, learning_rate
         self.moments: dict[str, tuple[Tensor, Tensor, int]] = {}

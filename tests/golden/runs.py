@@ -346,9 +346,9 @@ AGENTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"noisy_sigma": 0.5, "layer_norm": True},
         "",
     ),
-    "ppo": ("ppo", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1, "learning_rate": PPO_RATE}, {}, ""),
-    "impala": ("impala", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1}, {}, ""),
-    "grpo": ("grpo", POLICY | {"group_size": GROUP, "clone_weight": 0.1}, {}, ""),
+    "ppo": ("ppo", POLICY | {"value_warmup_steps": 512, "initial_kl_weight": 0.1, "learning_rate": PPO_RATE}, {}, ""),
+    "impala": ("impala", POLICY | {"value_warmup_steps": 512, "initial_kl_weight": 0.1}, {}, ""),
+    "grpo": ("grpo", POLICY | {"group_size": GROUP, "initial_kl_weight": 0.1}, {}, ""),
     "dpo": (
         "dpo",
         POLICY | {"pairs": {"kind": "online", "group_size": GROUP, "gamma": 0.99, "cut_worth": -1.0, "min_gap": 0.0}},

@@ -26,7 +26,7 @@ LESSONS: dict[str, tuple[int, dict[str, Any]]] = {
             "learning_rate": {"interpolation": "linear", "shares": [[0, 0.0005], [1, 0.00003]]},
         },
     ),
-    "grpo": (100_000, {"steps_per_update": 1024, "batch_size": 256, "clone_weight": 0.0, "learning_rate": 0.0005}),
+    "grpo": (100_000, {"steps_per_update": 1024, "batch_size": 256, "initial_kl_weight": 0.0, "learning_rate": 0.0005}),
     "dpo": (150_000, {"steps_per_update": 1024, "batch_size": 256, "learning_rate": 0.0005}),
     "iqn": (
         40_000,

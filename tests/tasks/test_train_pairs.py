@@ -46,7 +46,7 @@ def prepare(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
 @pytest.mark.parametrize(
     ("algorithm", "changes", "facts"),
     [
-        ("grpo", {}, {"num_groups", "group_deviation", "clone_kl"}),
+        ("grpo", {}, {"num_groups", "group_deviation", "initial_kl"}),
         pytest.param("dpo", {}, {"num_groups", "chosen_return", "beta"}, marks=pytest.mark.slow),
         ("dpo", {"pairs": STRETCHES}, {"margin", "accuracy", "num_pairs"}),
     ],

@@ -52,8 +52,8 @@ class PpoLearner(CriticLearner[PpoParams]):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
         rollout = self._evaluate(segment, decided)
         standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
-        if self._clone_weight() > 0.0:
-            standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
+        if self._initial_kl_weight() > 0.0:
+            standard = standard._replace(initial_outputs=self._initial_outputs(rollout.image, rollout.floats))
         scale = return_scale(rollout.returns, self._ranks)
         num_samples = self._run_epochs(
             standard,
@@ -80,10 +80,10 @@ class PpoLearner(CriticLearner[PpoParams]):
         entropy = distribution.entropy(decided.outputs).mean()
         moved = mean_of(distribution.divergence(part.outputs, decided.outputs.detach()), self._ranks)
         loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
-        if len(part.clone_outputs):
-            clone_kl = distribution.divergence(part.clone_outputs, decided.outputs).mean()
-            loss = loss + self._clone_weight() * clone_kl
-            means.add(clone_kl=clone_kl)
+        if len(part.initial_outputs):
+            initial_kl = distribution.divergence(part.initial_outputs, decided.outputs).mean()
+            loss = loss + self._initial_kl_weight() * initial_kl
+            means.add(initial_kl=initial_kl)
         means.add(
             loss=loss,
             policy_loss=policy.loss,

@@ -60,8 +60,8 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
             outputs=outputs,
             weight=weight.repeat_interleave(races.num_decisions),
         )
-        if self._clone_weight() > 0.0:
-            rollout = rollout._replace(clone_outputs=self._first_outputs(races.image, races.floats))
+        if self._initial_kl_weight() > 0.0:
+            rollout = rollout._replace(initial_outputs=self._initial_outputs(races.image, races.floats))
         num_samples = self._run_epochs(
             rollout, encoded, params, lambda decided, part: self._gradient_step(decided, part, means)
         )
@@ -86,10 +86,10 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         entropy = (part.weight * distribution.entropy(decided.outputs)).mean()
         moved = distribution.divergence(part.outputs, decided.outputs.detach()).mean()
         loss = policy.loss - params.entropy_weight.at(now) * entropy
-        if len(part.clone_outputs):
-            clone_kl = (part.weight * distribution.divergence(decided.outputs, part.clone_outputs)).mean()
-            loss = loss + self._clone_weight() * clone_kl
-            means.add(clone_kl=clone_kl)
+        if len(part.initial_outputs):
+            initial_kl = (part.weight * distribution.divergence(decided.outputs, part.initial_outputs)).mean()
+            loss = loss + self._initial_kl_weight() * initial_kl
+            means.add(initial_kl=initial_kl)
         means.add(
             loss=loss,
             policy_loss=policy.loss,
@@ -101,8 +101,8 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         )
         return float(moved) > params.max_kl.at(now)
 
-    def _clone_weight(self) -> float:
-        return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)
+    def _initial_kl_weight(self) -> float:
+        return 0.0 if self._initial_policy is None else self._params.initial_kl_weight.at(self.moment)
 
 
 SMALLEST_DEVIATION = 1e-6
@@ -252,7 +252,7 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         return self._with_reference(upload(self._given.of(order[: source.pairs_per_update].cpu()), self._device))
 
     def _with_reference(self, pairs: Pairs) -> Pairs:
-        outputs = self._first_outputs(pairs.image, pairs.floats)
+        outputs = self._initial_outputs(pairs.image, pairs.floats)
         return pairs._replace(reference=self._distribution.log_prob(outputs, pairs.action))
 
     def _fit(self, pairs: Pairs, means: MetricMeans) -> int:

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from rulka.agents.shared.params import (
     ClippedParams,
-    CloneWeight,
     Epochs,
     EpochsParams,
+    InitialKlWeight,
     PolicyGradientParams,
     PolicyParams,
     SectionContext,
@@ -39,7 +39,7 @@ class GrpoParams(PolicyGradientParams, ClippedParams):
     LEARNER = "rulka.agents.preferences.learner:GrpoLearner"
 
     # Discounting favours the start of a race; gamma 1 is for agents that finish.
-    clone_weight: CloneWeight = constant(0.01)
+    initial_kl_weight: InitialKlWeight = constant(0.01)
     group_size: GroupSize = key(8, "races that begin alike and are compared with each other")
     # As rewards.off_track: standing still must not be better than trying.
     cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut; there is no value to ask")
@@ -121,6 +121,6 @@ class DpoParams(PolicyParams, EpochsParams):
             yield f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1"
 
     @property
-    def has_kl_penalty(self) -> bool:
+    def needs_initial_policy(self) -> bool:
         """Always True: the initial policy is the reference."""
         return True

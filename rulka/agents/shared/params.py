@@ -178,7 +178,7 @@ StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions
 PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
 VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
 Gamma = Annotated[ShareSchedule, Field(description="discount of one decision")]
-CloneWeight = Annotated[
+InitialKlWeight = Annotated[
     NotNegativeSchedule,
     Field(description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"),
 ]
@@ -197,8 +197,8 @@ class PolicyParams(AlgorithmParams):
     max_versions_behind: VersionsBehind = 1
 
     @property
-    def has_kl_penalty(self) -> bool:
-        """Whether a KL penalty to the initial policy is ever active."""
+    def needs_initial_policy(self) -> bool:
+        """Whether the loss ever refers to the initial policy."""
         raise NotImplementedError
 
     def _check_combinations(self) -> Iterator[str]:
@@ -214,12 +214,14 @@ class PolicyGradientParams(PolicyParams):
     entropy_weight: NotNegativeSchedule = key(
         over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
     )
-    clone_weight: CloneWeight = constant(0.0)
+    initial_kl_weight: InitialKlWeight = constant(0.0)
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"clone_weight": "initial_kl_weight"}
 
     @property
-    def has_kl_penalty(self) -> bool:
-        """Whether a KL penalty to the initial policy is ever active."""
-        return any(value > 0.0 for value in self.clone_weight.values)
+    def needs_initial_policy(self) -> bool:
+        """Whether the loss ever refers to the initial policy."""
+        return any(value > 0.0 for value in self.initial_kl_weight.values)
 
 
 class CriticParams(PolicyGradientParams):

@@ -51,7 +51,7 @@ class Rollout(NamedTuple):
         log_prob: [M] float32 of the action under the policy that acted.
         advantage: [M] float32.
         outputs: [M, P] float32 of the policy at the start of the update.
-        clone_outputs: [M, P] float32 of the initial policy; [0] without a KL penalty.
+        initial_outputs: [M, P] float32 of the initial policy; [0] without a KL penalty.
         value: [M] float32 at the start of the update.
         returns: [M] float32 targets of the value.
         weight: [M] float32 weights in the loss; their mean is 1.
@@ -63,7 +63,7 @@ class Rollout(NamedTuple):
     log_prob: Tensor
     advantage: Tensor
     outputs: Tensor
-    clone_outputs: Tensor = _NOTHING
+    initial_outputs: Tensor = _NOTHING
     value: Tensor = _NOTHING
     returns: Tensor = _NOTHING
     weight: Tensor = _NOTHING
@@ -86,7 +86,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         network = spec.fresh_network(build_actor_critic, seed).to(device)
         super().__init__(spec, network, ACTOR_CRITIC_PARTS, seed, device)
         self._distribution = distribution_of(spec.actions)
-        self._first = self._as_it_is()
+        self._initial_policy = self._frozen_copy()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._waiting = self._make_waiting()
 
@@ -99,9 +99,9 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         """Removes waiting experience and learns from it; returns metrics besides those added to `means`."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Loads initial weights, also into the reference policy of the KL penalty."""
+        """Loads initial weights, also into the initial policy that the loss refers to."""
         super().load_network(tensors)
-        self._first = self._as_it_is()
+        self._initial_policy = self._frozen_copy()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Stores a block (copied) until an update learns from it."""
@@ -136,13 +136,14 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the experience."""
-        return super().state_dict() | {"first": {} if self._first is None else weights_on_host(self._first)}
+        initial = {} if self._initial_policy is None else weights_on_host(self._initial_policy)
+        return super().state_dict() | {"initial_policy": initial}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
         super().load_state_dict(state)
-        if self._first is not None:
-            self._first.load_state_dict(state["first"])
+        if self._initial_policy is not None:
+            self._initial_policy.load_state_dict(state["initial_policy"])
 
     def experience(self) -> Experience:
         """Returns the experience that waits for the next update."""
@@ -156,9 +157,9 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         """Drops the experience that waits for the next update."""
         self._waiting.forget()
 
-    def _as_it_is(self) -> ActorCritic | None:
-        """Returns a frozen copy of the policy, the reference of the KL penalty; None if the loss never has one."""
-        if not self._params.has_kl_penalty:
+    def _frozen_copy(self) -> ActorCritic | None:
+        """Returns a frozen copy of the policy; None if the loss never refers to the initial policy."""
+        if not self._params.needs_initial_policy:
             return None
         return copy.deepcopy(self.network).requires_grad_(False).eval()  # training mode would update spectral norms
 
@@ -247,11 +248,11 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         self.network.train()
         return computed
 
-    def _first_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the outputs [M, P] of the reference policy for images [M, L, H, W] and floats [M, F]."""
-        first = self._first
-        assert first is not None
-        return self._in_parts(lambda seen, beside: first.decide(first.encode(seen), beside).outputs, image, floats)
+    def _initial_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the outputs [M, P] of the initial policy for images [M, L, H, W] and floats [M, F]."""
+        initial = self._initial_policy
+        assert initial is not None
+        return self._in_parts(lambda seen, beside: initial.decide(initial.encode(seen), beside).outputs, image, floats)
 
 
 class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
@@ -282,8 +283,8 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         }
         return facts | self._learn(segment, means)
 
-    def _clone_weight(self) -> float:
-        return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)
+    def _initial_kl_weight(self) -> float:
+        return 0.0 if self._initial_policy is None else self._params.initial_kl_weight.at(self.moment)
 
     def _is_warming_up(self) -> bool:
         return self.version == 0 and self._params.value_warmup_steps > 0
