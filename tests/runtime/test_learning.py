@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from real_run import run_spec
 
+from rulka.agents.params import ALGORITHMS
+from rulka.agents.shared.params import AlgorithmParams, OffPolicyParams, PolicyParams
 from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
 from rulka.runtime.greedy_check import CheckResult
@@ -55,10 +57,28 @@ LESSONS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 """Environment steps of one budget, and what is changed of its section. PPO needs one or two budgets and IQN up to five,
 by the seed and the last bits of a processor's sums."""
+ANY_LESSON: dict[type[AlgorithmParams], tuple[int, dict[str, Any]]] = {
+    PolicyParams: (100_000, {"steps_per_update": 1024, "batch_size": 256, "learning_rate": 0.0005}),
+    OffPolicyParams: (
+        40_000,
+        {
+            "start_steps": 2048,
+            "buffer_steps": 50_000,
+            "batch_size": 128,
+            "rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0},
+        },
+    ),
+}
+"""The lesson of an algorithm that is not among these, by the base class of its section."""
 MOST_BUDGETS = 10
 FROM_PIXELS = ("ppo",)
 """This sees images too; the others, and two learners, floats alone, which takes half the time and less. IQN learns from
 pixels in benchmarks/qrdqn."""
+
+
+def lesson_of(algorithm: str) -> tuple[int, dict[str, Any]]:
+    section = ALGORITHMS[algorithm]
+    return LESSONS.get(algorithm) or next(each for base, each in ANY_LESSON.items() if issubclass(section, base))
 
 
 def has_learned(result: CheckResult) -> bool:
@@ -67,7 +87,7 @@ def has_learned(result: CheckResult) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("algorithm", "learners"), [*((name, 1) for name in LESSONS), ("ppo", 2)])
+@pytest.mark.parametrize(("algorithm", "learners"), [*((name, 1) for name in ALGORITHMS), ("ppo", 2)])
 def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm: str, learners: int) -> None:
     """Greedy races from starts that were not trained on: none finishes with the first weights, all with the last.
 
@@ -96,7 +116,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         "start_anywhere": 0.3,
         "experience": "rebuilt",
     }
-    env_steps, changes = LESSONS[algorithm]
+    env_steps, changes = lesson_of(algorithm)
     params[algorithm] |= changes
     for num_budgets in range(1, MOST_BUDGETS + 1):
         params["train"]["max_env_steps"] = num_budgets * env_steps

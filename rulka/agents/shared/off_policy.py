@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,10 +12,12 @@ from models.torso import Torso
 from rulka.agents.shared.learner import Learner, NetworkT, PartRates
 from rulka.agents.shared.params import OffPolicyParams
 from rulka.buffers.experience import Experience
-from rulka.buffers.replay import FEATURES, Replay
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of
 from rulka.machine.precision import Precision, autocast
+
+if TYPE_CHECKING:
+    from rulka.buffers.replay import Replay
 
 OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyParams)
 
@@ -86,6 +88,8 @@ def keep_features(replay: Replay, network: Torso, precision: Precision, batch_si
         batch_size: images encoded at once.
         is_wanted: True to store features, False to drop them.
     """
+    from rulka.buffers.replay import FEATURES  # not above: actors may be in a file with a learner, without torchrl
+
     device = device_of(network)
 
     def encode(image: Tensor, _floats: Tensor) -> Tensor:
