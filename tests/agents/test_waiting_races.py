@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.agents.shared.rollout_queue import WaitingRaces, num_decisions_of
+from rulka.agents.shared.race_queue import WaitingRaces, num_decisions_of
 from rulka.agents.shared.spec import AgentError, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from tests.agents.conftest import Races

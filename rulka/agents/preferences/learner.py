@@ -27,9 +27,10 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.preferences.params import DpoParams, GrpoParams, OnlinePairsParams
 from rulka.agents.shared.learner import MetricMeans
 from rulka.agents.shared.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
-from rulka.agents.shared.rollout_queue import PassedDecisions, WaitingRaces
+from rulka.agents.shared.race_queue import WaitingRaces
+from rulka.agents.shared.rollout_queue import WaitingBlocks
 from rulka.agents.shared.spec import AgentError
-from rulka.buffers.experience import PreferencePairs
+from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.machine.device import upload
 from rulka.machine.precision import autocast
 
@@ -173,6 +174,34 @@ class Pairs(NamedTuple):
     def stretch(self) -> Tensor:
         """[M] index of the stretch of each decision."""
         return torch.arange(len(self.num_decisions), device=self.pairs.device).repeat_interleave(self.num_decisions)
+
+
+class PassedDecisions(WaitingBlocks):
+    """Counts decisions until an update consumes them; they set the pace of learning from given pairs."""
+
+    _version = 0
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Counts the decisions of a block."""
+        del collector
+        self.num_decisions += block.is_reset.size
+        self._version = version
+
+    def versions_behind(self, version: int) -> float:
+        """Returns the lag behind `version` of the weights that acted last."""
+        return float(version - self._version)
+
+    def drop(self) -> None:
+        """Resets the count."""
+        self.num_decisions = 0
+
+    def experience(self) -> Experience:
+        """Returns the count; see `rulka.agents.shared.learner.Learner`."""
+        return Experience({"num_decisions": self.num_decisions, "version": self._version}, {})
+
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`."""
+        self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 
 
 class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
