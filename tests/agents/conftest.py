@@ -217,17 +217,17 @@ class Trained(NamedTuple):
     metrics: dict[str, float]
 
     def values(self, *states: int) -> list[float]:
-        """The value of each state, at the start of a mini-race: V, or the best mean Q for a quantile network."""
-        network, tau = self.learner.network, torch.linspace(1 / 64, 63 / 64, 32)
+        """The value of each state, at the start of a mini-race: V, or the best mean Q of actors that compare these."""
         image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
         floats = torch.zeros(len(states), NUM_FLOATS)
         floats[:, 1] = torch.tensor(states)
+        rated = self.actor.action_values(image, floats)
+        if rated is not None and rated.name == "q_value":
+            return rated.value.max(axis=1).tolist()
         with torch.no_grad():
-            if hasattr(network, "advantages"):
-                return network(image, floats, tau.expand(len(states), -1)).value.mean(dim=1).amax(dim=1).tolist()
             if isinstance(self.learner, PqlLearner):
                 return self.learner.values(image, floats).tolist()
-            return network(image, floats).value.tolist()
+            return self.learner.network(image, floats).value.tolist()
 
     def actions(self, *states: int) -> list[int]:
         image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
