@@ -11,15 +11,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rulka.agents.pql.halves import Half, LearnsInHalves
+from rulka.agents.pql.halves import LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.runtime.messages import HalfUpdated, NewBlock, Permit, SlotRead, Stop, ToWorker
 from rulka.runtime.shared import NO_VERSION, SharedBlocks, SharedWeights, check_room, layout_of, memory_bytes
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
+
+if TYPE_CHECKING:  # it imports torchrl, which this side does without
+    from rulka.agents.pql.learner import RemotePolicyHalf
 
 NUM_SLOTS = 3
 """Blocks on their way to the other half."""
@@ -30,7 +34,7 @@ class HalfWork(Work):
 
     def __init__(
         self,
-        make_half: Callable[[], Half],
+        make_half: Callable[[], RemotePolicyHalf],
         blocks: SharedBlocks,
         read: SharedWeights,
         written: SharedWeights,

@@ -3,40 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock
 from rulka.contracts.schedule import Moment
-
-
-class Half(Protocol):
-    """The half of a learner that runs in its own process, on observations and the other half's tensors."""
-
-    @property
-    def num_updates(self) -> int:
-        """Total updates so far."""
-        ...
-
-    def insert(self, block: ExperienceBlock) -> None:
-        """Stores a block's observations and resets (copied); its other fields are empty."""
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Installs the tensors of the other half (copied)."""
-
-    @property
-    def can_learn(self) -> bool:
-        """True if it has any observations to learn from."""
-        ...
-
-    def learn(self, moment: Moment) -> dict[str, float]:
-        """Runs one update and returns metrics by name."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns its weights and the state of their optimizer; always the same names and shapes."""
-        ...
 
 
 class HalfHandle(Protocol):
@@ -66,8 +38,8 @@ class HalfHandle(Protocol):
 class LearnsInHalves(Protocol):
     """A learner that can run one half in its own process; `HalfHandle.allow_updates` enforces the update ratio."""
 
-    def make_half(self) -> Callable[[], Half] | None:
-        """Returns a picklable builder of that half in its current state; None if one process runs both."""
+    def make_half(self) -> Callable[[], Any] | None:
+        """Returns a picklable builder of that half, a `RemotePolicyHalf`; None if one process runs both."""
         ...
 
     def own_tensors(self) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.pql.actor import Decisions, decisions_of
-from rulka.agents.pql.halves import Half, HalfHandle
+from rulka.agents.pql.halves import HalfHandle
 from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy, seeded
@@ -271,7 +271,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             self._remote.poll(timeout_s)
             self._remote.send_blocks(self.replay.numbers(), self.replay.copy_states)
 
-    def make_half(self) -> Callable[[], Half] | None:
+    def make_half(self) -> Callable[[], RemotePolicyHalf] | None:
         """Returns a picklable builder of the policy's half in its current state; None if one process runs both."""
         if not self._params.policy_process:
             return None
@@ -382,7 +382,7 @@ class PolicyHalf:
 
 
 class RemotePolicyHalf(PolicyHalf):
-    """The policy's half in its own process, a `Half` of `rulka.agents.pql.halves`: the paper's P-learner.
+    """The policy's half in its own process: the paper's P-learner.
 
     It has copies of the torso and the critics, which the other half owns, and a ring of states: it receives only the
     observations of blocks.
