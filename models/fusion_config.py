@@ -18,21 +18,21 @@ MOST_TOKENS = 256
 class ConcatConfig(Config):
     """Concatenation of image features and the float head's output, see `models.fusion.Concat`."""
 
-    kind: Literal["concat"] = key("concat", "side by side")
+    kind: Literal["concat"] = key("concat", "Concatenation of image features and floats.")
 
 
 class ProjectedConfig(Config):
     """Concatenation, with floats projected to the dimension of the image, see `models.fusion.Projected`."""
 
-    kind: Literal["projected"] = key("projected", "side by side, the floats projected to as many numbers")
+    kind: Literal["projected"] = key("projected", "Concatenation, with floats projected to the image features' width.")
 
 
 class _AttendingConfig(Config):
     """Transformer blocks over tokens."""
 
-    width: TokenWidth = key(64, "numbers of a token, and of the state; divisible by `heads`")
-    depth: int = key(1, "transformer blocks", ge=1, le=48)
-    heads: Heads = key(4, "attention heads of a block")
+    width: TokenWidth = key(64, "Width of a token and of the state; divisible by `heads`.")
+    depth: int = key(1, "Number of transformer blocks.", ge=1, le=48)
+    heads: Heads = key(4, "Attention heads per block.")
 
     @model_validator(mode="after")
     def _check(self) -> _AttendingConfig:
@@ -43,37 +43,37 @@ class _AttendingConfig(Config):
 class FusedVectorConfig(_AttendingConfig):
     """One linear projection of both, split into tokens, see `models.fusion.FusedVector`."""
 
-    kind: Literal["fused_vector"] = key("fused_vector", "tokens that are each made of image and floats")
-    tokens: int = key(8, "how many", ge=2, le=MOST_TOKENS)
+    kind: Literal["fused_vector"] = key("fused_vector", "Tokens that each mix image features and floats.")
+    tokens: int = key(8, "Number of tokens.", ge=2, le=MOST_TOKENS)
 
 
 class EachFloatConfig(Config):
     """One token per float, see `models.fusion.FloatTokens`."""
 
-    kind: Literal["each"] = key("each", "a token for each float")
+    kind: Literal["each"] = key("each", "One token per float.")
 
 
 class RawFloatsConfig(Config):
     """Tokens that are linear in all floats."""
 
-    kind: Literal["raw"] = key("raw", "tokens made of all floats by one linear layer")
-    tokens: int = key(4, "how many", ge=1, le=MOST_TOKENS)
+    kind: Literal["raw"] = key("raw", "Tokens made from all floats by one linear layer.")
+    tokens: int = key(4, "Number of tokens.", ge=1, le=MOST_TOKENS)
 
 
 class HeadFloatsConfig(Config):
     """Tokens that are linear in the output of a float head of two layers."""
 
-    kind: Literal["head"] = key("head", "tokens made of all floats by a float head of two layers")
-    tokens: int = key(4, "how many", ge=1, le=MOST_TOKENS)
+    kind: Literal["head"] = key("head", "Tokens made from all floats by a float head of two layers.")
+    tokens: int = key(4, "Number of tokens.", ge=1, le=MOST_TOKENS)
 
 
 class TokenSequenceConfig(_AttendingConfig):
     """Tokens of the image and of the floats, see `models.fusion.TokenSequence`."""
 
-    kind: Literal["token_sequence"] = key("token_sequence", "tokens of image and floats, attending to each other")
-    image: Literal["one", "all"] = key("all", "one token of the image, or all that its encoder has")
+    kind: Literal["token_sequence"] = key("token_sequence", "Tokens of image and floats that attend to each other.")
+    image: Literal["one", "all"] = key("all", "Image tokens: a single one, or all of the encoder's.")
     floats: EachFloatConfig | RawFloatsConfig | HeadFloatsConfig = Field(
-        default_factory=RawFloatsConfig, discriminator="kind", description="what the tokens of the floats are"
+        default_factory=RawFloatsConfig, discriminator="kind", description="Tokens of the floats."
     )
 
     @property

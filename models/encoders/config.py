@@ -35,27 +35,27 @@ def check_heads(width: int, heads: int) -> None:
 class ConvConfig(Config):
     """Four convolutions, see `models.encoders.convolutions`."""
 
-    kind: Literal["conv"] = key("conv", "four convolutions, 45,456 parameters")
-    adaptive_pool: PoolSize = key(0, "rows and columns of the last map after max-pooling; 0 leaves it")
+    kind: Literal["conv"] = key("conv", "Four convolutions, 45,456 parameters.")
+    adaptive_pool: PoolSize = key(0, "Rows and columns of the last feature map after adaptive max-pooling; 0 for none.")
 
 
 class ImpalaConfig(Config):
     """Three stages of residual blocks, see `models.encoders.convolutions`; 2, 6 and true in BTR."""
 
-    kind: Literal["impala"] = key("impala", "the residual encoder of IMPALA")
-    width: int = key(2, "factor of the channels 16, 32 and 32", ge=1, le=64)
-    adaptive_pool: PoolSize = key(6, "rows and columns of the last map after max-pooling; 0 leaves it")
-    spectral_norm: bool = key(True, "divides residual convolutions by their largest singular value")
+    kind: Literal["impala"] = key("impala", "Residual encoder of IMPALA.")
+    width: int = key(2, "Factor on the channel counts 16, 32 and 32.", ge=1, le=64)
+    adaptive_pool: PoolSize = key(6, "Rows and columns of the last feature map after adaptive max-pooling; 0 for none.")
+    spectral_norm: bool = key(True, "Spectral norm: divide residual convolutions by their largest singular value.")
 
 
 class PatchConfig(Config):
     """A transformer over patches of the image, see `models.encoders.patches`."""
 
-    kind: Literal["patches"] = key("patches", "a vision transformer")
-    patch: int = key(8, "pixels along each side of a patch; divides height and width", ge=2, le=64)
-    width: TokenWidth = key(128, "numbers of a token, and of the features; divisible by `heads`")
-    depth: int = key(3, "transformer blocks; 0 leaves attention to a fusion that takes all tokens", ge=0, le=48)
-    heads: Heads = key(4, "attention heads of a block")
+    kind: Literal["patches"] = key("patches", "Vision transformer.")
+    patch: int = key(8, "Side of a patch in pixels; divides the image's height and width.", ge=2, le=64)
+    width: TokenWidth = key(128, "Width of a token and of the features; divisible by `heads`.")
+    depth: int = key(3, "Transformer blocks; 0 leaves attention to a fusion that takes all tokens.", ge=0, le=48)
+    heads: Heads = key(4, "Attention heads per block.")
 
     @model_validator(mode="after")
     def _check(self) -> PatchConfig:
@@ -66,17 +66,17 @@ class PatchConfig(Config):
 class ArchitectureSource(Config):
     """A backbone whose architecture is given in the parameters; its weights are newly initialised."""
 
-    kind: Literal["architecture"] = key("architecture", "fresh weights, with nothing to download")
+    kind: Literal["architecture"] = key("architecture", "Architecture with fresh weights; nothing is downloaded.")
     config: dict[str, JsonValue] = Field(
-        description="what a config.json of transformers has: model_type, and what differs from its defaults"
+        description="Content of a transformers config.json: model_type, and what differs from its defaults."
     )
 
 
 class FolderSource(Config):
     """A backbone in a folder written by `save_pretrained` of transformers."""
 
-    kind: Literal["folder"] = key("folder", "a folder with config.json and model.safetensors")
-    path: str = Field(min_length=1, description="of the folder; preprocessor_config.json is read where it is there")
+    kind: Literal["folder"] = key("folder", "Folder with config.json and model.safetensors.")
+    path: str = Field(min_length=1, description="Path of the folder; its preprocessor_config.json is read if present.")
 
 
 class BackboneConfig(Config):
@@ -85,14 +85,12 @@ class BackboneConfig(Config):
     Stage `pretrain` resolves it to a `ResolvedBackboneConfig`.
     """
 
-    kind: Literal["backbone"] = key("backbone", "a vision model of Hugging Face transformers")
+    kind: Literal["backbone"] = key("backbone", "Vision model of Hugging Face transformers.")
     source: ArchitectureSource | FolderSource = Field(
-        discriminator="kind", description="where architecture and first weights come from"
+        discriminator="kind", description="Source of the architecture and the initial weights."
     )
-    pixels: int | None = key(
-        None, "rows and columns images are resized to; null: what the model was made for", ge=8, le=2048
-    )
-    token: Literal["cls", "mean"] = key("cls", "features: the class token, or the mean over patches")
+    pixels: int | None = key(None, "Side of resized images in pixels; null takes the model's own.", ge=8, le=2048)
+    token: Literal["cls", "mean"] = key("cls", "Features: the class token, or the mean over patches.")
 
 
 class ImageConfig(Config):

@@ -25,7 +25,7 @@ Times = Annotated[int, Field(ge=1, le=100)]
 class ActionParams(Section):
     """Duration of a decision."""
 
-    ticks_per_action: Ticks = key(5, "10 ms ticks for which one action is held; 5 in the game")
+    ticks_per_action: Ticks = key(5, "Duration of a decision before action_repeat, in ticks of 10 ms; 5 in the game.")
 
 
 TICK_MS = 10

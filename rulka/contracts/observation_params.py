@@ -40,11 +40,11 @@ Part = Literal[
 class ObservationParams(Section):
     """Observations of agents. Shared by every stage that uses images."""
 
-    height: int = key(64, "image height, pixels", ge=MIN_PIXELS, le=MAX_PIXELS)
-    width: int = key(64, "image width, pixels", ge=MIN_PIXELS, le=MAX_PIXELS)
-    frames: int = key(1, "frames seen at once: the newest, and older ones a decision apart", ge=1, le=16)
-    frames_as: FramesAs = key("channels", "of several: channels of one image, or features side by side")
-    withheld: tuple[Part, ...] = key((), "parts of the observation that agents are not shown", strict=False)
+    height: int = key(64, "Image height in pixels.", ge=MIN_PIXELS, le=MAX_PIXELS)
+    width: int = key(64, "Image width in pixels.", ge=MIN_PIXELS, le=MAX_PIXELS)
+    frames: int = key(1, "Frames per observation: the newest, and older ones a decision apart.", ge=1, le=16)
+    frames_as: FramesAs = key("channels", "Input of several frames: channels of one image, or features side by side.")
+    withheld: tuple[Part, ...] = key((), "Parts of the observation hidden from agents.", strict=False)
 
     def _check_combinations(self) -> Iterator[str]:
         repeated = sorted({part for part in self.withheld if self.withheld.count(part) > 1})

@@ -43,13 +43,19 @@ class Schedule(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     interpolation: Literal["linear", "exponential", "staircase"] = Field(
-        description="between two points: straight, straight in the logarithm, or the earlier value"
+        description="Interpolation of points: linear, exponential (linear in the logarithm) or the earlier value."
     )
     points: tuple[Point, ...] | None = Field(
-        default=None, min_length=1, strict=False, description="[environment step, value], steps rising, values finite"
+        default=None,
+        min_length=1,
+        strict=False,
+        description="Points [environment step, value] with rising steps; null if `shares` is given.",
     )
     shares: tuple[SharePoint, ...] | None = Field(
-        default=None, min_length=1, strict=False, description="in their place: [share of the budget from 0 to 1, value]"
+        default=None,
+        min_length=1,
+        strict=False,
+        description="Points [share of the budget from 0 to 1, value] with rising shares; null if `points` is given.",
     )
 
     @classmethod

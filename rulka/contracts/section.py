@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -39,6 +39,12 @@ MOST_START_MPS = 300.0
 StartSpeedMps = Annotated[float, Field(ge=0.0, le=MOST_START_MPS)]
 AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+LearningPrecision = Annotated[
+    Literal["auto", "float32", "bfloat16"],
+    Field(
+        description="Precision of learning; auto is bfloat16 if the processor has instructions for it, else float32."
+    ),
+]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
 TAKE_FREE = "no run of it repeats, so set train.order to free"
 """End of the error message for settings that `train.order: exact` does not support."""

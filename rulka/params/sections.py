@@ -24,20 +24,20 @@ from rulka.training.params import TrainParams
 class _StageSections(Section):
     """Sections up to the stage `train`, in their order in lists."""
 
-    observation: ObservationParams = key(ObservationParams(), "what agents see")
-    actions: ActionParams = key(ActionParams(), "how long they act")
-    simulator: SimulatorParams = key(SimulatorParams(), "the embedded car and its camera")
-    race_end: RaceEndParams = key(RaceEndParams(), "when any race is over")
-    track: TrackParams = key(TrackParams(), "the track where there are no recordings")
-    races: RaceParams = key(RaceParams(), "stage races: who drove what is learned from")
-    capture: CaptureParams = key(CaptureParams(), "stage capture: races to frames")
-    encoder: EncoderConfig = key(ConvConfig(), "of images, the same one in every network")
-    network: NetworkParams = key(NetworkParams(), "what lies behind the encoder")
-    pretrain: PretrainParams = key(PretrainParams(), "stage pretrain: Level 0")
-    clone: CloneParams = key(CloneParams(), "stage clone: Level 1")
-    transfer: TransferParams = key(TransferParams(), "stage transfer: what new agents take over")
-    rewards: RewardParams = key(RewardParams(), "what a decision is paid")
-    train: TrainParams = key(TrainParams(), "stage train: the runtime of every algorithm")
+    observation: ObservationParams = key(ObservationParams(), "Observations of agents.")
+    actions: ActionParams = key(ActionParams(), "Duration of a decision.")
+    simulator: SimulatorParams = key(SimulatorParams(), "Embedded simulator: the car's physics and the camera.")
+    race_end: RaceEndParams = key(RaceEndParams(), "Limits that end a race, for every driver and purpose.")
+    track: TrackParams = key(TrackParams(), "Track that is generated if there are no recordings.")
+    races: RaceParams = key(RaceParams(), "Stage races: recordings or built-in drivers as the source of races.")
+    capture: CaptureParams = key(CaptureParams(), "Stage capture: renders races to frames.")
+    encoder: EncoderConfig = key(ConvConfig(), "Image encoder, the same in every network.")
+    network: NetworkParams = key(NetworkParams(), "Layers after the encoder.")
+    pretrain: PretrainParams = key(PretrainParams(), "Stage pretrain, Level 0: trains the encoder on frames.")
+    clone: CloneParams = key(CloneParams(), "Stage clone, Level 1: behaviour cloning.")
+    transfer: TransferParams = key(TransferParams(), "Stage transfer: initial weights of new agents.")
+    rewards: RewardParams = key(RewardParams(), "Reward of a decision.")
+    train: TrainParams = key(TrainParams(), "Stage train: algorithms, races, budget and runtime.")
 
 
 _StagesAndAlgorithms = with_section_of_each(
@@ -48,7 +48,7 @@ _StagesAndAlgorithms = with_section_of_each(
 class Params(_StagesAndAlgorithms):
     """All of `params.yaml`."""
 
-    evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
+    evaluate: EvaluateParams = key(EvaluateParams(), "Stage evaluate: greedy races from fixed seeds.")
 
     @property
     def algorithms(self) -> dict[Algorithm, AlgorithmParams]:

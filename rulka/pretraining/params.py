@@ -12,6 +12,7 @@ from rulka.agents.shared.network_params import CloneShape
 from rulka.contracts.section import (
     BatchSize,
     Count,
+    LearningPrecision,
     LearningRate,
     NotNegative,
     Positive,
@@ -27,68 +28,66 @@ from rulka.simulator.race_params import LineStartParams
 from rulka.tracks.params import MainTrackParams, TracksParams
 
 # Fields with different defaults in the two stages.
-Epochs = Annotated[Count, Field(description="passes over the training frames")]
-FitLearningRate = Annotated[LearningRate, Field(description="highest; rises at once and falls along half a cosine")]
-WeightDecay = Annotated[NotNegative, Field(description="of AdamW, decoupled from the gradient")]
+Epochs = Annotated[Count, Field(description="Passes over the training frames.")]
+FitLearningRate = Annotated[
+    LearningRate, Field(description="Peak learning rate, after a short linear warm-up; falls along half a cosine.")
+]
+WeightDecay = Annotated[NotNegative, Field(description="AdamW's weight decay, decoupled from the gradient.")]
 
 
 class FitParams(Section):
     """Supervised training, shared by the stages `pretrain` and `clone`."""
 
     epochs: Epochs = 5
-    patience: Count | None = key(None, "epochs without a better one after which training ends; null: never")
-    batch_size: BatchSize = key(256, "frames of one gradient step")
+    patience: Count | None = key(None, "Epochs without improvement after which training stops; null for all epochs.")
+    batch_size: BatchSize = key(256, "Frames per gradient step.")
     learning_rate: FitLearningRate = 0.002
     weight_decay: WeightDecay = 0.0
-    max_grad_norm: Positive = key(1.0, "gradients are scaled down to this norm")
-    precision: Literal["auto", "float32", "bfloat16"] = key(
-        "auto", "auto: bfloat16 where the processor has instructions for it"
-    )
-    checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
-    seed: Seed = key(1, "of fresh weights, of the order of the frames and of all noise")
+    max_grad_norm: Positive = key(1.0, "Largest gradient norm; larger gradients are scaled down to it.")
+    precision: LearningPrecision = "auto"
+    checkpoint_s: Positive = key(60.0, "Interval between checkpoints, in seconds.")
+    seed: Seed = key(1, "Seed of fresh weights, frame order and all noise.")
 
 
 class AutoencoderParams(Section):
     """Reconstruction of frames from their features."""
 
-    kind: Literal["autoencoder"] = key("autoencoder", "mean squared error of the rebuilt frames")
+    kind: Literal["autoencoder"] = key("autoencoder", "Autoencoder, by the mean squared error of reconstructed frames.")
 
 
 class VaeParams(Section):
     """Reconstruction of frames from a noisy latent code, Kingma and Welling 2013, arXiv:1312.6114."""
 
-    kind: Literal["vae"] = key("vae", "variational autoencoder")
-    num_latent: Size = key(64, "numbers of the code")
-    kl_weight: NotNegative = key(0.001, "weight of the code's divergence, summed over its numbers")
+    kind: Literal["vae"] = key("vae", "Variational autoencoder.")
+    num_latent: Size = key(64, "Size of the latent code.")
+    kl_weight: NotNegative = key(0.001, "Weight of the latent code's KL divergence, summed over its dimensions.")
 
 
 class ViewsParams(Section):
     """Comparison of two random views of a frame, or of it and a later one; see `rulka.pretraining.objectives`."""
 
-    later: Whole = key(
-        0, "the second view is of the frame so many decisions later, and is predicted from the first; 0: the same frame"
-    )
-    projection: Size = key(128, "numbers in which views are compared")
-    crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")
-    brightness: float = key(0.2, "a view is lit by a factor within this of 1", ge=0, lt=1)
-    blur_pixels: float = key(1.0, "largest standard deviation of a view's blur", ge=0, le=8)
-    noise: NotNegative = key(0.1, "largest standard deviation of a view's noise; black to white is 2")
+    later: Whole = key(0, "Decisions from the first view's frame to the second's, which it predicts; 0: the same.")
+    projection: Size = key(128, "Size of the projection in which views are compared.")
+    crop_pixels: NotNegative = key(8.0, "Largest crop of a view before it is scaled back, in pixels per side.")
+    brightness: float = key(0.2, "Largest relative change of a view's brightness.", ge=0, lt=1)
+    blur_pixels: float = key(1.0, "Largest standard deviation of a view's blur, in pixels.", ge=0, le=8)
+    noise: NotNegative = key(0.1, "Largest standard deviation of a view's noise; black to white is 2.")
 
 
 class SimclrParams(ViewsParams):
     """Contrastive learning: finds the other view of a frame in its batch, Chen et al. 2020, arXiv:2002.05709."""
 
-    kind: Literal["simclr"] = key("simclr", "contrastive learning; rebuilds nothing")
-    temperature: Positive = key(0.5, "similarities are divided by this")
+    kind: Literal["simclr"] = key("simclr", "Contrastive learning; reconstructs no frames.")
+    temperature: Positive = key(0.5, "Temperature that similarities are divided by.")
 
 
 class VicregParams(ViewsParams):
     """Similar views of a frame, with variance in every dimension over frames, Bardes et al. 2021, arXiv:2105.04906."""
 
-    kind: Literal["vicreg"] = key("vicreg", "variance, invariance and covariance; compares no frame with another")
-    invariance: NotNegative = key(25.0, "weight of how far views of a frame are apart")
-    variance: NotNegative = key(25.0, "weight of how much less than 1 a number's standard deviation is")
-    covariance: NotNegative = key(1.0, "weight of what numbers have in common")
+    kind: Literal["vicreg"] = key("vicreg", "Variance, invariance and covariance; compares no frame with another.")
+    invariance: NotNegative = key(25.0, "Weight of the distance between views of a frame.")
+    variance: NotNegative = key(25.0, "Weight of the shortfall of each dimension's standard deviation below 1.")
+    covariance: NotNegative = key(1.0, "Weight of the covariance between dimensions.")
 
 
 ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | VicregParams, Field(discriminator="kind")]
@@ -98,8 +97,8 @@ ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | Vicre
 class PretrainParams(FitParams):
     """Stage `pretrain` (Level 0)."""
 
-    epochs: Whole = key(5, "passes over the training frames; 0 keeps the encoder's first weights, such as a backbone's")
-    objective: ObjectiveParams = key(AutoencoderParams(), "what the encoder is trained to be good for")
+    epochs: Whole = key(5, "Passes over the training frames; 0 keeps the encoder's first weights, say a backbone's.")
+    objective: ObjectiveParams = key(AutoencoderParams(), "Training objective of the encoder.")
 
     def _check_combinations(self) -> Iterator[str]:
         if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
@@ -117,16 +116,19 @@ class DaggerParams(Section):
     Ross et al. 2011, arXiv:1011.0686.
     """
 
-    rounds: Count = key(7, "how often it drives")
-    every: Count = key(1, "epochs from one round to the next")
+    rounds: Count = key(7, "Number of rounds in which the policy drives.")
+    every: Count = key(1, "Epochs from one round to the next.")
     tracks: tuple[TracksParams, ...] = key(
-        (MainTrackParams(),), "where it drives, here and to select the epoch", strict=False, min_length=1
+        (MainTrackParams(),),
+        "Tracks that the policy drives on, for DAgger and to select the epoch.",
+        strict=False,
+        min_length=1,
     )
-    num_races: Several = key(20, "races of a round on each of these, side by side: few if they are many")
+    num_races: Several = key(20, "Races per round and track, side by side; few if there are many tracks.")
     adviser: Literal["driver", "recording"] = key(
-        "driver", "who labels: the built-in driver, or a follower of the fastest race of training"
+        "driver", "Labeller: the built-in driver, or a follower of the fastest training race."
     )
-    pace: float = key(0.9, "share of the possible speed at which the driver would drive", gt=0, le=1)
+    pace: float = key(0.9, "Pace of the built-in driver that labels, as a share of the possible speed.", gt=0, le=1)
 
 
 class CloneParams(FitParams, LineStartParams):
@@ -135,19 +137,23 @@ class CloneParams(FitParams, LineStartParams):
     epochs: Epochs = 8
     learning_rate: FitLearningRate = 0.001
     weight_decay: WeightDecay = 0.01
-    shape: CloneShape = key("policy", "network: policy is PPO's, and can guide IQN; iqn can become IQN's values")
+    shape: CloneShape = key("policy", "Network: policy is PPO's, and can guide IQN; iqn can become IQN's Q-values.")
     maps: ImitatedMaps = key(
-        "main", "whose races are imitated: the main track's, those of all maps, or all but the main track's, to test it"
+        "main",
+        "Imitated maps: the main track, all, or all others, so that it tests the policy.",
     )
-    previous_action_dropout: Share = key(0.5, "share of samples that do not see the previous actions")
-    float_noise: NotNegative = key(0.02, "noise on the floats, in units of the normalisation's std")
-    labels: LabelKind = key("soft", "shares of a decision's actions, or the one that was held longest")
+    previous_action_dropout: Share = key(0.5, "Share of samples whose previous actions are hidden.")
+    float_noise: NotNegative = key(0.02, "Standard deviation of noise on the normalised floats.")
+    labels: LabelKind = key("soft", "Labels: shares of a decision's actions (soft), or the action held longest (hard).")
     offsets: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = key(
-        (0,), "decisions ahead whose actions are learned; 0, the policy, and later ones", strict=False, min_length=1
+        (0,),
+        "Decisions ahead whose actions are learned: 0, which is the policy, and later ones.",
+        strict=False,
+        min_length=1,
     )
-    dagger: DaggerParams | None = key(None, "null: it learns from recorded races alone")
-    race_every: Whole = key(2, "epochs after which it races; the best racer is kept, at 0 the least loss")
-    num_races: Several = key(40, "races each time and track, side by side")
+    dagger: DaggerParams | None = key(None, "DAgger; null learns from recorded races alone.")
+    race_every: Whole = key(2, "Epochs between races, whose best result selects the epoch; 0: by validation loss.")
+    num_races: Several = key(40, "Races per selection and track, side by side.")
 
     def _check_combinations(self) -> Iterator[str]:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):

@@ -5,42 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from rulka.contracts.section import TAKE_FREE, Count, Positive, Processes, Section, Seed, Several, Slots, key
+from rulka.contracts.section import (
+    TAKE_FREE,
+    Count,
+    LearningPrecision,
+    Positive,
+    Processes,
+    Section,
+    Seed,
+    Several,
+    Slots,
+    key,
+)
 
 
 class RuntimeParams(Section):
     """Runtime parameters: the keys of section `train` that the runtime of every algorithm reads."""
 
-    seed: Seed = key(1, "of starts, exploration and the order of learning")
-    max_env_steps: Count = key(540_000, "environment steps after which training ends")
-    max_minutes: Positive | None = key(None, "wall minutes after which training ends, if that comes first; null: none")
-    max_cpu_minutes: Positive | None = key(None, "the same of all processes together on processors; null: none")
-    learners: Several = key(
-        1, "that learn as one, each a process with its share of batches and collectors; the first is this one"
-    )
-    num_collectors: Processes = key(2, "collector processes; 0 runs them in those of the learners")
+    seed: Seed = key(1, "Seed of starts, exploration and the order of learning.")
+    max_env_steps: Count = key(540_000, "Environment steps after which training ends.")
+    max_minutes: Positive | None = key(None, "Wall-clock minutes after which training ends, if sooner; null: none.")
+    max_cpu_minutes: Positive | None = key(None, "CPU minutes of all processes after which training ends; null: none.")
+    learners: Several = key(1, "Data-parallel learners, each a process with its share of batches and collectors.")
+    num_collectors: Processes = key(2, "Number of collector processes; 0 collects in the learners' processes.")
     cluster: Literal["none", "ray"] = key(
-        "none", "where collectors are: on this machine, or on the nodes of the Ray cluster in RULKA_CLUSTER"
+        "none", "Placement of collectors: this machine, or the nodes of the Ray cluster in RULKA_CLUSTER."
     )
     order: Literal["exact", "free"] = key(
-        "exact", "exact: what is learned from, when and by which weights follows from counts; free: from who is faster"
+        "exact",
+        "Order of learning: exact follows from counts and is repeatable; free depends on which process is faster.",
     )
-    blocks_ahead: Slots = key(2, "blocks of a collector that are permitted and not yet learned from")
-    inference: Literal["local", "central"] = key("local", "central lets one process act for all collectors")
-    cars_per_collector: Several = key(32, "cars that one collector drives side by side")
-    block_steps: Several = key(64, "decisions of every car in one block of experience")
-    precision: Literal["auto", "float32", "bfloat16"] = key(
-        "auto", "auto: bfloat16 where the processor has instructions for it"
+    blocks_ahead: Slots = key(2, "Blocks that a collector may be ahead of the learner.")
+    inference: Literal["local", "central"] = key(
+        "local", "Acting in each collector (local), or in one process for all (central)."
     )
+    cars_per_collector: Several = key(32, "Cars that one collector drives side by side.")
+    block_steps: Several = key(64, "Decisions per car in one block of experience.")
+    precision: LearningPrecision = "auto"
     acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = key(
-        None, "of the weights that collectors get, and in which they act; null: float32 and precision"
+        None, "Precision of collectors' weights and of acting; null: float32 weights, acting in `precision`."
     )
-    checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
-    experience: Literal["saved", "rebuilt"] = key("saved", "of a run that goes on: with its checkpoints, or anew")
-    num_checks: Count = key(20, "greedy checks of the weights, evenly over the budget, beside one at the start")
-    check_races: Several = key(12, "races of one greedy check, side by side")
-    check_candidates: Several = key(4, "best weights in the last choice, where the initial ones always race too")
-    final_check_races: Several = key(100, "races of each candidate in the last choice")
+    checkpoint_s: Positive = key(60.0, "Interval between checkpoints, in seconds.")
+    experience: Literal["saved", "rebuilt"] = key("saved", "Experience on resume: from the checkpoint, or rebuilt.")
+    num_checks: Count = key(20, "Greedy checks of the weights, evenly over the budget, besides one at the start.")
+    check_races: Several = key(12, "Races of one greedy check, side by side.")
+    check_candidates: Several = key(4, "Best checked weights in the final selection; the initial ones always race too.")
+    final_check_races: Several = key(100, "Races of each candidate in the final selection.")
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()

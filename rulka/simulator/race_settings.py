@@ -35,15 +35,15 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     of the fields. It is then passed on unchanged, also to other processes.
     """
 
-    simulator: SimulatorParams = Field(description="physics and camera")
-    observation: ObservationParams | None = Field(None, description="what is seen; null where nobody looks")
-    rewards: RewardParams | None = Field(None, description="weights of the reward; null where nobody is paid")
-    ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
-    actions_per_decision: Times = Field(1, description="actions that share a decision's ticks, one after another")
-    continuous: bool = Field(False, description="actions are steer, gas and brake instead of an index")
-    action_repeat: Times = Field(1, description="times each decision is taken in a row before the next is asked for")
-    randomisation: RandomisationParams = Field(ALIKE, description="how races differ: physics, camera, light, noise")
-    races_per_start: Several = Field(1, description="races of as many cars side by side that begin alike; 1 for none")
+    simulator: SimulatorParams = Field(description="Physics and camera.")
+    observation: ObservationParams | None = Field(None, description="Observations of the agent; null for none.")
+    rewards: RewardParams | None = Field(None, description="Weights of the reward; null for none.")
+    ticks_per_action: Ticks = Field(description="Duration of a decision before action_repeat, in ticks of 10 ms.")
+    actions_per_decision: Times = Field(1, description="Consecutive actions that share a decision's ticks.")
+    continuous: bool = Field(False, description="Actions as steer, gas and brake instead of an index.")
+    action_repeat: Times = Field(1, description="Number of times that each decision is taken in a row.")
+    randomisation: RandomisationParams = Field(ALIKE, description="Randomised physics, camera, light and noise.")
+    races_per_start: Several = Field(1, description="Number of cars side by side that share a start; 1 for none.")
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()

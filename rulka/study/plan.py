@@ -43,8 +43,8 @@ class StudyError(UserError):
 class Budget(Section):
     """Training budget. Wall-clock time on a shared machine is not a budget."""
 
-    env_steps: Count | None = Field(None, description="decisions of one car")
-    cpu_minutes: float | None = Field(None, gt=0, description="of the learner and all that it starts, together")
+    env_steps: Count | None = Field(None, description="Environment steps of each training.")
+    cpu_minutes: float | None = Field(None, gt=0, description="CPU minutes of each training, all processes together.")
 
     @model_validator(mode="after")
     def _check(self) -> Budget:
@@ -65,13 +65,11 @@ class Budget(Section):
 class StudyFile(Section):
     """Keys shared by experiment and population files."""
 
-    title: str = Field(description="what the page is called")
-    question: str = Field(description="what it is to answer")
-    cost: str = Field(description="what it takes on two cores, for whoever is about to start it")
-    seeded: tuple[str, ...] = Field(
-        ("train.seed",), strict=False, description="parameters that take the seed of a run, by dotted name"
-    )
-    overrides: dict[str, Any] = Field(default_factory=dict, description="parameters of all runs")
+    title: str = Field(description="Title of the page.")
+    question: str = Field(description="Question that the study answers.")
+    cost: str = Field(description="Time that the study takes on two cores.")
+    seeded: tuple[str, ...] = Field(("train.seed",), strict=False, description="Dotted parameters set to the seed.")
+    overrides: dict[str, Any] = Field(default_factory=dict, description="Parameters of all runs.")
 
 
 StudyFileT = TypeVar("StudyFileT", bound=StudyFile)
@@ -80,14 +78,14 @@ StudyFileT = TypeVar("StudyFileT", bound=StudyFile)
 class ExperimentFile(StudyFile):
     """An experiment file."""
 
-    last_stage: MeasuredStage = Field("evaluate", description="the stage at which each cell ends")
+    last_stage: MeasuredStage = Field("evaluate", description="Last stage of each cell.")
     measures: tuple[str, ...] = Field(
-        (), strict=False, description="numbers of that stage's metrics.json to compare, a dot before each key inside"
+        (), strict=False, description="Numbers to compare from the last stage's metrics.json, by dotted name."
     )
-    budget: Budget | None = Field(None, description="of each training; None leaves what the parameters say")
-    seeds: tuple[Seed, ...] = Field(min_length=1, strict=False, description="one cell of each variant for each")
-    baseline: str = Field(description="the variant that the others are compared with; it alone may change nothing")
-    variants: dict[str, dict[str, Any]] = Field(min_length=1, description="parameters of each, by its name")
+    budget: Budget | None = Field(None, description="Budget of each training; null leaves that of the parameters.")
+    seeds: tuple[Seed, ...] = Field(min_length=1, strict=False, description="Seeds; each makes one cell per variant.")
+    baseline: str = Field(description="Variant that the others are compared with; it alone may change nothing.")
+    variants: dict[str, dict[str, Any]] = Field(min_length=1, description="Parameters of each variant, by its name.")
 
     @model_validator(mode="after")
     def _check(self) -> ExperimentFile:

@@ -60,14 +60,14 @@ _OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 class PopulationFile(StudyFile):
     """A population file; parameters in `seeded` are set to the seed plus the member's number."""
 
-    members: int = Field(ge=2, le=1000, description="runs that learn side by side")
-    turns: int = Field(ge=2, le=10_000, description="of each; between two of them members are compared and copied")
-    turn_env_steps: Count = Field(description="decisions of one car in a turn, of each member")
-    seed: Seed = Field(description="of all chance in starting, copying and exploring")
-    races: int = Field(ge=10, le=10_000, description="greedy races after each turn, by which members are compared")
-    parameters: dict[str, Searched] = Field(min_length=1, description="what is searched, by dotted name")
-    worst: float = Field(0.3, gt=0.0, le=0.5, description="share of the members that may be replaced after each turn")
-    explore: Explore = Field(description="how a copied member's parameters differ")
+    members: int = Field(ge=2, le=1000, description="Number of runs that learn side by side.")
+    turns: int = Field(ge=2, le=10_000, description="Turns per member, between which members are compared and copied.")
+    turn_env_steps: Count = Field(description="Environment steps of a member's turn.")
+    seed: Seed = Field(description="Seed of starts, copies and exploration.")
+    races: int = Field(ge=10, le=10_000, description="Greedy races after each turn, which compare members.")
+    parameters: dict[str, Searched] = Field(min_length=1, description="Searched parameters, by dotted name.")
+    worst: float = Field(0.3, gt=0.0, le=0.5, description="Largest share of members replaced after each turn.")
+    explore: Explore = Field(description="Changes of a copied member's parameters.")
 
     @model_validator(mode="after")
     def _check(self) -> PopulationFile:

@@ -38,9 +38,9 @@ class Searched(Section):
         from_one: True if the distance from 1 is searched, as for a discount.
     """
 
-    start: tuple[Weight, Weight] = Field(strict=False, description="what members begin with lies between these")
-    range: tuple[Weight, Weight] = Field(strict=False, description="what they may ever have lies between these")
-    from_one: bool = Field(False, description="whether 1 less the value is multiplied and drawn, as of a discount")
+    start: tuple[Weight, Weight] = Field(strict=False, description="Interval of the members' first values.")
+    range: tuple[Weight, Weight] = Field(strict=False, description="Interval of all allowed values.")
+    from_one: bool = Field(False, description="Vary 1 minus the value instead of the value, as for a discount.")
 
     @model_validator(mode="after")
     def _check(self) -> Searched:
@@ -77,8 +77,8 @@ class Searched(Section):
 class Explore(Section):
     """Perturbation of the values of a copied member."""
 
-    factors: tuple[Positive, ...] = Field(min_length=1, strict=False, description="one is drawn for each parameter")
-    resample: Share = Field(description="the chance that a parameter is drawn anew from its range instead")
+    factors: tuple[Positive, ...] = Field(min_length=1, strict=False, description="Factors; each parameter draws one.")
+    resample: Share = Field(description="Probability that a parameter is instead drawn anew from its range.")
 
 
 def first_values(searched: Mapping[str, Searched], seed: int, member: int) -> dict[str, float]:

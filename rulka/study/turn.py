@@ -53,13 +53,13 @@ class TurnFileError(UserError):
 class Order(Section):
     """Instructions for a turn, besides its parameters."""
 
-    member: int = Field(description="whose turn it is")
-    turn: int = Field(description="which one")
-    parent: int = Field(description="the member that it goes on from; itself, unless it was replaced")
-    begin: str | None = Field(description="the checkpoint that it goes on from, seen from its folder; None: the first")
-    values: dict[str, float] = Field(description="of the parameters that are searched")
-    races: int = Field(description="greedy races at the end")
-    seed: int = Field(description="of these races, the same for all members")
+    member: int = Field(description="Number of the member.")
+    turn: int = Field(description="Number of the turn.")
+    parent: int = Field(description="Member whose last turn is continued; the member itself unless it was replaced.")
+    begin: str | None = Field(description="Checkpoint to continue, relative to the turn's folder; null at first.")
+    values: dict[str, float] = Field(description="Values of the searched parameters.")
+    races: int = Field(description="Number of greedy races at the end.")
+    seed: int = Field(description="Seed of the greedy races, the same for all members.")
 
     @property
     def is_copied(self) -> bool:
@@ -73,15 +73,13 @@ class Result(Section):
     Members are compared by the mean of `scores`, which is None if the weights have become NaN or infinite.
     """
 
-    order: Order = Field(description="what it was to do")
-    env_steps: int = Field(default=0, description="of all turns that led here; 0 where it diverged")
-    checkpoint: str | None = Field(default=None, description="that it ended with, from the turn's folder")
-    scores: tuple[float, ...] | None = Field(
-        default=None, strict=False, description="of each greedy race; see `score_races`"
-    )
-    finish_rate: float = Field(default=0.0, description="of these races")
-    mean_time_s: float | None = Field(default=None, description="of those that finished")
-    diverged: str | None = Field(default=None, description="what was said of it where it did")
+    order: Order = Field(description="Order of the turn.")
+    env_steps: int = Field(default=0, description="Environment steps of all turns that led here; 0 if it diverged.")
+    checkpoint: str | None = Field(default=None, description="Last checkpoint, relative to the turn's folder.")
+    scores: tuple[float, ...] | None = Field(default=None, strict=False, description="Scores of the greedy races.")
+    finish_rate: float = Field(default=0.0, description="Share of the greedy races that finished.")
+    mean_time_s: float | None = Field(default=None, description="Mean time of the finished greedy races, in seconds.")
+    diverged: str | None = Field(default=None, description="Message of the divergence; null if there was none.")
 
     @property
     def score(self) -> float | None:

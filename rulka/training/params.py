@@ -16,12 +16,15 @@ from rulka.tracks.params import MainTrackParams, TracksParams
 class TrainParams(RuntimeParams, TrainingRaceParams):
     """Stage `train`: the trained agents, their races, and the runtime shared by all algorithms."""
 
-    environment: Backend = key("simulator", "where the races are driven")
-    algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
-    compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
-    compared_env_steps: Count | None = key(270_000, "after which these end, if that comes before max_env_steps")
+    environment: Backend = key("simulator", "Environment: the embedded simulator, or the game.")
+    algorithm: Algorithm = key("ppo", "Algorithm that trains the agent in data/agent.")
+    compared: tuple[Algorithm, ...] = key(("iqn",), "Algorithms also trained, to compare in the report.", strict=False)
+    compared_env_steps: Count | None = key(270_000, "Environment steps of compared algorithms; null: max_env_steps.")
     tracks: tuple[TracksParams, ...] = key(
-        (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
+        (MainTrackParams(),),
+        "Training tracks; the cars of one batch race on different ones.",
+        strict=False,
+        min_length=1,
     )
 
     @property

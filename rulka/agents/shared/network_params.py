@@ -17,26 +17,25 @@ CloneShape = Literal["policy", "iqn"]
 class IqnNetworkParams(Section):
     """Options of IQN's network beyond those of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
-    tau_embedding: Size = key(128, "cosines in the quantile embedding")
+    tau_embedding: Size = key(128, "Number of cosines in the quantile embedding.")
     embedding_at: Literal["state", "hidden"] = key(
-        "hidden", "what embedded fractions are multiplied into; state is the paper's, hidden is cheaper"
+        "hidden",
+        "Layer that embedded fractions are multiplied into: state as in the paper, or hidden, which is cheaper.",
     )
-    layer_norm: bool = key(False, "in the float head and both heads")
-    guided: bool = key(True, "carries the cloned policy, which may drive first and limit actions")
-    noisy_sigma: float = key(0.0, "size of the noise of noisy heads at the start; 0 for plain ones", ge=0, le=10)
+    layer_norm: bool = key(False, "Layer normalisation in the float head and both output heads.")
+    guided: bool = key(True, "Inclusion of the cloned policy, which may drive first and limit actions.")
+    noisy_sigma: float = key(0.0, "Initial noise of noisy heads; 0 makes plain heads.", ge=0, le=10)
 
 
 class NetworkParams(Section):
     """Sizes behind the encoder; the reference has 256, 1024 and 128 (1,051,805 parameters with its encoder)."""
 
-    float_hidden: Size = key(256, "width of both layers of the float head, where the fusion has it have two")
-    dense_hidden: int = key(512, "twice the width of each IQN head; width of the PPO trunk", ge=2, le=65_536)
-    actions_per_decision: Count = key(
-        1, "of the cloned policy and all agents: actions that share a decision's ticks; a later peer has 5"
-    )
-    analog: bool = key(False, "decisions are steer, gas and brake as numbers in place of keys")
-    fusion: FusionConfig = key(ConcatConfig(), "what makes one state of image features and floats")
-    iqn: IqnNetworkParams = key(IqnNetworkParams(), "of IQN alone")
+    float_hidden: Size = key(256, "Width of both layers of the float head, if the fusion uses one.")
+    dense_hidden: int = key(512, "Width of the PPO trunk, and twice the width of each IQN head.", ge=2, le=65_536)
+    actions_per_decision: Count = key(1, "Actions sharing a decision's ticks, of clone and agents; a later peer has 5.")
+    analog: bool = key(False, "Decisions as numbers for steer, gas and brake instead of keys.")
+    fusion: FusionConfig = key(ConcatConfig(), "Fusion of image features and floats into one state.")
+    iqn: IqnNetworkParams = key(IqnNetworkParams(), "Options of IQN's network alone.")
 
     def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> Iterator[str]:
         """Yields an error message for each conflict between the fusion and an encoder.
