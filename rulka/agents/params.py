@@ -53,9 +53,9 @@ _Parts = with_section_of_each(
 class TransferParams(_Parts):
     """Stage `transfer`: sources of the initial weights of each algorithm's network."""
 
-    from_scratch: bool = key(False, "every part of every network is fresh, whatever the sections of algorithms say")
-    agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
-    seed: Seed = key(1, "of the weights that start fresh")
+    from_scratch: bool = key(False, "Fresh weights for every part of every network, whatever else this section says.")
+    agent: str | None = key(None, "Folder of a trained agent that parts are taken from; null for none.", min_length=1)
+    seed: Seed = key(1, "Seed of fresh weights.")
 
     def _check_combinations(self) -> Iterator[str]:
         wishes = {name: dict(self.of(name)) for name in ALGORITHMS}

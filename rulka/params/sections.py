@@ -25,7 +25,7 @@ class _StageSections(Section):
     """Sections up to the stage `train`, in their order in lists."""
 
     observation: ObservationParams = key(ObservationParams(), "Observations of agents.")
-    actions: ActionParams = key(ActionParams(), "Duration of a decision.")
+    actions: ActionParams = key(ActionParams(), "Duration of agents' decisions.")
     simulator: SimulatorParams = key(SimulatorParams(), "Embedded simulator: the car's physics and the camera.")
     race_end: RaceEndParams = key(RaceEndParams(), "Limits that end a race, for every driver and purpose.")
     track: TrackParams = key(TrackParams(), "Track that is generated if there are no recordings.")

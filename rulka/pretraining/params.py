@@ -43,7 +43,7 @@ class FitParams(Section):
     batch_size: BatchSize = key(256, "Frames per gradient step.")
     learning_rate: FitLearningRate = 0.002
     weight_decay: WeightDecay = 0.0
-    max_grad_norm: Positive = key(1.0, "Largest gradient norm; larger gradients are scaled down to it.")
+    max_grad_norm: Positive = key(1.0, "Gradient norm that larger gradients are scaled down to.")
     precision: LearningPrecision = "auto"
     checkpoint_s: Positive = key(60.0, "Interval between checkpoints, in seconds.")
     seed: Seed = key(1, "Seed of fresh weights, frame order and all noise.")

@@ -35,7 +35,7 @@ class PhysicsParams(Section):
     air_drag_per_s: NotNegative = key(0.03, "Share of the speed lost in the air, per second.")
     push_mps2: Four = key((15.9, 10.95, 6.97, 5.53), "Engine push at full gas in four ranges of speed, in m/s2.")
     push_edge_mps: Three = key((28.06, 55.83, 111.4), "Speeds that divide the four ranges of push_mps2, in m/s.")
-    sliding_push_mps2: Positive = key(8.102, "Engine push while all wheels slide, above the first range, in m/s2.")
+    sliding_push_mps2: Positive = key(8.102, "Engine push while all wheels slide, past the first speed range, in m/s2.")
     gear_up_mps: Four = key((28.4, 47.7, 65.3, 94.9), "Speeds at which gears 1 to 4 shift up, in m/s.")
     gear_down_mps: Four = key((24.0, 42.0, 57.0, 88.0), "Speeds below which gears 2 to 5 shift down, in m/s.")
     gear_rpm_per_mps: Five = key((360.0, 219.0, 160.0, 110.0, 84.9), "Engine speed in gears 1 to 5, in rpm per m/s.")
@@ -53,6 +53,7 @@ class PhysicsParams(Section):
     reverse_push_mps2: Positive = key(8.0, "Acceleration backwards of a standing car on the brake, in m/s2.")
     reverse_top_mps: Positive = key(10.0, "Top speed in reverse, in m/s.")
     steer_per_s: Positive = key(17.89, "Steering rate of the wheels, in full locks per second.")
+    # Full lock turns the front wheels by asin(1 / (steer_radius_m + steer_radius_s * speed)).
     steer_radius_m: Positive = key(2.004, "Turning radius of full lock at standstill, in axle distances.")
     steer_radius_s: NotNegative = key(0.8027, "Growth of the turning radius of full lock, in axle distances per m/s.")
     turn_rate_rps: Curve = key(

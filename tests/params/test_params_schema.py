@@ -60,7 +60,7 @@ def found(key: str, **values: Any) -> Parameter:
 
 
 def test_parameters_say_type_range_value_and_what_they_are() -> None:
-    told = "number or schedule, 0 to 1: discount of one decision"
+    told = "number or schedule, 0 to 1: Discount of one decision."
     assert str(found("ppo.gamma")) == f"ppo.gamma = 0.970225\n    {told}"
     changed = found("ppo.gamma", ppo={"gamma": 0.9})
     assert str(changed).startswith("ppo.gamma = 0.9 (default 0.970225)\n")

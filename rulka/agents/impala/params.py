@@ -17,29 +17,29 @@ constant, over_budget = Schedule.constant, Schedule.over_budget
 class NoCorrectionParams(Section):
     """No correction: experience is treated as on-policy."""
 
-    kind: Literal["none"] = key("none", "no correction")
+    kind: Literal["none"] = key("none", "No correction.")
 
 
 class EpsilonParams(Section):
     """No correction, but epsilon bounds log-probabilities from below, Babaeizadeh et al. 2017, arXiv:1611.06256."""
 
-    kind: Literal["epsilon"] = key("epsilon", "no correction but a floor of probabilities")
-    epsilon: float = key(1e-06, "added to a probability inside its logarithm", gt=0, le=1)
+    kind: Literal["epsilon"] = key("epsilon", "No correction, with a floor on probabilities.")
+    epsilon: float = key(1e-06, "Small number added to a probability inside its logarithm.", gt=0, le=1)
 
 
 class OneStepParams(Section):
     """One-step importance sampling: advantages are weighted by the truncated ratio, values are not corrected."""
 
-    kind: Literal["one_step"] = key("one_step", "importance sampling of one step")
-    rho_bar: Positive = key(1.0, "bound of the weight")
+    kind: Literal["one_step"] = key("one_step", "Importance sampling of one step.")
+    rho_bar: Positive = key(1.0, "Bound of the importance weight.")
 
 
 class VtraceParams(Section):
     """V-trace: advantages and values are importance-weighted, Espeholt et al. 2018, arXiv:1802.01561."""
 
-    kind: Literal["vtrace"] = key("vtrace", "the paper's correction")
-    rho_bar: Positive = key(1.0, "bound of a decision's own weight: whose values are learned")
-    c_bar: NotNegative = key(1.0, "bound of its weight for those before it: how far surprises travel back")
+    kind: Literal["vtrace"] = key("vtrace", "V-trace, the paper's correction.")
+    rho_bar: Positive = key(1.0, "Bound of a decision's own importance weight; sets which policy's values are learned.")
+    c_bar: NotNegative = key(1.0, "Bound of the weight passed to earlier decisions; sets how far errors travel back.")
 
     def _check_combinations(self) -> Iterator[str]:
         yield from wrong_order(self, "c_bar", "rho_bar")
@@ -61,7 +61,5 @@ class ImpalaParams(CriticParams):
     learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
     racer_tau: RacerTau = 0.05  # an average of about twenty updates
     max_versions_behind: VersionsBehind = 4
-    correction: CorrectionParams = key(VtraceParams(), "of experience that an older policy made")
-    forced_lag: int = key(
-        0, "updates that experience waits before it is learned from, to try corrections out", ge=0, le=10_000
-    )
+    correction: CorrectionParams = key(VtraceParams(), "Off-policy correction of experience by an older policy.")
+    forced_lag: int = key(0, "Updates that experience waits before learning, to try out corrections.", ge=0, le=10_000)

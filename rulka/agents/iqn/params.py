@@ -66,25 +66,25 @@ class IqnPartsParams(PartsParams):
 class PrioritisedParams(Section):
     """Prioritised replay; see `rulka.buffers.priorities`."""
 
-    alpha: Share = key(0.2, "exponent of the priorities; 0 draws all transitions alike")
-    beta: ShareSchedule = key(constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly")
-    epsilon: Positive = key(0.002, "added to every error, so that no transition is forgotten")
-    min_actions_left: Whole = key(40, "errors of transitions nearer to the end of their mini-race do not count")
+    alpha: Share = key(0.2, "Exponent of the priorities; 0 draws all transitions alike.")
+    beta: ShareSchedule = key(constant(0.45), "Exponent of the importance weights; 1 removes the sampling bias wholly.")
+    epsilon: Positive = key(0.002, "Small number added to every error, so that no transition is forgotten.")
+    min_actions_left: Whole = key(40, "Decisions left in the mini-race up to which errors do not set priorities.")
 
 
 class MunchausenParams(Section):
     """Munchausen targets; see `rulka.agents.iqn.learner`."""
 
-    alpha: Share = key(0.9, "weight of the log-probability in the reward")
-    temperature: Positive = key(0.03, "of the policy that the target network stands for")
-    floor: float = key(-1.0, "least temperature times log-probability that counts", ge=-MOST, le=0.0)
+    alpha: Share = key(0.9, "Weight of the log-probability in the reward.")
+    temperature: Positive = key(0.03, "Temperature of the policy that the target network stands for.")
+    floor: float = key(-1.0, "Lower bound of temperature times log-probability.", ge=-MOST, le=0.0)
 
 
 class MarginParams(Section):
     """Large-margin loss on demonstrated actions, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
 
-    margin: Positive = key(0.1, "by how much, in units of returns")
-    weight: Positive = key(1.0, "of that loss, beside the one of quantiles")
+    margin: Positive = key(0.1, "Margin of a demonstrated action over all others, in units of returns.")
+    weight: Positive = key(1.0, "Weight of the margin loss relative to the quantile loss.")
 
 
 class IqnParams(OffPolicyParams):
@@ -99,43 +99,45 @@ class IqnParams(OffPolicyParams):
 
     # Over 50 ms the Q-values of actions are too close to tell apart.
     action_repeat: ActionRepeat = 2
-    num_quantiles: Several = key(8, "fractions for each state while training; even")
-    num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
-    kappa: Positive = key(0.005, "errors beyond this count linearly, smaller ones squared; in units of returns")
-    n_steps: Count = key(2, "most decisions in a transition")
-    mini_race_ms: Positive = key(7000.0, "of driving that a value looks ahead; 7000 in the reference")
-    use_double_dqn: bool = key(True, "the online network chooses the next action, the target network rates it")
-    munchausen: MunchausenParams | None = key(None, "null: plain Q-learning targets")
-    batch_size: BatchSize = key(256, "transitions of one gradient step")
+    num_quantiles: Several = key(8, "Quantile fractions per state in training; even.")
+    num_quantiles_acting: Several = key(32, "Quantile fractions per state in acting; even.")
+    kappa: Positive = key(0.005, "Huber threshold in units of returns: larger errors count linearly, smaller squared.")
+    n_steps: Count = key(2, "Largest number of decisions in a transition.")
+    mini_race_ms: Positive = key(7000.0, "Driving that a value looks ahead, in ms; 7000 in the reference.")
+    use_double_dqn: bool = key(True, "Double DQN: the online network chooses the next action, the target one rates it.")
+    munchausen: MunchausenParams | None = key(None, "Munchausen targets; null for plain Q-learning targets.")
+    batch_size: BatchSize = key(256, "Transitions per gradient step.")
     learning_rate: LearningRateSchedule = key(
-        over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
+        over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "Learning rate of RAdam."
     )
     # 3.3 s: over 7 s the Q-values of actions are too close.
-    gamma: ShareSchedule = key(constant(0.970225), "discount of one decision, over environment steps")
-    epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions")
+    gamma: ShareSchedule = key(constant(0.970225), "Discount of one decision.")
+    epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "Share of random actions.")
     epsilon_spread: NotNegative = key(
-        0.0, "a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
+        0.0, "Growth of epsilon's exponent, from 1, over a collector's cars; 0 treats all alike."
     )
-    boltzmann_epsilon: ShareSchedule = key(constant(0.0), "further share of actions, the best after adding noise")
-    boltzmann_noise: Positive = key(0.01, "standard deviation of that noise, in units of returns")
-    target_tau: float = key(0.02, "step of the target network toward the online one; 1 copies it", gt=0, le=1)
+    boltzmann_epsilon: ShareSchedule = key(constant(0.0), "Further share of actions, the best by noisy Q-values.")
+    boltzmann_noise: Positive = key(0.01, "Standard deviation of the noise of boltzmann_epsilon, in units of returns.")
+    target_tau: float = key(0.02, "Step of the target network toward the online one; 1 copies it.", gt=0, le=1)
     racer_tau: RacerTau = 0.01  # an average of about 100 updates, a sixteenth of the run
-    target_every: Count = key(1, "gradient steps between two such steps")
-    prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
-    held_out_share: float = key(0.0, "share of races never learned from, and of batches that test", ge=0, lt=1)
-    samples_per_insert: Positive = key(8.0, "how often each decision is learned from on average")
-    demonstration_share: ShareSchedule = key(constant(0.25), "share of every batch drawn from demonstrations")
-    demonstration_margin: MarginParams | None = key(None, "null: demonstrations teach by their returns alone")
-    warmup_steps: Whole = key(16_384, "first environment steps driven by the cloned policy")
+    target_every: Count = key(1, "Gradient steps between two steps of the target network.")
+    prioritised: PrioritisedParams | None = key(None, "Prioritised replay; null draws all transitions alike.")
+    held_out_share: float = key(0.0, "Share of races never learned from, and of batches that test.", ge=0, lt=1)
+    samples_per_insert: Positive = key(8.0, "Number of times that each decision is learned from, on average.")
+    demonstration_share: ShareSchedule = key(constant(0.25), "Share of every batch drawn from demonstrations.")
+    demonstration_margin: MarginParams | None = key(None, "Large-margin loss on demonstrations; null for none.")
+    warmup_steps: Whole = key(16_384, "First environment steps, driven by the cloned policy.")
     guide_floor: ShareSchedule = key(
         over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
-        "least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any",
+        "Minimum probability of an allowed action under the clone, relative to its likeliest action; 0 allows all.",
     )
-    gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
-    self_loss_clamp_ratio: Positive = key(4.0, "how much narrower than typical a target may count")
-    weight_decay: NotNegative = key(0.1, "share of the learning rate by which weights shrink")
+    gradient_steps_per_update: Count = key(4, "Gradient steps per version of the weights.")
+    self_loss_clamp_ratio: Positive = key(
+        4.0, "Typical width of a target over the least width in a transition's weight."
+    )
+    weight_decay: NotNegative = key(0.1, "Decoupled weight decay, as a share of the learning rate.")
     max_grad_norm: MaxGradNorm = constant(30.0)
-    max_grad_value: Positive | None = key(None, "bound of each number of the gradient after that; or null")
+    max_grad_value: Positive | None = key(None, "Bound of each gradient element, after max_grad_norm; null for none.")
 
     def no_int8(self, network: NetworkParams) -> str:
         """Returns why the network cannot act in int8; see `AlgorithmParams`."""

@@ -27,9 +27,9 @@ class PpoParams(CriticParams, ClippedParams):
     learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0003), (1.0, 0.00002))
     gamma: Gamma = constant(0.970225)  # 3.3 s
     gae_lambda: ShareSchedule = key(
-        constant(0.96), "weight of longer returns in advantages: 0 is one step, 1 the whole race"
+        constant(0.96), "Weight of longer returns in advantages: 0 is one step, 1 the whole race."
     )
     value_clip: PositiveSchedule | None = key(
         constant(0.2),
-        "how far a value may move and still gain, in units of the root mean square return; null: any way",
+        "Change of a value within which it still gains, in root mean square returns; null: any.",
     )

@@ -27,26 +27,30 @@ class PqlParams(OffPolicyParams):
     LEARNER = "rulka.agents.pql.learner:PqlLearner"
     ACTOR = "rulka.agents.pql.actor:PqlActor"
 
-    steps_per_critic_update: Count = key(32, "decisions for one update of the critics: beta_a:v, exactly")
-    critic_updates_per_policy_update: Count = key(2, "of these for one of the policy: beta_p:v, exactly")
-    policy_process: bool = key(False, "the policy learns in a process of its own, where collectors have theirs")
-    critic_updates_per_version: Count = key(8, "of these between two versions of the weights")
-    critic_warmup_updates: Whole = key(
-        1000, "first updates of the critics, in which all else stays as it is: a cloned policy waits for them"
+    steps_per_critic_update: Count = key(32, "Decisions per critic update, exactly (paper's beta_a:v).")
+    critic_updates_per_policy_update: Count = key(2, "Critic updates per policy update, exactly (paper's beta_p:v).")
+    policy_process: bool = key(False, "Learn the policy in a process of its own, if collectors have theirs.")
+    critic_updates_per_version: Count = key(8, "Critic updates per version of the weights.")
+    critic_warmup_updates: Whole = key(1000, "First critic updates, during which the policy stays as cloned.")
+    max_steps_ahead: Whole = key(4096, "Decisions that collectors may be ahead of those that are due.")
+    batch_size: BatchSize = key(512, "Transitions per critic update, and states per policy update.")
+    n_steps: Count = key(3, "Largest number of decisions in a transition.")
+    gamma: ShareSchedule = key(constant(0.985), "Discount of one decision.")
+    learning_rate: LearningRateSchedule = key(
+        constant(0.0005), "Adam's learning rate for critics, encoder and float head."
     )
-    max_steps_ahead: Whole = key(4096, "decisions that collectors may be ahead of those that are due")
-    batch_size: BatchSize = key(512, "transitions of an update of the critics, and states of one of the policy")
-    n_steps: Count = key(3, "most decisions in a transition")
-    gamma: ShareSchedule = key(constant(0.985), "discount of one decision")
-    learning_rate: LearningRateSchedule = key(constant(0.0005), "of Adam, for critics and what they see by")
-    policy_learning_rate: LearningRateSchedule = key(constant(0.0001), "of Adam, for trunk and heads of the policy")
+    policy_learning_rate: LearningRateSchedule = key(
+        constant(0.0001), "Adam's learning rate for trunk and heads of the policy."
+    )
     max_grad_norm: MaxGradNorm = constant(1.0)
-    target_tau: float = key(0.05, "step of the slow critics toward those that learn, an update", gt=0, le=1)
-    noise_least: ShareSchedule = key(constant(0.02), "noise of a first car: half intervals, or share of random actions")
-    noise_most: ShareSchedule = key(constant(0.3), "the same of the last car of a collector; others lie between")
+    target_tau: float = key(0.05, "Step of the target critics toward the learned ones, per update.", gt=0, le=1)
+    noise_least: ShareSchedule = key(
+        constant(0.02), "Noise of a collector's first car: half intervals, or share of random actions."
+    )
+    noise_most: ShareSchedule = key(constant(0.3), "Noise of a collector's last car; others lie between.")
     entropy_weight: NotNegativeSchedule = key(
         over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
-        "of the policy's entropy, where decisions are choices",
+        "Weight of the policy's entropy bonus, if decisions are discrete.",
     )
     racer_tau: RacerTau = 0.02
 

@@ -40,9 +40,9 @@ class GrpoParams(PolicyGradientParams, ClippedParams):
 
     # Discounting favours the start of a race; gamma 1 is for agents that finish.
     initial_kl_weight: InitialKlWeight = constant(0.01)
-    group_size: GroupSize = key(8, "races that begin alike and are compared with each other")
+    group_size: GroupSize = key(8, "Races with the same start that are compared with each other.")
     # As rewards.off_track: standing still must not be better than trying.
-    cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut; there is no value to ask")
+    cut_worth: Weight = key(-4.0, "Reward added after a race that a limit has cut, in place of a value.")
 
     @property
     def races_per_start(self) -> int:
@@ -53,31 +53,29 @@ class GrpoParams(PolicyGradientParams, ClippedParams):
 class OnlinePairsParams(Section):
     """The races with the best and the worst return of a group with the same start."""
 
-    kind: Literal["online"] = key("online", "races of the agent itself")
-    group_size: GroupSize = key(8, "races that begin alike, of which the best and the worst are a pair")
-    gamma: Share = key(0.985, "discount of one decision, in what a race was paid")
-    cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut")
-    min_gap: NotNegative = key(0.5, "how much more the best has to be paid than the worst")
+    kind: Literal["online"] = key("online", "Races of the agent itself.")
+    group_size: GroupSize = key(8, "Races with the same start, the best and the worst of which are a pair.")
+    gamma: Share = key(0.985, "Discount of one decision in the returns that are compared.")
+    cut_worth: Weight = key(-4.0, "Reward added after a race that a limit has cut, in place of a value.")
+    min_gap: NotNegative = key(0.5, "Least difference between the returns of a pair.")
 
 
 class FilePairsParams(Section):
     """Pairs listed in a file; see `rulka.training.preference_pairs`."""
 
-    kind: Literal["file"] = key("file", "a file of pairs, JSON lines")
-    path: str = Field(min_length=1, description="where it is")
-    pairs_per_update: Count = key(16, "drawn for one update")
+    kind: Literal["file"] = key("file", "File of pairs, in JSON lines.")
+    path: str = Field(min_length=1, description="Path of the file.")
+    pairs_per_update: Count = key(16, "Pairs drawn for one update.")
 
 
 class DemonstrationPairsParams(Section):
     """Pairs of captured races over the same stretch of the main track; the faster one is preferred."""
 
-    kind: Literal["demonstrations"] = key(
-        "demonstrations", "races that were recorded, or driven by the built-in driver"
-    )
-    stretch_m: Positive = key(100.0, "about so long is a stretch of the track")
-    min_gain_s: NotNegative = key(0.1, "how much faster the preferred race has to be over the stretch")
-    max_pairs: Count = key(1000, "so many are taken of all that there are")
-    pairs_per_update: Count = key(16, "drawn for one update")
+    kind: Literal["demonstrations"] = key("demonstrations", "Recorded races, or races of the built-in driver.")
+    stretch_m: Positive = key(100.0, "Approximate length of a compared stretch of the track, in metres.")
+    min_gain_s: NotNegative = key(0.1, "Least lead of the preferred race over the stretch, in seconds.")
+    max_pairs: Count = key(1000, "Largest number of pairs, drawn from all that there are.")
+    pairs_per_update: Count = key(16, "Pairs drawn for one update.")
 
 
 GivenPairsParams = FilePairsParams | DemonstrationPairsParams
@@ -92,11 +90,11 @@ class DpoParams(PolicyParams, EpochsParams):
     LABEL = "DPO"
     LEARNER = "rulka.agents.preferences.learner:DpoLearner"
 
-    pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
+    pairs: PairsParams = key(OnlinePairsParams(), "Source of preference pairs.")
     epochs: Epochs = 2
     # Log-ratios are sums over whole races: a difference of 100 nats is a margin of 1.
-    beta: PositiveSchedule = key(constant(0.01), "how dear it is to leave the policy that it began as")
-    pairs_per_step: Count = key(2, "pairs of one gradient step")
+    beta: PositiveSchedule = key(constant(0.01), "Strength of the KL constraint to the initial policy (paper's beta).")
+    pairs_per_step: Count = key(2, "Pairs per gradient step.")
 
     @property
     def races_per_start(self) -> int:

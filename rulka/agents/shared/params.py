@@ -24,15 +24,19 @@ from rulka.contracts.section import (
 
 constant, over_budget = Schedule.constant, Schedule.over_budget
 Source = Literal["fresh", "cloned", "agent"]
-Trunk = Annotated[Source, Field(description="between both and the heads; IQN's embeds quantile fractions")]
-PartHeads = Annotated[Source, Field(description="that end in actions: cloned where clone.shape is the algorithm's")]
+Trunk = Annotated[
+    Source, Field(description="Layers between encoder, float head and heads; IQN's embeds quantile fractions.")
+]
+PartHeads = Annotated[Source, Field(description="Output layers; cloned needs the algorithm's own clone.shape.")]
 
 
 class PartsParams(Section):
     """Source of the initial weights of each part of an agent; actors list their tensors."""
 
-    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key("cloned", "of images; pretrained is Level 0")
-    float_head: Source = key("cloned", "of the floats, with their normalisation")
+    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key(
+        "cloned", "Image encoder; pretrained is Level 0's."
+    )
+    float_head: Source = key("cloned", "Head of the floats, with their normalisation.")
     trunk: Trunk = "cloned"
     heads: PartHeads = "cloned"
 
@@ -60,23 +64,23 @@ class PartsParams(Section):
 
 
 ActionRepeat = Annotated[
-    Times, Field(description="times each decision is taken in a row; gamma and n_steps count it once")
+    Times, Field(description="Number of times that each decision is taken in a row; gamma and n_steps count it once.")
 ]
 
 
 class ByPartParams(Section):
     """One schedule for each part of a network."""
 
-    encoder: NotNegativeSchedule = key(constant(1.0), "of images")
-    float_head: NotNegativeSchedule = key(constant(1.0), "of the floats")
-    trunk: NotNegativeSchedule = key(constant(1.0), "between both and the heads")
-    heads: NotNegativeSchedule = key(constant(1.0), "that end in logits or values")
+    encoder: NotNegativeSchedule = key(constant(1.0), "Factor for the image encoder.")
+    float_head: NotNegativeSchedule = key(constant(1.0), "Factor for the float head.")
+    trunk: NotNegativeSchedule = key(constant(1.0), "Factor for the layers between encoder, float head and heads.")
+    heads: NotNegativeSchedule = key(constant(1.0), "Factor for the output layers, of logits or values.")
 
 
 class StillEncoderParams(ByPartParams):
     """`ByPartParams` with an encoder frozen by default, so that replay can store features of frames."""
 
-    encoder: NotNegativeSchedule = key(constant(0.0), "of images")
+    encoder: NotNegativeSchedule = key(constant(0.0), "Factor for the image encoder.")
 
 
 class SectionContext(NamedTuple):
@@ -103,9 +107,11 @@ class SectionContext(NamedTuple):
 
 RacerTau = Annotated[
     float,
-    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
+    Field(
+        gt=0, le=1, description="Step of the raced average toward the learned weights, once an update; 1 races those."
+    ),
 ]
-MaxGradNorm = Annotated[PositiveSchedule, Field(description="gradients are scaled down to this norm")]
+MaxGradNorm = Annotated[PositiveSchedule, Field(description="Gradient norm that larger gradients are scaled down to.")]
 
 
 class AlgorithmParams(Section):
@@ -125,9 +131,9 @@ class AlgorithmParams(Section):
     """Its section of `transfer`."""
 
     action_repeat: ActionRepeat = 1
-    batch_size: BatchSize = key(512, "decisions of one gradient step")
+    batch_size: BatchSize = key(512, "Decisions per gradient step.")
     max_grad_norm: MaxGradNorm = constant(0.5)
-    rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
+    rate_of: ByPartParams = key(ByPartParams(), "Factors on the learning rate, by part of the network; 0 freezes.")
     racer_tau: RacerTau = 1.0
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
@@ -174,15 +180,15 @@ class AlgorithmParams(Section):
 
 
 # Fields whose defaults differ between algorithms.
-StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions of experience for one update")]
-PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
-VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
-Gamma = Annotated[ShareSchedule, Field(description="discount of one decision")]
+StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="Decisions of experience for one update.")]
+PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="Learning rate of Adam.")]
+VersionsBehind = Annotated[Whole, Field(description="Weight versions that experience may be behind the learner.")]
+Gamma = Annotated[ShareSchedule, Field(description="Discount of one decision.")]
 InitialKlWeight = Annotated[
     NotNegativeSchedule,
-    Field(description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"),
+    Field(description="Weight of the KL divergence from the initial policy; 0 for none."),
 ]
-Epochs = Annotated[Count, Field(description="passes over the experience of one update")]
+Epochs = Annotated[Count, Field(description="Passes over the experience of one update.")]
 
 
 class PolicyParams(AlgorithmParams):
@@ -212,7 +218,7 @@ class PolicyGradientParams(PolicyParams):
 
     gamma: Gamma = constant(0.985)  # 3.3 s
     entropy_weight: NotNegativeSchedule = key(
-        over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
+        over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "Weight of the policy's entropy bonus."
     )
     initial_kl_weight: InitialKlWeight = constant(0.0)
 
@@ -229,8 +235,8 @@ class CriticParams(PolicyGradientParams):
 
     SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
 
-    value_weight: NotNegativeSchedule = key(constant(0.5), "of the value loss, beside the policy loss")
-    value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
+    value_weight: NotNegativeSchedule = key(constant(0.5), "Weight of the value loss relative to the policy loss.")
+    value_warmup_steps: Whole = key(16_384, "First decisions, which fit the value head alone; the policy stays.")
 
     def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
@@ -248,7 +254,7 @@ class EpochsParams(Section):
 
     epochs: Epochs = 4
     # The encoder takes most of the time; in the epochs before, its features are computed once and reused.
-    encoder_epochs: Whole = key(1, "last epochs of an update, which also train the encoder")
+    encoder_epochs: Whole = key(1, "Last epochs of an update, which also train the encoder.")
 
     def _check_combinations(self) -> Iterator[str]:
         if self.encoder_epochs > self.epochs:
@@ -258,8 +264,8 @@ class EpochsParams(Section):
 class ClippedParams(EpochsParams):
     """Keys of algorithms that clip the probability ratio."""
 
-    clip: PositiveSchedule = key(constant(0.2), "how far the probability ratio of an action may leave 1 and still gain")
-    max_kl: PositiveSchedule = key(constant(0.05), "an update ends when it has moved the policy this far, in nats")
+    clip: PositiveSchedule = key(constant(0.2), "Distance from 1 within which a probability ratio still gains.")
+    max_kl: PositiveSchedule = key(constant(0.05), "KL divergence that ends an update, in nats.")
 
 
 class OffPolicyParams(AlgorithmParams):
@@ -267,10 +273,10 @@ class OffPolicyParams(AlgorithmParams):
 
     # Sections are frozen, so a narrower type is safe.
     rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
-        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
+        StillEncoderParams(), "Factors on the learning rate, by part of the network; 0 freezes."
     )
-    buffer_steps: Count = key(100_000, "decisions kept")
-    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+    buffer_steps: Count = key(100_000, "Decisions in the replay buffer.")
+    start_steps: Count = key(8192, "Decisions in the buffer before the first update.")
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
