@@ -49,9 +49,9 @@ class ObservationParams(Section):
     def _check_combinations(self) -> Iterator[str]:
         repeated = sorted({part for part in self.withheld if self.withheld.count(part) > 1})
         if repeated:
-            yield f"withheld names {', '.join(repeated)} twice"
+            yield f"withheld needs each part once, but names {', '.join(repeated)} twice: remove one"
         if len(self.withheld) == len(get_args(Part)):
-            yield "withheld leaves nothing to see"
+            yield "withheld needs to leave a part to see, but names all: remove one"
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -46,8 +46,8 @@ LearningPrecision = Annotated[
     ),
 ]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
-TAKE_FREE = "no run of it repeats, so set train.order to free"
-"""End of the error message for settings that `train.order: exact` does not support."""
+NEEDS_FREE = "needs train.order free, as no run of it repeats, but it is exact: set it to free"
+"""Rest of the error message for settings that `train.order: exact` does not support."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
 
 
 def wrong_order(section: Section, lower: str, upper: str) -> Iterator[str]:
-    """Yields a sentence unless the first of two fields is at most the second; None counts as no bound."""
+    """Yields an error message unless the first of two fields is at most the second; None counts as no bound."""
     low, high = getattr(section, lower), getattr(section, upper)
     if low is not None and high is not None and low > high:
-        yield f"{lower} {low} is greater than {upper} {high}"
+        yield f"{lower} needs to be at most {upper}, but {low} is greater than {high}: lower {lower}, or raise {upper}"

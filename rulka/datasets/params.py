@@ -58,8 +58,8 @@ class CaptureParams(Section):
 
     def _check_combinations(self) -> Iterator[str]:
         if self.validation_fraction + self.test_fraction >= 1:
-            yield "validation_fraction and test_fraction are shares of the same races: less than 1 together"
+            yield "validation_fraction and test_fraction need to leave races to train: lower their sum below 1"
         if self.backend == "game" and self.maps == "all":
-            yield "the game shows the one map that is open: with backend game, maps must be main"
+            yield "backend game needs the open map alone, but maps is all: set it to main, or backend to simulator"
         if self.backend == "game" and self.recoveries:
-            yield "recoveries are driven in the simulator: with backend game, they must be 0"
+            yield "recoveries need the simulator, but backend is game: set recoveries to 0, or backend to simulator"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
-from models.fusion_config import ConcatConfig
 from rulka.agents.params import ALGORITHMS, Algorithm, TransferParams, with_section_of_each
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.params import AlgorithmParams, SectionContext
@@ -65,53 +65,45 @@ class Params(_StagesAndAlgorithms):
     def _impossible_actions(self) -> Iterator[str]:
         count, ticks = self.network.actions_per_decision, self.actions.ticks_per_action
         if ticks % count:
-            yield f"network.actions_per_decision {count} must divide actions.ticks_per_action {ticks}"
+            yield f"network.actions_per_decision {count} needs to divide actions.ticks_per_action {ticks}: change one"
         if not self.network.analog:
             return
+        needs, remedy = "network.analog needs", "or network.analog to false"
         if count > 1:
-            yield f"network.analog holds numbers for a whole decision: set network.actions_per_decision {count} to 1"
+            yield f"{needs} single actions, but network.actions_per_decision is {count}: set it to 1, {remedy}"
         if self.train.environment == "game":
-            yield (
-                "network.analog steers by numbers, and a game's keys are pressed or not: set train.environment to "
-                "simulator, or network.analog to false"
-            )
+            yield f"{needs} analog controls, but train.environment is game: set it to simulator, {remedy}"
         if self.clone.shape != "policy":
-            yield (
-                f"network.analog clones a policy of numbers, and clone.shape {self.clone.shape} values of actions: "
-                "set it to policy"
-            )
+            yield f"{needs} a cloned policy, but clone.shape is {self.clone.shape}: set it to policy, {remedy}"
         if self.clone.labels == "hard":
-            yield (
-                "network.analog imitates steering, gas and brake as they were, and clone.labels hard the longest "
-                "action: set it to soft"
-            )
+            yield f"{needs} labels that can be averaged, but clone.labels is hard: set it to soft, {remedy}"
 
     def _impossible_pictures(self) -> Iterator[str]:
         seen, encoder, objective = self.observation, self.encoder, self.pretrain.objective
         side = min(seen.height, seen.width)
         yield from self.network.impossible(encoder, seen)
         if isinstance(encoder, PatchConfig) and (seen.height % encoder.patch or seen.width % encoder.patch):
-            yield f"encoder.patch must divide observation.height {seen.height} and observation.width {seen.width}"
+            yield f"encoder.patch needs to divide observation.height {seen.height} and width {seen.width}: change it"
         if isinstance(encoder, BackboneConfig) and seen.channels > 1:
-            yield "a backbone takes one frame at a time: set observation.frames_as to features"
+            yield "encoder.kind backbone needs single frames: set observation.frames_as to features"
         if isinstance(objective, ViewsParams) and objective.crop_pixels >= side:
-            yield f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns"
+            yield f"pretrain.objective.crop_pixels needs to be less than {side}, the image's shorter side: lower it"
 
     def _impossible_int8(self) -> Iterator[str]:
         """Yields the reasons that rule out int8 for actors; only one kind of network supports it."""
         if self.train.acting_precision != "int8":
             return
-        seen, encoder = self.observation, self.encoder
-        reasons = [
-            "" if isinstance(encoder, ConvConfig) else f"encoder.kind is {encoder.kind}, not conv",
-            "encoder.adaptive_pool is not 0" if getattr(encoder, "adaptive_pool", 0) else "",
-            "" if isinstance(self.network.fusion, ConcatConfig) else "network.fusion.kind is not concat",
-            "observation.frames is not 1" if seen.frames > 1 else "",
-            "" if seen.shows_image else "observation.withheld has image",
-            *(self.algorithms[name].no_int8(self.network) for name in self.train.algorithms),
-        ]
-        remedy = "set train.acting_precision to bfloat16, float16 or float32, or that"
-        yield from (f"train.acting_precision is int8, but {why}: {remedy}" for why in reasons if why)
+        needs, remedy = "train.acting_precision int8 needs", "or train.acting_precision to bfloat16, float16 or float32"
+        values = {"encoder.kind": "conv", "encoder.adaptive_pool": 0, "network.fusion.kind": "concat"}
+        values |= {"observation.frames": 1}
+        for name in self.train.algorithms:
+            values |= self.algorithms[name].INT8_NEEDS
+        for name, value in values.items():
+            found = reduce(getattr, name.split("."), self)
+            if found != value:
+                yield f"{needs} {name} {value}, but it is {found}: set it to {value}, {remedy}"
+        if not self.observation.shows_image:
+            yield f"{needs} images, but observation.withheld has image: remove it, {remedy}"
 
     def _impossible_training(self, name: Algorithm, section: AlgorithmParams) -> Iterator[str]:
         """Yields impossible combinations for a trained algorithm."""
@@ -124,26 +116,23 @@ class Params(_StagesAndAlgorithms):
         yield from parts.impossible(name, network, self.clone.shape)
         if repeats > 1 and network.actions_per_decision > 1:
             yield (
-                f"{name}.action_repeat {repeats} repeats single actions, and network.actions_per_decision is "
+                f"{name}.action_repeat {repeats} needs single actions, but network.actions_per_decision is "
                 f"{network.actions_per_decision}: set one of them to 1"
             )
         if repeats > 1 and self.observation.frames > 1:
             yield (
-                f"{name}.action_repeat {repeats} would put observation.frames {self.observation.frames} further apart "
-                "than captured races have them: set one of them to 1, as `rulka preset frames` does"
+                f"{name}.action_repeat {repeats} needs frames as far apart as in captured races, but "
+                f"observation.frames is {self.observation.frames}: set one of them to 1, as `rulka preset frames` does"
             )
-        compares, num_groups = f"{name} compares {group_size} races from equal starts", train.num_cars // group_size
+        needs, num_groups = f"{name} needs groups of {group_size} cars with equal starts", train.num_cars // group_size
         if train.cars_per_collector % group_size:
-            yield f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that"
+            yield f"{needs}, but train.cars_per_collector is {train.cars_per_collector}: make it a multiple"
         if group_size > 1 and train.start_from_earlier > 0.0:
-            yield (
-                f"{compares}, and races that begin where their own car was do not begin alike: set "
-                "train.start_from_earlier to 0"
-            )
+            yield f"{needs}, but train.start_from_earlier is {train.start_from_earlier}: set it to 0"
         if group_size > 1 and train.num_tracks > num_groups:
             yield (
-                f"{compares}, all on one track: {train.num_tracks} tracks need as many groups of cars, and there are "
-                f"{num_groups}"
+                f"{needs} on each track, but {train.num_tracks} tracks have {num_groups} groups: name fewer in "
+                "train.tracks, or raise train.cars_per_collector"
             )
 
 

@@ -102,7 +102,7 @@ class PretrainParams(FitParams):
 
     def _check_combinations(self) -> Iterator[str]:
         if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
-            yield f"{self.objective.kind} tells the images of a batch apart: batch_size must be at least 2"
+            yield f"objective {self.objective.kind} needs several images in a batch, but batch_size is 1: raise it"
 
 
 LabelKind = Literal["soft", "hard"]
@@ -157,13 +157,13 @@ class CloneParams(FitParams, LineStartParams):
 
     def _check_combinations(self) -> Iterator[str]:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
-            yield f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
+            yield f"offsets need to rise from 0, which drives, but are {list(self.offsets)}: sort them"
         if self.maps == "others" and (self.race_every or self.dagger):
-            yield "with maps: others the main track tests the policy: race_every must be 0, and dagger null"
+            yield "maps others needs an unseen main track: set race_every to 0 and dagger to null, or maps to all"
         if self.dagger and self.dagger.adviser == "recording" and self.dagger.tracks != (MainTrackParams(),):
-            yield "dagger's adviser recording drives on the main track: dagger.tracks must be that alone"
+            yield "dagger.adviser recording needs the main track, but dagger.tracks has others: remove them"
         if self.patience and self.dagger and not self.race_every:
-            yield "with dagger, patience counts epochs since the best race: race_every must not be 0"
+            yield "patience with dagger needs races, but race_every is 0: set it to 1 or more, or patience to null"
         last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every
         if last >= self.epochs:
-            yield f"dagger's last round comes after epoch {last} of {self.epochs}: none is left to learn of it"
+            yield f"dagger needs an epoch after its last round, but epochs is {self.epochs}: set it above {last}"

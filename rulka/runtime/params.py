@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, Self
 
 from rulka.contracts.section import (
-    TAKE_FREE,
+    NEEDS_FREE,
     Count,
     LearningPrecision,
     Positive,
@@ -56,26 +56,26 @@ class RuntimeParams(Section):
         yield from super()._check_combinations()
         # Results that depend on timing do not repeat.
         if self.order == "exact" and self.inference == "central":
-            yield f"central inference decides for whoever has asked: {TAKE_FREE}"
+            yield f"inference central {NEEDS_FREE}, or inference to local"
         if self.order == "exact" and self.cluster != "none":
-            yield f"cluster {self.cluster} starts collectors where there is room: {TAKE_FREE}"
+            yield f"cluster {self.cluster} {NEEDS_FREE}, or cluster to none"
         if self.inference == "central" and self.num_collectors == 0:
-            yield "central inference acts for collector processes, and num_collectors 0 has none"
+            yield "inference central needs collectors, but num_collectors is 0: raise it, or set inference to local"
         if self.num_collectors % self.learners:
-            yield f"num_collectors {self.num_collectors} cannot be split over {self.learners} learners"
+            yield f"learners need equal shares of num_collectors, but it is {self.num_collectors}: make it a multiple"
         yield from self._impossible_in_cluster()
 
     def _impossible_in_cluster(self) -> Iterator[str]:
         """Yields a sentence for each setting that collectors on other nodes do not support."""
         if self.cluster == "none":
             return
-        elsewhere = f"cluster {self.cluster} lets collectors run on other nodes"
+        needs, remedy = f"cluster {self.cluster} needs", "or cluster to none"
         if self.num_collectors == 0:
-            yield f"{elsewhere}, and num_collectors 0 has no processes that could be elsewhere"
+            yield f"{needs} collector processes, but num_collectors is 0: set it to 1 or more, {remedy}"
         if self.inference == "central":
-            yield f"{elsewhere}, and central inference acts beside the learner"
+            yield f"{needs} acting in collectors, but inference is central: set it to local, {remedy}"
         if self.learners > 1:
-            yield f"{elsewhere}, and {self.learners} learners have their collectors beside them"
+            yield f"{needs} a single learner, but learners is {self.learners}: set it to 1, {remedy}"
 
     @property
     def num_batches(self) -> int:

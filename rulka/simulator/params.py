@@ -100,9 +100,9 @@ class PhysicsParams(Section):
 
     def _check_combinations(self) -> Iterator[str]:
         if any(down >= up for down, up in zip(self.gear_down_mps, self.gear_up_mps, strict=True)):
-            yield f"each gear must shift down below the speed at which it is reached, got {self.gear_down_mps}"
+            yield f"gear_down_mps needs to be below gear_up_mps, but is {self.gear_down_mps}: lower it"
         if list(self.gear_up_mps) != sorted(set(self.gear_up_mps)):
-            yield f"gear_up_mps must rise from gear to gear, got {self.gear_up_mps}"
+            yield f"gear_up_mps needs to rise from gear to gear, but is {self.gear_up_mps}: change its order"
         yield from wrong_order(self, "idle_rpm", "max_rpm")
         yield from wrong_order(self, "rest_m", "travel_m")
 

@@ -47,7 +47,7 @@ class RaceStartParams(LineStartParams):
 
     def _check_combinations(self) -> Iterator[str]:
         if self.start_anywhere + self.start_from_earlier > 1.0:
-            yield "start_anywhere and start_from_earlier are shares of the same races: at most 1 together"
+            yield "start_anywhere and start_from_earlier need a sum of at most 1: lower one of them"
 
 
 class EngineeredRewardParams(Section):

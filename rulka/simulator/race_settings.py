@@ -48,12 +48,9 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
         if self.continuous and self.actions_per_decision > 1:
-            yield "continuous actions are held for a whole decision: actions_per_decision must be 1"
+            yield "continuous needs one action per decision: set actions_per_decision to 1, or continuous to false"
         if self.races_per_start > 1 and self.start_from_earlier > 0.0:
-            yield (
-                "races that begin where their own car was do not begin alike: with races_per_start "
-                f"{self.races_per_start}, start_from_earlier must be 0"
-            )
+            yield f"races_per_start {self.races_per_start} needs equal starts: set start_from_earlier to 0"
         _ = self.table  # raises if the actions cannot divide the ticks
 
     @classmethod

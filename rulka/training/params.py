@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from rulka.agents.params import Algorithm
-from rulka.contracts.section import TAKE_FREE, Count, key
+from rulka.contracts.section import NEEDS_FREE, Count, key
 from rulka.datasets.params import Backend
 from rulka.runtime.params import RuntimeParams
 from rulka.simulator.race_params import TrainingRaceParams
@@ -35,26 +35,26 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
         if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
-            yield f"compared must name other algorithms than {self.algorithm!r}, each once"
+            yield f"compared needs algorithms other than {self.algorithm}, each once: remove the repeated one"
         yield from self._impossible_in_game()
         if self.num_tracks > self.num_cars:
-            yield f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
+            yield f"tracks need a car each, but {self.num_tracks} have {self.num_cars}: raise cars_per_collector"
 
     def _impossible_in_game(self) -> Iterator[str]:
         """Yields settings that are impossible with one car in a real game."""
         if self.environment != "game":
             return
         if self.cluster != "none":
-            yield (f"cluster {self.cluster} lets collectors run on other nodes, and games run where the learner does")
+            yield f"environment game needs collectors here, but cluster is {self.cluster}: set it to none"
         one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
         nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
-        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        wanted = [f"{name} to {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
         if [some.kind for some in self.tracks] != ["main"]:
-            wrong.append("tracks must be the main one alone")
-        if wrong:
-            yield f"a game has one car, which begins at the start line: {', '.join(wrong)}"
+            wanted.append("tracks to the main one alone")
+        if wanted:
+            yield f"environment game needs one car that begins at the start line: set {', '.join(wanted)}"
         if self.order == "exact":
-            yield f"a game's clock does not wait: {TAKE_FREE}"
+            yield f"environment game {NEEDS_FREE}, or environment to simulator"
 
     def of(self, algorithm: Algorithm) -> Self:
         """Returns the section as it applies to one algorithm."""

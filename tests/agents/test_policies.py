@@ -31,8 +31,8 @@ def test_what_they_have_no_use_for_is_refused():
 @pytest.mark.parametrize(
     ("algorithm", "changes", "message"),
     [
-        ("ppo", {"encoder_epochs": 5}, "is larger than epochs"),
-        ("ppo", {"batch_size": 257}, "is larger than steps_per_update"),
+        ("ppo", {"encoder_epochs": 5}, "encoder_epochs needs to be at most epochs"),
+        ("ppo", {"batch_size": 257}, "batch_size needs to be at most steps_per_update"),
         ("grpo", {"group_size": 1}, "2"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_transformer_takes_what_patches_divide():
     assert build_encoder(PATCHES, 120, 160)(torch.zeros(1, 1, 120, 160)).shape == (1, 128)
     with pytest.raises(ValueError, match="60 x 64 pixels cannot be cut into patches of 8 pixels"):
         build_encoder(PATCHES, 60, 64)
-    with pytest.raises(ValidationError, match="width 100 must be divisible by heads 3"):
+    with pytest.raises(ValidationError, match="width needs to be a multiple of heads, but 100 is none of 3"):
         PatchConfig(kind="patches", patch=8, width=100, depth=1, heads=3)
 
 

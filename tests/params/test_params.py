@@ -134,42 +134,69 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
-        ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
+        ({"encoder": PATCHES}, "encoder.patch needs to divide observation.height 64 and width 64: change it$"),
         ({"encoder": {"kind": "backbone"}}, "\n  encoder.source is missing$"),
-        ({"network.fusion": FUSED | {"heads": 5}}, "network.fusion: width 64 must be divisible by heads 5$"),
+        (
+            {"network.fusion": FUSED | {"heads": 5}},
+            "network.fusion: width needs to be a multiple of heads, but 64 is none of 5: change",
+        ),
         ({"network.fusion": UNIFIED | {"floats": {"tokens": 4}}}, "network.fusion.floats.kind is missing$"),
-        ({"network.fusion": UNIFIED, "encoder.adaptive_pool": 1}, "pool 1 leaves one place: set network.fusion.image"),
-        ({"network.fusion": UNIFIED, "encoder": PATCHES | {"patch": 64}}, "encoder.patch 64 is the whole image: set"),
-        ({"network.fusion": UNIFIED, "encoder": VIT}, "encoder.token cls .*: set encoder.token to mean, or network"),
+        (
+            {"network.fusion": UNIFIED, "encoder.adaptive_pool": 1},
+            "encoder.adaptive_pool is 1: set it to 2, or network.fusion.image",
+        ),
+        ({"network.fusion": UNIFIED, "encoder": PATCHES | {"patch": 64}}, "encoder.patch 64 is the whole image: lower"),
+        ({"network.fusion": UNIFIED, "encoder": VIT}, "encoder.token is cls: set encoder.token to mean, or network"),
         ({"network.fusion": FUSED, "encoder": BARE_PATCHES}, "encoder.depth 0 .* fused_vector takes only their mean"),
         ({"network.fusion": UNIFIED | {"image": "one"}, "encoder": BARE_PATCHES}, "set encoder.depth to 1 or more, or"),
-        ({"races.driver.pace_low": 0.99}, "races.driver: pace_low 0.99 is greater than pace_high 0.98"),
-        ({"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0}, "min_race_s 9.0 is greater than max_race_s"),
-        ({"capture.backend": "game"}, "capture: the game shows the one map that is open: with backend game, maps must"),
-        ({"capture.validation_fraction": 0.5, "capture.test_fraction": 0.5}, "shares of the same races: less than 1"),
-        ({"clone.offsets": [1, 2]}, r"clone: offsets must begin with 0, which drives, and rise, not \[1, 2\]"),
-        ({"clone.dagger": AROUND | {"adviser": "recording"}}, "recording drives on the main track: dagger.tracks must"),
+        (
+            {"races.driver.pace_low": 0.99},
+            "races.driver: pace_low needs to be at most pace_high, but 0.99 is greater than 0.98",
+        ),
+        (
+            {"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0},
+            "min_race_s needs to be at most max_race_s, but 9.0 is greater",
+        ),
+        (
+            {"capture.backend": "game"},
+            "capture: backend game needs the open map alone, but maps is all: set it to main",
+        ),
+        (
+            {"capture.validation_fraction": 0.5, "capture.test_fraction": 0.5},
+            "need to leave races to train: lower their sum below 1",
+        ),
+        ({"clone.offsets": [1, 2]}, r"clone: offsets need to rise from 0, which drives, but are \[1, 2\]"),
+        (
+            {"clone.dagger": AROUND | {"adviser": "recording"}},
+            "dagger.adviser recording needs the main track, but dagger.tracks",
+        ),
         ({"clone.dagger": AROUND | {"tracks": []}}, "clone.dagger.tracks"),
-        ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
-        ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
+        ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm needs to be at most max_rpm, but 20000.0 is greater"),
+        ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps needs to rise"),
         ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),
-        ({"clone.shape": "iqn"}, "transfer.ppo.trunk is cloned, but .* of its clone.shape iqn, not that of ppo"),
-        (IQN_ALONE | {"clone.shape": "iqn"}, "guided carries .* of clone.shape policy, and clone.shape is iqn: set it"),
-        ({"transfer.iqn.heads": "cloned"}, "whose clone.shape is policy, .* set it to fresh, or clone.shape to iqn"),
+        ({"clone.shape": "iqn"}, "transfer.ppo.trunk cloned needs .*, but clone.shape is iqn: set transfer.ppo"),
+        (IQN_ALONE | {"clone.shape": "iqn"}, "guided needs a cloned policy, but clone.shape is iqn: set clone"),
+        ({"transfer.iqn.heads": "cloned"}, "but clone.shape is policy, .* to fresh, or clone.shape to iqn"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
         ({"train.algorithm": "impala", "transfer.impala.heads": "fresh"}, "set impala.value_warmup_steps to 0"),
-        ({"impala.correction.c_bar": 1.5}, "c_bar 1.5 is greater than rho_bar 1.0"),
-        ({"train.learners": 2, "ppo.batch_size": 511}, "ppo.batch_size 511 cannot be split over 2 train.learners"),
-        ({"train.learners": 2, "train.num_collectors": 3}, "num_collectors 3 cannot be split over 2 learners"),
-        ({"train.learners": 2, "train.algorithm": "grpo"}, "train.learners is 2, and grpo learns with one: set it"),
-        ({"impala.batch_size": 4096}, "batch_size 4096 is larger than steps_per_update 2048"),
-        ({"iqn.mini_race_ms": 99.0}, "iqn.mini_race_ms 99 has 0 decisions of 100 ms: set at least 100"),
-        ({"iqn.n_steps": 71}, "7000 has 70 decisions of 100 ms, fewer than iqn.n_steps 71"),
-        ({"network.actions_per_decision": 5}, "ppo.action_repeat 2 repeats single actions, and .*_per_decision is 5"),
-        ({"observation.frames": 2}, "ppo.action_repeat 2 would put observation.frames 2 further apart than captured"),
-        ({"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}}, "min_actions_left leaves none"),
-        ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
-        ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),
+        ({"impala.correction.c_bar": 1.5}, "c_bar needs to be at most rho_bar, but 1.5 is greater than 1.0"),
+        ({"train.learners": 2, "ppo.batch_size": 511}, "train.learners 2 needs equal shares of ppo.batch_size 511"),
+        ({"train.learners": 2, "train.num_collectors": 3}, "learners need equal shares of num_collectors, but it is 3"),
+        (
+            {"train.learners": 2, "train.algorithm": "grpo"},
+            "grpo needs a single learner, but train.learners is 2: set it",
+        ),
+        ({"impala.batch_size": 4096}, "batch_size needs to be at most steps_per_update, but 4096 is greater than 2048"),
+        ({"iqn.mini_race_ms": 99.0}, "iqn.mini_race_ms 99 has 0 of 100 ms: set it to at least 100"),
+        ({"iqn.n_steps": 71}, "iqn.n_steps 71 needs as many decisions, but iqn.mini_race_ms 7000 has 70 of 100 ms"),
+        ({"network.actions_per_decision": 5}, "ppo.action_repeat 2 needs single actions, but .*_per_decision is 5"),
+        ({"observation.frames": 2}, "ppo.action_repeat 2 needs frames .*, but observation.frames is 2: set one"),
+        (
+            {"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}},
+            "min_actions_left needs to leave a decision, but .* has 70",
+        ),
+        ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels needs to be less than 64"),
+        ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "several images in a batch, but batch_size is 1"),
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
@@ -196,22 +223,34 @@ TEN_TRACKS = [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"train.algorithm": "grpo", "train.cars_per_collector": 12}, "grpo compares 8 races .*_collector 12 must be"),
-        (DPO | {"dpo.pairs.group_size": 5}, "dpo compares 5 races from equal starts: .*_collector 32 must be"),
-        ({"train.algorithm": "grpo", "train.start_from_earlier": 0.2}, "set train.start_from_earlier to 0"),
-        (DPO | {"train.tracks": TEN_TRACKS}, "10 tracks need as many groups of cars, and there are 8"),
-        (DPO | {"dpo.pairs": FILE_OF_PAIRS, "dpo.action_repeat": 2}, "kind file hold decisions that were taken once"),
-        ({"grpo.encoder_epochs": 5, "train.algorithm": "grpo"}, "encoder_epochs 5 is larger than epochs 4"),
-        (PQL | {"network.actions_per_decision": 5}, "pql rates single actions: set network.actions_per_decision to 1"),
-        (PQL | {"transfer.pql.heads": "fresh"}, "pql.critic_warmup_updates 1000 spares a cloned policy"),
-        (PQL | {"pql.buffer_steps": 100}, "start_steps 8192 is larger than buffer_steps 100"),
-        (PQL | {"pql.noise_least": 0.5}, "noise_least 0.5 is larger than noise_most 0.3"),
-        (PQL | {"train.acting_precision": "int8"}, "is int8, and pql acts in train.precision: set it"),
-        ({"network.analog": True}, r"iqn compares all actions, and network\.analog has no end of them"),
-        ({"network.analog": True, "network.actions_per_decision": 5, "actions.ticks_per_action": 4}, "must divide act"),
-        ({"network.analog": True, "network.actions_per_decision": 5}, "set network.actions_per_decision 5 to 1"),
-        ({"network.analog": True, "train.compared": [], "clone.labels": "hard"}, "the longest action: set it to soft"),
-        ({"network.analog": True, "train.compared": [], "clone.shape": "iqn"}, "clone.shape iqn values of actions"),
+        (
+            {"train.algorithm": "grpo", "train.cars_per_collector": 12},
+            "grpo needs groups of 8 cars .*_collector is 12: make",
+        ),
+        (DPO | {"dpo.pairs.group_size": 5}, "dpo needs groups of 5 cars .*_collector is 32: make"),
+        ({"train.algorithm": "grpo", "train.start_from_earlier": 0.2}, "train.start_from_earlier is 0.2: set it to 0"),
+        (DPO | {"train.tracks": TEN_TRACKS}, "10 tracks have 8 groups: name fewer in train.tracks"),
+        (DPO | {"dpo.pairs": FILE_OF_PAIRS, "dpo.action_repeat": 2}, "dpo.pairs file needs decisions taken once"),
+        ({"grpo.encoder_epochs": 5, "train.algorithm": "grpo"}, "encoder_epochs needs to be at most epochs, but 5"),
+        (PQL | {"network.actions_per_decision": 5}, "pql needs single actions, but .*_per_decision is 5: set it to 1"),
+        (PQL | {"transfer.pql.heads": "fresh"}, "pql.critic_warmup_updates 1000 needs a trained policy, but"),
+        (PQL | {"pql.buffer_steps": 100}, "start_steps needs to be at most buffer_steps, but 8192"),
+        (PQL | {"pql.noise_least": 0.5}, "noise_least needs to be at most noise_most, but 0.5"),
+        (
+            PQL | {"train.acting_precision": "int8"},
+            "pql needs to act in train.precision, but train.acting_precision is int8: set",
+        ),
+        ({"network.analog": True}, r"iqn needs discrete actions, but network\.analog is true: set it"),
+        (
+            {"network.analog": True, "network.actions_per_decision": 5, "actions.ticks_per_action": 4},
+            "5 needs to divide act",
+        ),
+        ({"network.analog": True, "network.actions_per_decision": 5}, "network.actions_per_decision is 5: set it to 1"),
+        (
+            {"network.analog": True, "train.compared": [], "clone.labels": "hard"},
+            "clone.labels is hard: set it to soft",
+        ),
+        ({"network.analog": True, "train.compared": [], "clone.shape": "iqn"}, "clone.shape is iqn: set it to policy"),
     ],
 )
 def test_what_an_algorithm_cannot_do_is_named(values: dict[str, Any], message: str) -> None:
@@ -232,8 +271,8 @@ def test_what_fits_together_is_taken() -> None:
     ):
         checked_params(with_keys(values), "wrong")
     normed = BESIDE_PPO | {"transfer.ppo.heads": "fresh", "network.iqn.layer_norm": True}
-    assert "transfer.ppo.heads is cloned, but" in refusal(with_keys(BESIDE_PPO))
-    assert re.search("transfer.ppo.float_head is cloned, but .* has network.iqn.layer_norm", refusal(with_keys(normed)))
+    assert "transfer.ppo.heads cloned needs" in refusal(with_keys(BESIDE_PPO))
+    assert re.search("transfer.ppo.float_head cloned needs .* network.iqn.layer_norm", refusal(with_keys(normed)))
     pooled = {"kind": "conv", "adaptive_pool": 2}
     for encoder in (BARE_PATCHES, PATCHES | {"patch": 32}, VIT | {"token": "mean"}, pooled):
         checked_params(with_keys({"network.fusion": UNIFIED, "encoder": encoder}), "wrong")

@@ -189,17 +189,29 @@ def test_rewards_follow_the_run_block_by_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ({"inference": "central"}, "central inference acts for collector processes"),
-        ({"num_collectors": 3, "learners": 2}, "num_collectors 3 cannot be split over 2 learners"),
+        ({"inference": "central"}, "inference central needs collectors, but num_collectors is 0"),
+        ({"num_collectors": 3, "learners": 2}, "learners need equal shares of num_collectors, but it is 3"),
         (
             {"num_collectors": 1, "inference": "central", "order": "exact"},
-            "has asked: .*set train.order to free",
+            "inference central needs train.order free, .* is exact: set it to free",
         ),
-        ({"num_collectors": 1, "cluster": "ray", "order": "exact"}, "where there is room: .*set train.order to free"),
-        ({"cluster": "ray"}, "num_collectors 0 has no processes that could be elsewhere"),
-        ({"num_collectors": 2, "cluster": "ray", "learners": 2}, "2 learners have their collectors beside them"),
-        ({"num_collectors": 1, "cluster": "ray", "environment": "game"}, "games run where the learner does"),
-        ({"num_collectors": 1, "cluster": "ray", "inference": "central"}, "central inference acts beside the learner"),
+        (
+            {"num_collectors": 1, "cluster": "ray", "order": "exact"},
+            "cluster ray needs train.order free, .*: set it to free",
+        ),
+        ({"cluster": "ray"}, "cluster ray needs collector processes, but num_collectors is 0"),
+        (
+            {"num_collectors": 2, "cluster": "ray", "learners": 2},
+            "cluster ray needs a single learner, but learners is 2",
+        ),
+        (
+            {"num_collectors": 1, "cluster": "ray", "environment": "game"},
+            "environment game needs collectors here, but cluster is ray",
+        ),
+        (
+            {"num_collectors": 1, "cluster": "ray", "inference": "central"},
+            "cluster ray needs acting in collectors, but inference is central",
+        ),
     ],
 )
 def test_what_collectors_cannot_do_is_refused_when_parameters_are_read(train: dict[str, Any], message: str) -> None:

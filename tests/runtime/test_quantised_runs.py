@@ -131,19 +131,19 @@ def test_a_training_is_refused_before_it_reads_or_writes_anything(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"encoder": {"kind": "impala", "width": 1}}, "encoder.kind is impala"),
-        ({"encoder": {"kind": "conv", "adaptive_pool": 2}}, "encoder.adaptive_pool is not 0"),
-        ({"network": {"fusion": {"kind": "projected"}}}, "network.fusion.kind is not concat"),
-        ({"observation": {"frames": 2}}, "observation.frames is not 1"),
+        ({"encoder": {"kind": "impala", "width": 1}}, "encoder.kind conv, but it is impala"),
+        ({"encoder": {"kind": "conv", "adaptive_pool": 2}}, "encoder.adaptive_pool 0, but it is 2"),
+        ({"network": {"fusion": {"kind": "projected"}}}, "network.fusion.kind concat, but it is projected"),
+        ({"observation": {"frames": 2}}, "observation.frames 1, but it is 2"),
         ({"observation": {"withheld": ["image"]}}, "observation.withheld has image"),
-        ({"network": {"iqn": {"embedding_at": "state"}}}, "network.iqn.embedding_at is state"),
+        ({"network": {"iqn": {"embedding_at": "state"}}}, "network.iqn.embedding_at hidden, but it is state"),
     ],
 )
 def test_int8_of_another_network_is_refused_when_parameters_are_read(changes: dict[str, Any], words: str) -> None:
     once = {"action_repeat": 1}  # several frames at once exclude repeated actions for another reason
     params = params_of("ppo", "int8", compared=("iqn",)).model_dump()
     data = merge_overlay(params, {"ppo": once, "iqn": once} | changes, "these", ValueError)
-    with pytest.raises(ValueError, match=rf"train\.acting_precision is int8, but[\s\S]*{words}"):
+    with pytest.raises(ValueError, match=rf"train\.acting_precision int8 needs [\s\S]*{words}"):
         Params.model_validate(data)
     data["train"]["acting_precision"] = "bfloat16"
     Params.model_validate(data)

@@ -393,7 +393,7 @@ def test_others_imitates_all_but_the_main_track(
 
 def test_impossible_choices_of_maps_are_named(encoder_dir: Path, tmp_path: Path, write_frames: Write) -> None:
     for impossible in ({"race_every": 2}, {"dagger": DAGGER}):
-        with pytest.raises(ValueError, match="the main track tests the policy"):
+        with pytest.raises(ValueError, match="maps others needs an unseen main track"):
             params(maps="others", epochs=3, **impossible)
     frames, _ = write_frames()
     with pytest.raises(UserError, match=r"clone\.maps is others"):
@@ -401,5 +401,5 @@ def test_impossible_choices_of_maps_are_named(encoder_dir: Path, tmp_path: Path,
 
 
 def test_patience_without_races_is_refused_with_dagger() -> None:
-    with pytest.raises(ValueError, match="patience counts epochs since the best race"):
+    with pytest.raises(ValueError, match="patience with dagger needs races, but race_every is 0"):
         params(epochs=3, patience=1, race_every=0, dagger=DAGGER)

@@ -207,7 +207,7 @@ def test_the_stage_starts_its_games_and_ends_them(
 
 
 def test_what_a_game_cannot_do_is_refused_when_parameters_load(small_params: Params) -> None:
-    with pytest.raises(ValidationError, match=r"cars_per_collector must be 1, check_races must be 1"):
+    with pytest.raises(ValidationError, match="set cars_per_collector to 1, check_races to 1"):
         in_games(small_params, cars_per_collector=2, check_races=2)
-    with pytest.raises(ValidationError, match=r"begins at the start line: start_anywhere must be 0\.0"):
+    with pytest.raises(ValidationError, match=r"begins at the start line: set start_anywhere to 0\.0"):
         in_games(small_params, start_anywhere=0.5)

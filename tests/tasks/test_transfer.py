@@ -169,8 +169,11 @@ REFUSED: list[tuple[Prepare, str]] = [
     (lacking("policy_head.bias"), r"transfer.ppo.heads is cloned, but .* no tensor 'policy_head.bias'"),
     (with_tensor("trunk.4.weight", torch.zeros(2, 2)), "'trunk.4.weight' of the cloned policy has no place in the net"),
     (with_tensor("policy_head.bias", torch.zeros(11)), r"'policy_head.bias' has shape \[11\] in .*needs \[12\]"),
-    (lambda params, _: with_parts(params, "iqn", trunk="cloned"), "transfer.iqn.trunk is cloned, .* no values of act"),
-    (lambda params, _: with_iqn(params, layer_norm=True), "network.iqn.layer_norm makes another function"),
+    (lambda params, _: with_parts(params, "iqn", trunk="cloned"), "transfer.iqn.trunk cloned needs Q-values, but"),
+    (
+        lambda params, _: with_iqn(params, layer_norm=True),
+        "network.iqn.layer_norm needs a float head that was trained with it",
+    ),
     (lambda params, _: params.model_copy(update={"encoder": IMPALA}), "encoder.kind is 'conv', expected 'impala'"),
     (with_network(dense_hidden=64), "network.dense_hidden is 32 in the cloned policy, expected 64"),
     (with_other_rpm, r"normalisation.std of 'rpm' is \[3001\] for the encoder and \[3000\]"),
@@ -179,10 +182,13 @@ REFUSED: list[tuple[Prepare, str]] = [
         lambda params, _: params.model_copy(update={"actions": ActionParams(ticks_per_action=4)}),
         "actions.ticks_per_action is 5, expected 4",
     ),
-    (like_iqn(lambda p: with_parts(p, "ppo", heads="cloned")), "ppo.heads is cloned, .* clone.shape iqn, not that of"),
+    (
+        like_iqn(lambda p: with_parts(p, "ppo", heads="cloned")),
+        "ppo.heads cloned needs a cloned policy, but clone.shape is iqn",
+    ),
     (
         like_iqn(lambda p: with_iqn(p, guided=True)),
-        "guided carries a cloned policy of clone.shape policy, and clone.sh",
+        "guided needs a cloned policy, but clone.shape is iqn",
     ),
     (like_iqn(lambda p: with_iqn(p, tau_embedding=16)), "network.iqn.tau_embedding is .*, expected 16"),
     (from_mine(lambda agent: agent, "iqn", "trunk"), "transfer.ppo.trunk is agent, but the agent has no tensor 'trunk"),
@@ -358,11 +364,14 @@ def test_an_agent_of_frames_in_channels_is_refused(small_params: Params, pretrai
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ppo": {"encoder": "agent"}}, r"ppo\.encoder is agent: name the folder of one in transfer\.agent"),
-        ({"agent": "mine"}, "no part is taken from it: set it to null"),
+        (
+            {"ppo": {"encoder": "agent"}},
+            r"ppo\.encoder agent needs an agent, but agent is null: set it to the folder of one",
+        ),
+        ({"agent": "mine"}, "no part is agent: set one to agent, or agent to null"),
         (
             {"agent": "mine", "ppo": {"encoder": "agent"}, "from_scratch": True},
-            "no part is taken from it: set it to null",
+            "no part is agent: set one to agent, or agent to null",
         ),
     ],
 )

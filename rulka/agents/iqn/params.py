@@ -30,6 +30,7 @@ from rulka.contracts.section import (
     ShareSchedule,
     Whole,
     key,
+    wrong_order,
 )
 
 constant, over_budget = Schedule.constant, Schedule.over_budget
@@ -46,20 +47,20 @@ class IqnPartsParams(PartsParams):
         if shape != "policy":
             if network.iqn.guided:
                 yield (
-                    f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: "
-                    "set it to false, with iqn.warmup_steps and iqn.guide_floor 0, or clone.shape to policy"
+                    f"network.iqn.guided needs a cloned policy, but clone.shape is {shape}: set clone.shape to policy, "
+                    "or network.iqn.guided to false and iqn.warmup_steps and iqn.guide_floor to 0"
                 )
             return
         for part in ("trunk", "heads"):
             if getattr(self, part) == "cloned":
                 yield (
-                    f"transfer.{algorithm}.{part} is cloned, but the logits of the cloned policy, whose clone.shape is "
-                    f"{shape}, and what leads to them, are no values of actions: set it to fresh, or clone.shape to iqn"
+                    f"transfer.{algorithm}.{part} cloned needs Q-values, but clone.shape is {shape}, which has logits: "
+                    f"set transfer.{algorithm}.{part} to fresh, or clone.shape to iqn"
                 )
         if network.iqn.layer_norm and self.float_head == "cloned":
             yield (
-                "network.iqn.layer_norm makes another function of the cloned float head's weights: "
-                "set transfer.iqn.float_head to fresh"
+                "network.iqn.layer_norm needs a float head that was trained with it, but transfer.iqn.float_head is "
+                "cloned: set transfer.iqn.float_head to fresh, or network.iqn.layer_norm to false"
             )
 
 
@@ -96,6 +97,11 @@ class IqnParams(OffPolicyParams):
     PARTS = IqnPartsParams
 
     SPLIT = ("batch_size", "buffer_steps", "start_steps")
+    INT8_NEEDS = {
+        "network.iqn.embedding_at": "hidden",
+        "network.iqn.layer_norm": False,
+        "network.iqn.noisy_sigma": 0.0,
+    }
 
     # Over 50 ms the Q-values of actions are too close to tell apart.
     action_repeat: ActionRepeat = 2
@@ -139,35 +145,26 @@ class IqnParams(OffPolicyParams):
     max_grad_norm: MaxGradNorm = constant(30.0)
     max_grad_value: Positive | None = key(None, "Bound of each gradient element, after max_grad_norm; null for none.")
 
-    def no_int8(self, network: NetworkParams) -> str:
-        """Returns why the network cannot act in int8; see `AlgorithmParams`."""
-        iqn = network.iqn
-        if iqn.embedding_at != "hidden":
-            return f"network.iqn.embedding_at is {iqn.embedding_at}, not hidden"
-        if iqn.layer_norm or iqn.noisy_sigma:
-            return "network.iqn has layer_norm or noisy_sigma"
-        return ""
-
     def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(context)
         horizon = self.mini_race_decisions(context.decision_ms)
-        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {context.decision_ms} ms"
+        race = f"but iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} of {context.decision_ms} ms"
         if context.network.analog:
             yield (
-                "iqn compares all actions, and network.analog has no end of them: set network.analog to false, or "
-                "train.algorithm and train.compared to what learns a policy"
+                "iqn needs discrete actions, but network.analog is true: set it to false, or train.algorithm and "
+                "train.compared to algorithms with a policy"
             )
         if horizon < 1:
-            yield f"{race}: set at least {context.decision_ms}"
+            yield f"iqn needs decisions in a mini-race, {race}: set it to at least {context.decision_ms}"
         if self.n_steps > horizon:
-            yield f"{race}, fewer than iqn.n_steps {self.n_steps}"
+            yield f"iqn.n_steps {self.n_steps} needs as many decisions, {race}: raise it, or lower iqn.n_steps"
         if self.prioritised is not None and self.prioritised.min_actions_left >= horizon:
-            yield f"{race}, of which iqn.prioritised.min_actions_left leaves none"
+            yield f"iqn.prioritised.min_actions_left needs to leave a decision, {race}: lower it"
         if (self.warmup_steps > 0 or self.has_limits) and not context.network.iqn.guided:
             yield (
-                "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
-                "or both to 0"
+                "iqn.warmup_steps and iqn.guide_floor need the cloned policy, but network.iqn.guided is false: set it "
+                "to true, or both of them to 0"
             )
 
     def mini_race_decisions(self, decision_ms: int) -> int:
@@ -205,16 +202,15 @@ class IqnParams(OffPolicyParams):
         most_shown = max(self.demonstration_share.values)
         if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
             yield "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
-        if self.batch_size > self.start_steps:
-            yield f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
+        yield from wrong_order(self, "batch_size", "start_steps")
         if round(self.batch_size * most_shown) == self.batch_size:
-            yield f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}"
+            yield f"batch_size {self.batch_size} needs room, but demonstration_share {most_shown} fills it: lower that"
         if self.demonstration_margin is not None and not self.has_demonstrations:
-            yield "demonstration_margin is about demonstrations, and demonstration_share is 0: set it to null"
-        if self.munchausen is not None and self.use_double_dqn:
-            yield "munchausen targets weigh all next actions: set use_double_dqn to false"
+            yield "demonstration_margin needs a demonstration_share above 0: raise that, or set the margin to null"
+        if self.munchausen is not None and (self.use_double_dqn or self.has_limits):
+            yield "munchausen needs use_double_dqn false and guide_floor 0.0: set both, or munchausen to null"
         if self.has_limits and not self.use_double_dqn:
-            yield "guide_floor limits which next action is chosen: set use_double_dqn to true"
+            yield "guide_floor needs double DQN, but use_double_dqn is false: set it to true, or guide_floor to 0.0"
 
 
 def _values_of(schedule: Any) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rulka.agents.shared.params import MaxGradNorm, OffPolicyParams, RacerTau, SectionContext
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import (
-    TAKE_FREE,
+    NEEDS_FREE,
     BatchSize,
     Count,
     LearningRateSchedule,
@@ -59,22 +59,20 @@ class PqlParams(OffPolicyParams):
         yield from super().impossible(context)
         if context.acting_precision is not None:
             acting = f"train.acting_precision is {context.acting_precision}"
-            yield f"{acting}, and pql acts in train.precision: set it to null"
+            yield f"pql needs to act in train.precision, but {acting}: set train.acting_precision to null"
         if self.policy_process and context.is_exact:
-            yield f"pql.policy_process has two processes learn, each as fast as it is: {TAKE_FREE}"
+            yield f"pql.policy_process {NEEDS_FREE}, or pql.policy_process to false"
         if context.network.actions_per_decision > 1:
-            yield (
-                "pql rates single actions: set network.actions_per_decision to 1, or train.algorithm and "
-                "train.compared to what decides for chunks"
-            )
+            count = context.network.actions_per_decision
+            yield f"pql needs single actions, but network.actions_per_decision is {count}: set it to 1"
         if context.parts.heads == "fresh" and self.critic_warmup_updates > 0:
             yield (
-                f"pql.critic_warmup_updates {self.critic_warmup_updates} spares a cloned policy, and "
-                "transfer.pql.heads is fresh: set pql.critic_warmup_updates to 0"
+                f"pql.critic_warmup_updates {self.critic_warmup_updates} needs a trained policy, but "
+                "transfer.pql.heads is fresh: set pql.critic_warmup_updates to 0, or transfer.pql.heads to cloned"
             )
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
         least, most = max(self.noise_least.values), max(self.noise_most.values)
         if least > most:
-            yield f"noise_least {least} is larger than noise_most {most}"
+            yield f"noise_least needs to be at most noise_most, but {least} is greater than {most}: lower noise_least"

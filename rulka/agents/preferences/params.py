@@ -116,7 +116,7 @@ class DpoParams(PolicyParams, EpochsParams):
         """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(context)
         if self.given_pairs is not None and self.action_repeat > 1:
-            yield f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1"
+            yield f"dpo.pairs {self.pairs.kind} needs decisions taken once: set dpo.action_repeat to 1"
 
     @property
     def needs_initial_policy(self) -> bool:

@@ -45,21 +45,16 @@ class NetworkParams(Section):
             observation: their size.
         """
         takes_all = isinstance(self.fusion, TokenSequenceConfig) and self.fusion.takes_all
-        all_takes, remedy = "network.fusion.image all takes", "set network.fusion.image to one"
+        needs, remedy = "network.fusion.image all needs", "or network.fusion.image to one"
         if takes_all and isinstance(encoder, ConvConfig | ImpalaConfig) and encoder.adaptive_pool == 1:
-            yield (
-                f"{all_takes} a token for each place of the encoder's map, and encoder.adaptive_pool 1 leaves one "
-                f"place: {remedy}"
-            )
+            yield f"{needs} several places of the encoder's map, but encoder.adaptive_pool is 1: set it to 2, {remedy}"
         if takes_all and isinstance(encoder, PatchConfig) and encoder.patch == observation.height == observation.width:
-            yield f"{all_takes} a token for each patch, and encoder.patch {encoder.patch} is the whole image: {remedy}"
+            yield f"{needs} several patches, but encoder.patch {encoder.patch} is the whole image: lower it, {remedy}"
         if takes_all and isinstance(encoder, BackboneConfig) and encoder.token == "cls":
-            yield (
-                f"{all_takes} the tokens of patches, and encoder.token cls the class token alone: "
-                f"set encoder.token to mean, or {remedy.removeprefix('set ')}"
-            )
+            yield f"{needs} tokens of patches, but encoder.token is cls: set encoder.token to mean, {remedy}"
         if not takes_all and isinstance(encoder, PatchConfig) and encoder.depth == 0:
             yield (
-                f"encoder.depth 0 leaves patches to a fusion, and network.fusion.kind {self.fusion.kind} takes only "
-                "their mean: set encoder.depth to 1 or more, or take image all of network.fusion.kind token_sequence"
+                "encoder.depth 0 needs a fusion that takes all tokens, but network.fusion.kind "
+                f"{self.fusion.kind} takes only their mean: set encoder.depth to 1 or more, or network.fusion to "
+                "{kind: token_sequence, image: all}"
             )

@@ -20,6 +20,7 @@ from rulka.contracts.section import (
     ShareSchedule,
     Whole,
     key,
+    wrong_order,
 )
 
 constant, over_budget = Schedule.constant, Schedule.over_budget
@@ -53,13 +54,13 @@ class PartsParams(Section):
         for part in ("trunk", "heads"):
             if getattr(self, part) == "cloned":
                 yield (
-                    f"transfer.{algorithm}.{part} is cloned, but the cloned policy has that of its clone.shape "
-                    f"{shape}, not that of {algorithm}: set it to fresh, or clone.shape to policy"
+                    f"transfer.{algorithm}.{part} cloned needs a cloned policy, but clone.shape is {shape}: set "
+                    f"transfer.{algorithm}.{part} to fresh, or clone.shape to policy"
                 )
         if network.iqn.layer_norm and self.float_head == "cloned":
             yield (
-                f"transfer.{algorithm}.float_head is cloned, but that of clone.shape {shape} has "
-                "network.iqn.layer_norm: set it to fresh"
+                f"transfer.{algorithm}.float_head cloned needs one without layer norm, but clone.shape is {shape} and "
+                f"network.iqn.layer_norm true: set transfer.{algorithm}.float_head to fresh, or clone.shape to policy"
             )
 
 
@@ -138,6 +139,8 @@ class AlgorithmParams(Section):
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
     """Counts that several learners divide among them; empty if the algorithm supports only one learner."""
+    INT8_NEEDS: ClassVar[dict[str, object]] = {}
+    """Values, by dotted name, that acting in int8 needs beyond those of every network."""
 
     def share_of_learner(self, num_learners: int) -> Self:
         """Returns the parameters of each of `num_learners` learners: every `SPLIT` count divided by their number."""
@@ -146,11 +149,11 @@ class AlgorithmParams(Section):
     def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields an error message for each conflict with other sections, if this algorithm is trained."""
         if context.num_learners > 1 and not self.SPLIT:
-            yield f"train.learners is {context.num_learners}, and {context.name} learns with one: set it to 1"
+            yield f"{context.name} needs a single learner, but train.learners is {context.num_learners}: set it to 1"
         for count in self.SPLIT:
             if getattr(self, count) % context.num_learners:
                 value = f"{context.name}.{count} {getattr(self, count)}"
-                yield f"{value} cannot be split over {context.num_learners} train.learners"
+                yield f"train.learners {context.num_learners} needs equal shares of {value}: make it a multiple"
 
     @property
     def races_per_start(self) -> int:
@@ -171,11 +174,6 @@ class AlgorithmParams(Section):
     def describe_help(section: Mapping[str, Any]) -> str:
         """Describes to users, from its section in an artifact, what an agent was given besides initial weights."""
         del section
-        return ""
-
-    def no_int8(self, network: NetworkParams) -> str:
-        """Returns why the network cannot act in int8, naming the parameter; empty if it can."""
-        del network
         return ""
 
 
@@ -209,8 +207,7 @@ class PolicyParams(AlgorithmParams):
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
-        if self.batch_size > self.steps_per_update:
-            yield f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
+        yield from wrong_order(self, "batch_size", "steps_per_update")
 
 
 class PolicyGradientParams(PolicyParams):
@@ -244,8 +241,8 @@ class CriticParams(PolicyGradientParams):
         name, steps = context.name, self.value_warmup_steps
         if context.parts.heads == "fresh" and steps > 0:
             yield (
-                f"{name}.value_warmup_steps {steps} spares a cloned policy, and transfer.{name}.heads is fresh: "
-                f"set {name}.value_warmup_steps to 0"
+                f"{name}.value_warmup_steps {steps} needs a trained policy, but transfer.{name}.heads is fresh: "
+                f"set {name}.value_warmup_steps to 0, or transfer.{name}.heads to cloned"
             )
 
 
@@ -257,8 +254,7 @@ class EpochsParams(Section):
     encoder_epochs: Whole = key(1, "Last epochs of an update, which also train the encoder.")
 
     def _check_combinations(self) -> Iterator[str]:
-        if self.encoder_epochs > self.epochs:
-            yield f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
+        yield from wrong_order(self, "encoder_epochs", "epochs")
 
 
 class ClippedParams(EpochsParams):
@@ -280,5 +276,4 @@ class OffPolicyParams(AlgorithmParams):
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
-        if self.start_steps > self.buffer_steps:
-            yield f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+        yield from wrong_order(self, "start_steps", "buffer_steps")
