@@ -8,23 +8,25 @@ from rulka.cli.options import AsJson, report, say
 from rulka.stages.outputs import check_file, new_file
 
 
-def list_(key: str = "", /, changed: bool = False, as_json: AsJson = False) -> None:
+def list_(topic: str = "", /, changed: bool = False, as_json: AsJson = False) -> None:
     """List all parameters with value, default, type, range and meaning.
 
-    Example: `rulka params list ppo --changed`
+    Ends with an error if the values are impossible, after the list.
+
+    Example: `rulka params list exploration --changed`
 
     Args:
-        key: a parameter or a section; if omitted, all.
+        topic: a parameter, a section, or a word of names and meanings; if omitted, all.
         changed: only parameters that differ from their default.
         as_json: print one JSON list.
     """
-    from rulka.params import PARAMS_FILE, read_sections
-    from rulka.params.schema import parameters_below
+    from rulka.params import PARAMS_FILE, checked_params, read_sections
+    from rulka.params.schema import parameters_about
 
-    found = parameters_below(key, read_sections(PARAMS_FILE))
-    if changed:
-        found = [parameter for parameter in found if parameter.value not in (None, parameter.default)]
-    report([parameter._asdict() for parameter in found], lambda: "\n".join(map(str, found)), as_json)
+    sections = read_sections(PARAMS_FILE)
+    found = [each for each in parameters_about(topic, sections) if each.is_changed or not changed]
+    report([each._asdict() for each in found], lambda: "\n".join(map(str, found)), as_json)
+    checked_params(sections, f"{PARAMS_FILE} is wrong")
 
 
 def schema(out: Path = Path("params.schema.json")) -> None:

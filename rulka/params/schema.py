@@ -6,6 +6,7 @@ Both are generated from the typed sections, so that they cannot disagree with th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,11 +51,18 @@ class Parameter(NamedTuple):
     default: str | None
     description: str
 
+    @property
+    def is_changed(self) -> bool:
+        """True if the current value is another number, text or list than the default."""
+        if self.value is None or self.default is None:
+            return self.value is not None
+        return yaml.safe_load(self.value) != yaml.safe_load(self.default)
+
     def __str__(self) -> str:
         """Returns the parameter as two lines of text."""
         kind = f" ({self.kind})" if self.kind else ""
         value = "" if self.value is None else f" = {self.value}"
-        if self.default is not None and self.default != self.value:
+        if self.default is not None and (self.value is None or self.is_changed):
             value += f" (default {self.default})"
         type_and_range = ", ".join(part for part in (self.type, self.range) if part)
         return f"{self.key}{kind}{value}\n    {type_and_range}: {self.description}"
@@ -84,21 +92,24 @@ def parameters(values: Mapping[str, Any]) -> list[Parameter]:
     return list(_parameters(schema, schema["$defs"], values, ""))
 
 
-def parameters_below(key: str, values: Mapping[str, Any]) -> list[Parameter]:
-    """Returns the parameter with a key, or the section with that key and all parameters in it; all for an empty key.
+def parameters_about(topic: str, values: Mapping[str, Any]) -> list[Parameter]:
+    """Returns the parameters of a topic: a key, a section, or words of keys and descriptions; all for an empty topic.
 
     Raises:
-        ParamsError: if there is none.
+        ParamsError: if there are none.
     """
     known = parameters(values)
-    found = [each for each in known if f"{each.key}.".startswith(f"{key}." if key else "")]
+    found = [each for each in known if f"{each.key}.".startswith(f"{topic}." if topic else "")]
+    found = found or [each for each in known if _words(topic) in _words(f"{each.key} {each.description}")]
     if not found:
-        keys = [each.key for each in known]
-        same = [name for name in keys if name.rpartition(".")[2] == key]
-        near = f"; did you mean {' or '.join(dict.fromkeys(same))}?" if same else did_you_mean(key, [*values, *keys])
-        message = f"there is no parameter {key}{near}"
+        message = f"there is no parameter {topic}{did_you_mean(topic, [each.key for each in known])}"
         raise ParamsError(message, hint="`rulka params list` shows all.")
     return found
+
+
+def _words(text: str) -> str:
+    """Returns the words and numbers of a text in lower case, with a space before, between and after them."""
+    return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "
 
 
 def _parameters(

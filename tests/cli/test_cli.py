@@ -177,3 +177,19 @@ def test_quarantine_tells_files_by_reason(capsys: pytest.CaptureFixture[str], tm
     ]
     assert call(f"recordings quarantine --races {tmp_path / 'none'}") == 1
     assert "dvc repro races" in capsys.readouterr().err
+
+
+def test_impossible_values_are_listed_and_then_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("iqn: {num_quantiles: 7, mini_race_ms: 7000}\n")
+    assert call("params list iqn --changed") == 1
+    said = capsys.readouterr()
+    assert re.findall(r"^iqn\S* = .*", said.out, re.MULTILINE) == ["iqn.num_quantiles = 7 (default 8)"]
+    assert said.err.startswith(
+        "error: params.yaml is wrong:\n  iqn: num_quantiles and num_quantiles_acting must be even"
+    )
+    Path("params.yaml").write_text("{}\n")
+    assert call("params list exploration --json") == 0
+    assert {each["key"] for each in json.loads(capsys.readouterr().out)} >= {"train.seed"}

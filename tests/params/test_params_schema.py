@@ -13,7 +13,7 @@ import yaml
 from rulka.agents.params import ALGORITHMS
 from rulka.params import ParamsError, read_sections, resolved
 from rulka.params.presets import merge_overlay
-from rulka.params.schema import Parameter, json_schema, parameters, parameters_below
+from rulka.params.schema import Parameter, json_schema, parameters, parameters_about
 
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = read_sections(ROOT / "params.yaml")
@@ -92,7 +92,7 @@ def test_values_are_those_that_the_file_resolves_to() -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("no_progress_s", "there is no parameter no_progress_s; did you mean race_end.no_progress_s?"),
+        ("no_progres_s", "there is no parameter no_progres_s; did you mean race_end.no_progress_s?"),
         ("ppo.gama", "there is no parameter ppo.gama; did you mean ppo.gamma?"),
         ("race_en", "there is no parameter race_en; did you mean race_end?"),
         ("zzz", "there is no parameter zzz"),
@@ -100,6 +100,27 @@ def test_values_are_those_that_the_file_resolves_to() -> None:
 )
 def test_a_parameter_that_is_not_there_is_named(key: str, message: str) -> None:
     with pytest.raises(ParamsError) as error:
-        parameters_below(key, BASE)
+        parameters_about(key, BASE)
     assert str(error.value) == message
     assert error.value.hint == "`rulka params list` shows all."
+
+
+def test_words_are_found_in_keys_and_descriptions() -> None:
+    def keys(topic: str) -> list[str]:
+        return [each.key for each in parameters_about(topic, BASE)]
+
+    assert keys("no_progress_s") == ["race_end.no_progress_s"]
+    assert keys("KL divergence")[0] == "pretrain.objective.kl_weight"
+    assert "ppo.max_kl" in keys("kl")
+    assert "pql.learning_rate" in keys("Adam")
+    assert keys("ppo.gamma") == ["ppo.gamma"], "a key or a section is taken alone"
+    assert all(f"{key}.".startswith("actions.") for key in keys("actions"))
+
+
+def test_what_is_written_otherwise_is_not_changed() -> None:
+    """7000 and 7000.0, or a point's 0 and 0.0, are the same value."""
+    assert [str(each) for each in parameters(FILE) if each.is_changed] == []
+    same = found("iqn.mini_race_ms", iqn={"mini_race_ms": 7000})
+    assert str(same).startswith("iqn.mini_race_ms = 7000\n")
+    assert found("iqn.mini_race_ms", iqn={"mini_race_ms": 7001}).is_changed
+    assert found("transfer.agent", transfer={"agent": "mine"}).is_changed
