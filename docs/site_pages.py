@@ -27,8 +27,8 @@ brackets. A schedule is a mapping with `interpolation` and `points` or `shares`,
 `rulka/contracts/schedule.py`; a plain number stands for one that does not change. What parameters make impossible
 together is not here: `rulka doctor` says it.
 
-The same in a terminal, with the values of this folder: `rulka params list [KEY]`; with `--changed`, those alone that
-differ from their defaults. For completion and checks in an editor that knows YAML schemas (VS Code with the YAML
+The same in a terminal, with the values of this folder: `rulka params list [KEY or WORD]`; with `--changed`, only what
+differs from its default. For completion and checks in an editor that knows YAML schemas (VS Code with the YAML
 extension, Neovim, JetBrains): `rulka params schema` writes
 [{SCHEMA_FILE}]({SCHEMA_FILE}), and the first line of `{PARAMS_FILE}` points to it:
 

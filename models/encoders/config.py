@@ -43,7 +43,7 @@ class ImpalaConfig(Config):
     """Three stages of residual blocks, see `models.encoders.convolutions`; 2, 6 and true in BTR."""
 
     kind: Literal["impala"] = key("impala", "Residual encoder of IMPALA.")
-    width: int = key(2, "Factor on the channel counts 16, 32 and 32.", ge=1, le=64)
+    width: int = key(2, "Factor on the channels 16, 32 and 32.", ge=1, le=64)
     adaptive_pool: PoolSize = key(6, "Rows and columns of the last feature map after adaptive max-pooling; 0 for none.")
     spectral_norm: bool = key(True, "Spectral norm: divide residual convolutions by their largest singular value.")
 

@@ -49,7 +49,7 @@ class Budget(Section):
     @model_validator(mode="after")
     def _check(self) -> Budget:
         if (self.env_steps is None) == (self.cpu_minutes is None):
-            message = "a budget is either env_steps or cpu_minutes"
+            message = "budget needs either env_steps or cpu_minutes: set one of them"
             raise ValueError(message)
         return self
 
@@ -95,11 +95,11 @@ class ExperimentFile(StudyFile):
 
     def _problems(self) -> Iterator[str]:
         if (self.last_stage == "evaluate") == bool(self.measures):
-            yield "measures are named where last_stage is pretrain or clone, and there alone: races have their own"
+            yield "measures need last_stage pretrain or clone, and these need measures: races have their own"
         if twice := sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1}):
-            yield f"the seed {twice[0]} comes twice; the second one would be the same cell again and tell nothing new"
+            yield f"seeds need each seed once, but {twice[0]} comes twice: remove one, as both make the same cell"
         if self.baseline not in self.variants:
-            yield f"the baseline {self.baseline!r} is none of the variants {', '.join(self.variants)}"
+            yield f"baseline needs to be a variant, but {self.baseline} is none of {', '.join(self.variants)}: name one"
 
 
 class Cell(NamedTuple):

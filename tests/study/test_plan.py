@@ -84,10 +84,10 @@ def test_cells_are_variants_times_seeds_and_share_what_does_not_differ(tmp_path:
             "x/1 and y/1 do not differ in anything",
         ),
         ({"variants": {"plain": {}, "x": {"encoder": backbone("none")}}}, "variant 'x': there is no folder none"),
-        ({"seeds": [1, 2, 1]}, "the seed 1 comes twice"),
+        ({"seeds": [1, 2, 1]}, "seeds need each seed once, but 1 comes twice"),
         ({"seeded": ["train.sed"]}, "train.sed"),
-        ({"baseline": "plane"}, "the baseline 'plane' is none of the variants"),
-        ({"measures": ["best_epoch"]}, "measures are named where last_stage is pretrain or clone"),
+        ({"baseline": "plane"}, "baseline needs to be a variant, but plane is none of"),
+        ({"measures": ["best_epoch"]}, "measures need last_stage pretrain or clone"),
         (
             {"last_stage": "clone", "measures": ["best_epoch"], "seeds": [1], "budget": None},
             "plain/1 and slow/1 do not differ in anything that is read up to clone",
