@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from rulka.agents.shared.network_params import CloneShape, NetworkParams
 from rulka.agents.shared.params import (
@@ -97,7 +97,7 @@ class IqnParams(OffPolicyParams):
     PARTS = IqnPartsParams
 
     SPLIT = ("batch_size", "buffer_steps", "start_steps")
-    INT8_NEEDS = {
+    INT8_NEEDS: ClassVar[dict[str, object]] = {
         "network.iqn.embedding_at": "hidden",
         "network.iqn.layer_norm": False,
         "network.iqn.noisy_sigma": 0.0,
