@@ -119,9 +119,7 @@ class IqnParams(OffPolicyParams):
     # 3.3 s: over 7 s the Q-values of actions are too close.
     gamma: ShareSchedule = key(constant(0.970225), "Discount of one decision.")
     epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "Share of random actions.")
-    epsilon_spread: NotNegative = key(
-        0.0, "Growth of epsilon's exponent, from 1, over a collector's cars; 0 treats all alike."
-    )
+    epsilon_spread: NotNegative = key(0.0, "Growth of epsilon's exponent from 1 over a collector's cars; 0 for none.")
     boltzmann_epsilon: ShareSchedule = key(constant(0.0), "Further share of actions, the best by noisy Q-values.")
     boltzmann_noise: Positive = key(0.01, "Standard deviation of the noise of boltzmann_epsilon, in units of returns.")
     target_tau: float = key(0.02, "Step of the target network toward the online one; 1 copies it.", gt=0, le=1)
@@ -138,9 +136,7 @@ class IqnParams(OffPolicyParams):
         "Minimum probability of an allowed action under the clone, relative to its likeliest action; 0 allows all.",
     )
     gradient_steps_per_update: Count = key(4, "Gradient steps per version of the weights.")
-    self_loss_clamp_ratio: Positive = key(
-        4.0, "Typical width of a target over the least width in a transition's weight."
-    )
+    self_loss_clamp_ratio: Positive = key(4.0, "Ratio of a target's typical width to the least that weights use.")
     weight_decay: NotNegative = key(0.1, "Decoupled weight decay, as a share of the learning rate.")
     max_grad_norm: MaxGradNorm = constant(30.0)
     max_grad_value: Positive | None = key(None, "Bound of each gradient element, after max_grad_norm; null for none.")

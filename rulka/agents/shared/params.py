@@ -25,18 +25,14 @@ from rulka.contracts.section import (
 
 constant, over_budget = Schedule.constant, Schedule.over_budget
 Source = Literal["fresh", "cloned", "agent"]
-Trunk = Annotated[
-    Source, Field(description="Layers between encoder, float head and heads; IQN's embeds quantile fractions.")
-]
+Trunk = Annotated[Source, Field(description="Layers before the heads; IQN's embeds quantile fractions.")]
 PartHeads = Annotated[Source, Field(description="Output layers; cloned needs the algorithm's own clone.shape.")]
 
 
 class PartsParams(Section):
     """Source of the initial weights of each part of an agent; actors list their tensors."""
 
-    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key(
-        "cloned", "Image encoder; pretrained is Level 0's."
-    )
+    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key("cloned", "Encoder; pretrained is Level 0's.")
     float_head: Source = key("cloned", "Head of the floats, with their normalisation.")
     trunk: Trunk = "cloned"
     heads: PartHeads = "cloned"
@@ -64,9 +60,7 @@ class PartsParams(Section):
             )
 
 
-ActionRepeat = Annotated[
-    Times, Field(description="Number of times that each decision is taken in a row; gamma and n_steps count it once.")
-]
+ActionRepeat = Annotated[Times, Field(description="Times each decision is taken; gamma and n_steps count it once.")]
 
 
 class ByPartParams(Section):
@@ -74,7 +68,7 @@ class ByPartParams(Section):
 
     encoder: NotNegativeSchedule = key(constant(1.0), "Factor for the image encoder.")
     float_head: NotNegativeSchedule = key(constant(1.0), "Factor for the float head.")
-    trunk: NotNegativeSchedule = key(constant(1.0), "Factor for the layers between encoder, float head and heads.")
+    trunk: NotNegativeSchedule = key(constant(1.0), "Factor for the layers before the heads.")
     heads: NotNegativeSchedule = key(constant(1.0), "Factor for the output layers, of logits or values.")
 
 
@@ -108,9 +102,7 @@ class SectionContext(NamedTuple):
 
 RacerTau = Annotated[
     float,
-    Field(
-        gt=0, le=1, description="Step of the raced average toward the learned weights, once an update; 1 races those."
-    ),
+    Field(gt=0, le=1, description="Step of the raced weights toward the learned ones per update; 1 races those."),
 ]
 MaxGradNorm = Annotated[PositiveSchedule, Field(description="Gradient norm that larger gradients are scaled down to.")]
 
@@ -183,8 +175,7 @@ PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="Learning
 VersionsBehind = Annotated[Whole, Field(description="Weight versions that experience may be behind the learner.")]
 Gamma = Annotated[ShareSchedule, Field(description="Discount of one decision.")]
 InitialKlWeight = Annotated[
-    NotNegativeSchedule,
-    Field(description="Weight of the KL divergence from the initial policy; 0 for none."),
+    NotNegativeSchedule, Field(description="Weight of the KL divergence from the initial policy; 0 for none.")
 ]
 Epochs = Annotated[Count, Field(description="Passes over the experience of one update.")]
 
