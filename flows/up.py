@@ -46,10 +46,6 @@ READY_TIMEOUT_S, DEPLOY_TIMEOUT_S, CANCEL_TIMEOUT_S, POLL_S = 300.0, 180.0, 60.0
 HANG_TIMEOUT_S = 60.0  # generous: a busy machine delays an answer by seconds
 
 
-class UpError(UserError):
-    """The server or the worker cannot start, hangs, or has exited."""
-
-
 def up(say: Callable[[str], None]) -> None:
     """Runs server and worker until Ctrl-C or SIGTERM, then ends both and all their descendants.
 
@@ -105,10 +101,10 @@ class _Part:
         end_group(self._process, 2.0 * SAVE_GRACE_S, ask=signal.SIGINT, strays=self._started)
 
     def check(self) -> None:
-        """Raises UpError if the process has exited; remembers its descendants for `close`."""
+        """Raises UserError if the process has exited; remembers its descendants for `close`."""
         if self._process.poll() is not None:
             message = f"the Prefect {self._name} ended with exit code {self._process.returncode}"
-            raise UpError(message, hint="Its output above says why.")
+            raise UserError(message, hint="Its output above says why.")
         self._started = descendants(self._process) or self._started  # a process that is just exiting has none
 
 
@@ -122,13 +118,13 @@ def free_address() -> tuple[str, str, int]:
     found = re.fullmatch(rf"http://({'|'.join(map(re.escape, HOSTS))}):(\d+)/api", url)
     if found is None:
         message = f"PREFECT_API_URL is {url or 'not set'}, which is not of the form http://127.0.0.1:PORT/api"
-        raise UpError(message, hint="For a server elsewhere see `On other machines` in docs/operations.md.")
+        raise UserError(message, hint="For a server elsewhere see `On other machines` in docs/operations.md.")
     host, port = found[1].strip("[]"), int(found[2])
     check_port(port)
     if who := holder(host, port):
         message = f"port {port} of this machine is taken by {who}"
         hint = "`rulka up` may run already. Another port: PREFECT_API_URL=http://127.0.0.1:PORT/api in .env."
-        raise UpError(message, hint=hint)
+        raise UserError(message, hint=hint)
     return url, host, port
 
 
@@ -139,7 +135,7 @@ def password() -> str:
     but cannot read a file.
 
     Raises:
-        UpError: if the profile file exists but holds no password.
+        UserError: if the profile file exists but holds no password.
     """
     if configured := get_current_settings().api.auth_string:
         return configured.get_secret_value()
@@ -149,7 +145,7 @@ def password() -> str:
         PROFILES_FILE.touch(0o600, exist_ok=False)
     except FileExistsError as error:
         message = f"{PROFILES_FILE} is damaged, or its active profile has no {CLIENT_KEY}"
-        raise UpError(message, hint="Remove it: a new one is made.") from error
+        raise UserError(message, hint="Remove it: a new one is made.") from error
     # Both keys: a `prefect server start` typed here must ask for the password too.
     keys = f'{CLIENT_KEY} = "{secret}"\n{SERVER_KEY} = "{secret}"\n'
     PROFILES_FILE.write_text(f'active = "rulka"\n\n[profiles.rulka]\n{keys}', encoding="utf-8")
@@ -160,7 +156,7 @@ def watch(url: str, parts: list[_Part], timeout_s: float, *, until_ready: bool =
     """Monitors the processes and the server at `url`, forever or until the server is ready.
 
     Raises:
-        UpError: if a process has exited, or the server has not answered for `timeout_s`.
+        UserError: if a process has exited, or the server has not answered for `timeout_s`.
     """
     answered_s = time.monotonic()
     while True:
@@ -172,7 +168,7 @@ def watch(url: str, parts: list[_Part], timeout_s: float, *, until_ready: bool =
             answered_s = time.monotonic()
         elif time.monotonic() - answered_s > timeout_s:
             message = f"the Prefect server has not answered at {url} for {timeout_s:.0f} s"
-            raise UpError(message)
+            raise UserError(message)
         time.sleep(POLL_S)
 
 

@@ -257,7 +257,7 @@ def load_frames(folder: str | Path = FRAMES, split: Split = "train", *, frames: 
         frames: number of stacked frames, L.
 
     Raises:
-        FrameDataError: if the dataset is missing or damaged, or the split is unknown.
+        UserError: if the dataset is missing or damaged, or the split is unknown.
     """
     return FrameDataset(_place("frames", folder), split, frames)
 
@@ -266,7 +266,7 @@ def load_races(folder: str | Path = RACES) -> RaceDataset:
     """Reads a race dataset: `races`, their `table` as a data frame, and the tracks.
 
     Raises:
-        RaceDataError: if it is missing or damaged.
+        UserError: if it is missing or damaged.
     """
     return read_races(_place("races", folder))
 
@@ -363,8 +363,8 @@ def evaluate(
         **keywords: of `rulka/Race-v0`: observations and actions of a function.
 
     Raises:
-        UserError: if there is no such track, or the function fails or returns no valid action.
-        SettingsError: if a keyword is unknown or out of range.
+        UserError: if there is no such track, the function fails or returns no valid action, or a keyword is
+            unknown or out of range.
     """
     params, where = reference_params(), read_track(track)
     for name in keywords:

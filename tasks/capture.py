@@ -19,11 +19,12 @@ from rulka.contracts.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.card import write_card
 from rulka.datasets.formats.frames import CapturedRace, FrameWriter
-from rulka.datasets.formats.races import Race, RaceDataError, load_races
+from rulka.datasets.formats.races import Race, load_races
 from rulka.datasets.formats.split import Split, split_maps
 from rulka.datasets.recovery import RecoveryError, drive_again, recovery_id
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
+from rulka.machine.errors import UserError
 from rulka.machine.processes import end_with_parent, interrupts_blocked
 from rulka.machine.progress import Progress
 from rulka.params import Params, read_params
@@ -60,7 +61,7 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
     dataset = load_races(races_dir)
     if not dataset.on_main_track():
         message = f"{races_dir.as_posix()} holds no race on its main track {dataset.main_track.uid}"
-        raise RaceDataError(message, hint="Run `dvc repro races` again.")
+        raise UserError(message, hint="Run `dvc repro races` again.")
     races = dataset.on_main_track() if capture.maps == "main" else list(dataset.races)
     table = action_table(params.actions.ticks_per_action)
     settings = CaptureSettings(

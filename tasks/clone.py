@@ -41,12 +41,13 @@ from rulka.contracts.artifacts import (
     write_artifact,
 )
 from rulka.datasets.formats.frames import Batch, FrameDataset, check_contract, frames_of
-from rulka.datasets.formats.races import RaceDataError, RaceDataset, load_races
+from rulka.datasets.formats.races import RaceDataset, load_races
 from rulka.datasets.formats.split import SPLITS, Split
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.dagger import Adviser, RecordingAdviser, collect_dagger_races, line_adviser
 from rulka.evaluation.race import EvaluationRaces
 from rulka.machine.device import Generators, device_of, use_cores, use_device
+from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
 from rulka.params import Params, read_params, sections_of
@@ -244,7 +245,7 @@ def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) ->
     finished = [race for race in dataset.on_main_track() if race.race_time_ms and race.race_id in learned]
     if not finished:
         message = "no race of training on the main track was finished, which clone.dagger.adviser recording follows"
-        raise RaceDataError(message, hint="Set clone.dagger.adviser: driver, or add a recording that finishes.")
+        raise UserError(message, hint="Set clone.dagger.adviser: driver, or add a recording that finishes.")
     return partial(RecordingAdviser, min(finished, key=lambda race: race.race_time_ms or 0))
 
 

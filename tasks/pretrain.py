@@ -29,12 +29,13 @@ from rulka.datasets.card import contact_sheet
 from rulka.datasets.formats.frames import FrameDataset, Images, check_contract
 from rulka.datasets.formats.split import SPLITS
 from rulka.machine.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
+from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import tell
 from rulka.params import Params, read_params, sections_of
 from rulka.pretraining.backbones import first_encoder
-from rulka.pretraining.fit import FitError, History, TrainingTask, fit, resumable, say_if_stopped
+from rulka.pretraining.fit import History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, ViewsObjective, build_objective
 from rulka.pretraining.params import PretrainParams
 from rulka.pretraining.probes import probe_encoder, spread
@@ -165,7 +166,7 @@ def _steps_per_epoch(objective: Objective, num_frames: int, batch_size: int) -> 
 
 
 def _check_comparable(objective: Objective, train: FrameDataset, validation: FrameDataset) -> None:
-    """Raises FitError if a split has one frame to compare, or `later` looks beyond all races of a split."""
+    """Raises UserError if a split has one frame to compare, or `later` looks beyond all races of a split."""
     for name, frames in (("training", train), ("held-out", validation)):
         longest = max((race.num_frames for race in frames.races), default=0)
         if objective.later and 0 < longest < objective.later + 2:
@@ -173,10 +174,10 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
                 f"pretrain.objective.later looks {objective.later} decisions ahead, and the longest {name} race has "
                 f"{longest} frames: that leaves no two pairs to compare"
             )
-            raise FitError(message, hint=f"Take a number up to {max(longest - 2, 0)}.")
+            raise UserError(message, hint=f"Take a number up to {max(longest - 2, 0)}.")
         if objective.compares_frames and len(frames) == 1:
             message = f"the objective compares frames, and there is one {name} frame"
-            raise FitError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
+            raise UserError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
 
 
 def _write_results(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rulka.contracts.actions import TICK_MS, ActionTable, action_table
-from rulka.datasets.formats.races import Race, RaceDataError, RaceDataset, reference_path, write_races
+from rulka.datasets.formats.races import Race, RaceDataset, reference_path, write_races
 from rulka.datasets.from_recordings import (
     MissingRecordingsError,
     NoUsableRecordingError,
@@ -24,6 +24,7 @@ from rulka.datasets.from_recordings import (
 )
 from rulka.datasets.params import RaceParams
 from rulka.datasets.selection import summary_of
+from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
 from rulka.params import Params, read_params
@@ -83,7 +84,7 @@ def _demonstrate(params: Params) -> RaceDataset:
     """Returns the finished races of a field of built-in drivers; unfinished races are not worth imitating.
 
     Raises:
-        RaceDataError: if no driver finished.
+        UserError: if no driver finished.
     """
     races = params.races
     road = campaign_track(races.campaign) if races.campaign else generate_track(**params.track.model_dump())
@@ -100,7 +101,7 @@ def _demonstrate(params: Params) -> RaceDataset:
             f" ({road.length_m:.0f} m); the furthest came {furthest_m:.0f} m"
         )
         hint = "Raise races.num_demonstrations or race_end.max_race_s, or take another track.seed, in params.yaml."
-        raise RaceDataError(message, hint=hint)
+        raise UserError(message, hint=hint)
     return RaceDataset(finished, road, ())
 
 

@@ -25,7 +25,7 @@ def export_agent(agent: Path, out: Path) -> Artifact:
 
     Raises:
         ArtifactError: if the artifact cannot be used, or the folder is not empty.
-        OutputError: if the folder cannot be written.
+        UserError: if the folder cannot be written.
     """
     if out.is_dir() and any(out.iterdir()):
         message = f"{out.as_posix()} is not empty"
@@ -42,7 +42,7 @@ def import_agent(folder: Path, agent: Path) -> Artifact:
 
     Raises:
         ArtifactError: if `agent` already exists, or `folder` is damaged or made for something else.
-        OutputError: if the artifact cannot be written.
+        UserError: if the artifact cannot be written.
     """
     if agent.exists():
         message = f"{agent.as_posix()} is there already and is not written over"

@@ -50,9 +50,9 @@ def export_onnx(agent: Path, out: Path) -> Artifact:
         out: file to write.
 
     Raises:
-        UserError: if `onnxscript`, which torch needs for the export, is not installed.
+        UserError: if `onnxscript`, which torch needs for the export, is not installed, or if the file cannot be
+            written.
         ArtifactError: if the artifact cannot be used, or the decisions of the file differ.
-        OutputError: if the file cannot be written.
     """
     if find_spec("onnxscript") is None:
         message = "torch exports to ONNX by onnxscript, which is not installed"

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rulka.calibration.fit import FITTED, FitResult, fit
-from rulka.calibration.gather import CalibrationError, gather
+from rulka.calibration.gather import gather
 from rulka.calibration.report import LEFT_OUT, REPORT_FILE, is_followed, write_report
 from rulka.calibration.windows import HORIZONS_MS, Windows, every_second
 from rulka.datasets.from_recordings import find_recordings
+from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.params import PARAMS_FILE, read_params
 from rulka.params.writer import with_values
@@ -35,14 +36,13 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
         The numbers of the report as plain JSON, plus its path and whether the values were written.
 
     Raises:
-        CalibrationError: if there are too few usable recordings.
-        OutputError: if report or parameters cannot be written.
+        UserError: if there are too few usable recordings, or report or parameters cannot be written.
     """
     params = read_params()
     files = find_recordings(folder)
     if not files:
         message = f"no Gbx file is in {folder}" if folder.is_dir() else f"there is no folder {folder}"
-        raise CalibrationError(message, hint="Name a folder of TrackMania Forever replays.")
+        raise UserError(message, hint="Name a folder of TrackMania Forever replays.")
     if write:  # fails now, not after minutes of fitting
         check_file(PARAMS_FILE)
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
@@ -54,7 +54,7 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> dict[s
             windows = data.fitted(without=each)
             if not windows:
                 message = f"without the recordings of {each.track.name!r} and those held out, none is left to fit"
-                raise CalibrationError(message, hint="Add recordings of another map, or hold out fewer.")
+                raise UserError(message, hint="Add recordings of another map, or hold out fewer.")
             folds[each.track.uid] = _fit(windows, before, bar.advance).physics
     command = f"rulka calibrate {folder.name} --holdout {holdout} --out {out.as_posix()}{' --write' if write else ''}"
     numbers = write_report(out, command, holdout, data, before, result, folds)

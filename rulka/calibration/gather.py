@@ -34,10 +34,6 @@ MIN_MAPS = 2
 """Cross-validation leaves out one map at a time and fits the physics to the others."""
 
 
-class CalibrationError(UserError):
-    """The recordings are insufficient; the message says what is missing."""
-
-
 @dataclass(frozen=True)
 class Drive:
     """One usable recording.
@@ -115,11 +111,11 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Calibra
         on_file: called after every file.
 
     Raises:
-        CalibrationError: if fewer than two maps have usable recordings, or none is held out or left to fit.
+        UserError: if fewer than two maps have usable recordings, or none is held out or left to fit.
     """
     if not 0.0 < holdout < 1.0:
         message = f"the share held out must lie between 0 and 1, got {holdout}"
-        raise CalibrationError(message)
+        raise UserError(message)
     by_map: dict[str, dict[str, Drive]] = {}
     refused: list[tuple[str, str]] = []
     for path in find_recordings(folder):
@@ -145,7 +141,7 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Calibra
     if len(maps) < MIN_MAPS or num_held_out in (0, len(data.drives)):
         message = f"{len(data.drives)} recordings of {len(maps)} maps can be used, {num_held_out} of them held out"
         hint = f"Fitting needs finished {VEHICLE} races of TrackMania Forever, with inputs, on {MIN_MAPS} maps or more."
-        raise CalibrationError(message, hint=hint)
+        raise UserError(message, hint=hint)
     return data
 
 
@@ -160,15 +156,15 @@ def _read(path: Path, name: str) -> Drive:
     ghost = next((ghost for ghost in recording.ghosts if _is_simulated_car(ghost)), None)
     if ghost is None:
         message = f"it holds no {VEHICLE} of {' or '.join(GAMES)} with inputs"
-        raise CalibrationError(message)
+        raise UserError(message)
     race = race_of_ghost(ghost, name, recording.map_uid)
     driven = path_of_ghost(ghost, race)
     if driven.pads_ms is None:
         message = "its samples do not tell when a turbo began: they are of an older game"
-        raise CalibrationError(message)
+        raise UserError(message)
     if not race.state[:, CAR["has_contact"]].any():
         message = "its wheels never touch the ground"
-        raise CalibrationError(message)
+        raise UserError(message)
     blocks = blocks_of(embedded_map(recording))
     return Drive(race, driven, map_name(recording), blocks, hashlib.sha256(path.read_bytes()).hexdigest())
 

@@ -91,7 +91,7 @@ def write_report(
         folds: leave-one-map-out physics, by the UID of the map left out of the fit.
 
     Raises:
-        OutputError: if the folder cannot be written.
+        UserError: if the folder cannot be written.
     """
     everything = [part for each in data.maps for part in (*each.fitted, *each.held_out)]
     models = {

@@ -16,7 +16,7 @@ ValueT = TypeVar("ValueT")
 _adapter = cache(TypeAdapter)
 
 
-def plain_json(path: Path, what: str, *, error: type[UserError], hint: str) -> Any:
+def plain_json(path: Path, what: str, *, error: type[UserError] = UserError, hint: str) -> Any:
     """Reads the JSON file that is written last into its folder and so marks it complete.
 
     Args:

@@ -45,10 +45,6 @@ REPORT_POLICY = "default-src 'none'; img-src data:; media-src data: 'self'; styl
 """Content-Security-Policy of the report, whose pictures and styles are embedded."""
 
 
-class PortError(UserError):
-    """The port for the pages is taken."""
-
-
 def open_port(port: int) -> socket.socket:
     """Opens a listening socket on the loopback interface.
 
@@ -56,15 +52,14 @@ def open_port(port: int) -> socket.socket:
         port: port to listen on; 0 takes any free one.
 
     Raises:
-        PortError: if the port is taken.
-        PortNumberError: if the number is not a valid port.
+        UserError: if the port is taken, or the number is not a valid port.
     """
     check_port(port, zero_takes_any=True)
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
         message = f"port {port} of this machine is taken: {error.strerror}"
-        raise PortError(message, hint="Name another one with --port, or 0 for any.") from error
+        raise UserError(message, hint="Name another one with --port, or 0 for any.") from error
 
 
 def make_server(runs: Runs | None = None) -> uvicorn.Server:

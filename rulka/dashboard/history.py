@@ -15,7 +15,7 @@ def nights() -> list[list[NightRow]]:
     """Returns the rows of each night, newest first. For a repeated night, only its last run counts.
 
     Raises:
-        HistoryError: if the history is damaged.
+        UserError: if the history is damaged.
     """
     rows = sorted(read_history(), key=lambda row: row.night, reverse=True)
     by_night = [list(found) for _, found in groupby(rows, key=lambda row: row.night)]
@@ -31,7 +31,7 @@ def paces() -> dict[str, Any]:
         `rows`, the fields of each `NightRow`, oldest night first.
 
     Raises:
-        HistoryError: if the history is damaged.
+        UserError: if the history is damaged.
     """
     found = nights()
     names = {row.uid: row.track for rows in found for row in rows}
@@ -45,7 +45,7 @@ def records() -> dict[str, str]:
     """Returns the names, by UID, of the tracks with a video of their fastest race.
 
     Raises:
-        HistoryError: if the history is damaged.
+        UserError: if the history is damaged.
     """
     return {row.uid: row.track for row in read_history() if record_file(row.uid) is not None}
 

@@ -32,10 +32,6 @@ HUES = {"agent": 0, "cloned": 2, REFERENCE: 6}
 """Index into the pages' hues (blue, green, grey) by contestant key; compared algorithms are orange and pink."""
 
 
-class NoLapsError(UserError):
-    """There is nothing to replay."""
-
-
 class Lap(NamedTuple):
     """One race that can be replayed.
 
@@ -128,15 +124,14 @@ def replay(uid: str) -> dict[str, Any]:
         `path`: samples `t` in seconds, `x`, `y`, `z` (page coordinates) and `along` in metres, `v` in m/s.
 
     Raises:
-        NoLapsError: if the track has no lap.
-        UserError: if files are damaged.
+        UserError: if the track has no lap, or files are damaged.
     """
     known = known_laps()
     uid = uid or next(iter(tracks_of(known)), "")
     chosen = [lap for lap in known if lap.uid == uid]
     if not chosen:
         message = f"there is no lap on {uid!r}" if uid else "there is no lap to replay yet"
-        raise NoLapsError(message, hint="`dvc repro races` makes demonstrations, `dvc repro evaluate` laps of agents.")
+        raise UserError(message, hint="`dvc repro races` makes demonstrations, `dvc repro evaluate` laps of agents.")
     track = load_track(track_path(chosen[0].folder, uid))
     view = top_view(track)
     paths: dict[str, Path3D] = {}

@@ -42,10 +42,6 @@ MAIN = {
 """Metrics to list first: label with unit, and explanation, by key."""
 
 
-class UnknownRunError(UserError):
-    """There is no training run of that name."""
-
-
 class Log(NamedTuple):
     """Metrics file of a training run.
 
@@ -109,14 +105,14 @@ class Runs:
             key: its key; empty takes the most recently written.
 
         Raises:
-            UnknownRunError: if there is none.
+            UserError: if there is none.
         """
         logs = self.logs()
         for log in logs:
             if key in ("", log.key):
                 return log
         message = f"there is no training {key!r}" if key else "nothing was trained yet"
-        raise UnknownRunError(message, hint="`dvc repro train` trains; it appears here with its first numbers.")
+        raise UserError(message, hint="`dvc repro train` trains; it appears here with its first numbers.")
 
     def metrics(self, log: Log) -> MetricsReader:
         """Returns the reader of a run's metrics, brought up to date."""

@@ -31,7 +31,7 @@ def export_race(folder: Path, race_id: str, out: Path) -> Race:
     Raises:
         NoSuchRaceError: if no race, or more than one, matches.
         InputScriptError: if a script cannot hold its inputs.
-        OutputError: if the file exists or cannot be written.
+        UserError: if the file exists or cannot be written.
     """
     race = find_race(folder, race_id)
     write_race(race, out)
@@ -43,7 +43,7 @@ def find_race(folder: Path, race_id: str) -> Race:
 
     Raises:
         NoSuchRaceError: if no race, or more than one, matches.
-        RaceDataError: if there is no complete race dataset.
+        UserError: if there is no complete race dataset.
     """
     races = load_races(folder).races
     found = [race for race in races if race.race_id == race_id] or [
@@ -61,7 +61,7 @@ def write_race(race: Race, out: Path) -> None:
 
     Raises:
         InputScriptError: if a script cannot hold its inputs.
-        OutputError: if the file exists or cannot be written.
+        UserError: if the file exists or cannot be written.
     """
     time = "not finished" if race.race_time_ms is None else f"{race.race_time_ms} ms"
     head = (f"race: {race.race_id}", f"map: {race.map_uid}", f"player: {race.player or PROGRAM}", f"time: {time}")

@@ -27,7 +27,6 @@ from rulka.datasets.formats.checksums import checksums_of, find_damage
 from rulka.datasets.formats.frames import (
     SHARD_FRAMES,
     CapturedRace,
-    FrameDataError,
     FrameDataset,
     FrameIndex,
     FrameRace,
@@ -36,6 +35,7 @@ from rulka.datasets.formats.frames import (
     write_index,
 )
 from rulka.datasets.formats.split import SPLITS
+from rulka.machine.errors import UserError
 from rulka.stages.graph import GRAPH_FILE, read_graph
 from rulka.stages.outputs import filled_folder, not_written
 from rulka.stages.stage import output_folder
@@ -62,15 +62,14 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
         The index of the frame dataset.
 
     Raises:
-        FrameDataError: if the dataset is missing or damaged, or the folder is not empty.
-        OutputError: if the folder cannot be written.
+        UserError: if the dataset is missing or damaged, or the folder is not empty or cannot be written.
     """
     from datasets import disable_progress_bars
 
     disable_progress_bars()
     if out.exists() and any(out.iterdir()):
         message = f"{out.as_posix()} is not empty"
-        raise FrameDataError(message, hint="Name a new folder, or remove this one first.")
+        raise UserError(message, hint="Name a new folder, or remove this one first.")
     index = read_index(frames)
     files: dict[str, list[str]] = {}
     with filled_folder(out) as folder:
@@ -100,19 +99,19 @@ def import_frames(folder: Path, frames: Path, *, shard_frames: int = SHARD_FRAME
         shard_frames: a shard is closed once it holds this many frames or more.
 
     Raises:
-        FrameDataError: if `frames` exists, or the export is missing, incomplete, damaged or of another version.
-        OutputError: if the folder cannot be written.
+        UserError: if `frames` exists, or the export is missing, incomplete, damaged or of another version, or if the
+            folder cannot be written.
     """
     if frames.exists():
         message = f"{frames.as_posix()} is there already and is not written over"
-        raise FrameDataError(message, hint="Name another folder with --frames.")
+        raise UserError(message, hint="Name another folder with --frames.")
     index = read_index(folder, hint=_HINT)
     damage = find_damage(folder, index.checksums, [name for names in index.shards.values() for name in names])
     if damage:
-        raise FrameDataError(damage, hint=_HINT)
+        raise UserError(damage, hint=_HINT)
     if actions_to_json(action_table(index.actions["ticks_per_action"])) != index.actions:
         message = f"{folder.as_posix()} uses other actions than those known here"
-        raise FrameDataError(message, hint="Read it with the version of Rulka that wrote it.")
+        raise UserError(message, hint="Read it with the version of Rulka that wrote it.")
     try:
         with output_folder(frames) as partial:
             return _shard(folder, index, partial, shard_frames)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.actions import TICK_MS, action_table
-from rulka.datasets.formats.races import Race, RaceDataError
+from rulka.datasets.formats.races import Race
+from rulka.machine.errors import UserError
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator.follower import NO_CORRECTION, PEDALS, Correction, Follower
@@ -41,7 +42,7 @@ MOST_TIME = 1.3
 """Time limit of a drive, relative to the recorded time."""
 
 
-class RecoveryError(RaceDataError):
+class RecoveryError(UserError):
     """The follower lost the car; the message says after how many metres."""
 
 

@@ -12,16 +12,12 @@ from rulka.machine.errors import UserError
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.reader import read_header, read_recording
 from rulka.recordings.stream import Ident
-from rulka.recordings.writer import UnwritableRaceError, replay_bytes
+from rulka.recordings.writer import replay_bytes
 from rulka.stages.folders import RECORDINGS, utf8_path
 from rulka.stages.outputs import new_file
 
 ENVIRONMENT = "Stadium"
 """Agents and the built-in driver only know its car."""
-
-
-class NoMapError(UserError):
-    """No file holds the map of a race; generated tracks are not maps of the game."""
 
 
 class GameMap(NamedTuple):
@@ -44,7 +40,7 @@ def find_map(uid: str, file: Path | None = None) -> GameMap:
         file: the recording or map file; None searches `data/recordings`.
 
     Raises:
-        NoMapError: if it is not found, or its environment is not Stadium.
+        UserError: if it is not found, or its environment is not Stadium.
         RecordingError: if the named file is damaged.
     """
     for path in find_recordings(RECORDINGS) if file is None else [file]:
@@ -59,7 +55,7 @@ def find_map(uid: str, file: Path | None = None) -> GameMap:
     where = utf8_path(file) if file else f"a file in {RECORDINGS.as_posix()}"
     message = f"the race was driven on {uid!r}, and no such {ENVIRONMENT} map is in {where}"
     hint = "Generated tracks are no maps of the game. Of a map, put a replay there, or name it or its file by --map."
-    raise NoMapError(message, hint=hint)
+    raise UserError(message, hint=hint)
 
 
 def _map_in(path: Path, uid: str) -> GameMap:
@@ -76,12 +72,11 @@ def write_replay(path: Path, race: Race, game_map: GameMap) -> None:
     Gate times are rounded up to the game's ticks of 10 ms: in the simulator, gates are passed between ticks.
 
     Raises:
-        UnwritableRaceError: if the race was not finished, or a pedal is partially pressed.
-        OutputError: if the file cannot be written.
+        UserError: if the race was not finished, a pedal is partially pressed, or the file cannot be written.
     """
     if race.race_time_ms is None:
         message = "the race was not finished, and the game keeps no inputs of such a race"
-        raise UnwritableRaceError(message, hint="Train the agent until it finishes, or name a race that did.")
+        raise UserError(message, hint="Train the agent until it finishes, or name a race that did.")
     data = replay_bytes(
         map_ident=game_map.ident,
         map_data=game_map.data,

@@ -23,8 +23,9 @@ from rulka.contracts.step_results import Floats, Images, StepResult
 from rulka.envs.randomising import NUM_DRAWS, Randomiser, physics_variants
 from rulka.envs.scoring import Scores
 from rulka.envs.starts import EarlierStates, EqualStarts
+from rulka.machine.errors import UserError
 from rulka.simulator.frame_stack import FrameStack
-from rulka.simulator.race_settings import RaceSettings, SettingsError
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import ALONG, NUM_UNIFORMS, draw_starts, starts_from_saved_state
 from rulka.simulator.render import FrameRenderer, camera_array
 from rulka.simulator.scene import bake_scene
@@ -260,13 +261,13 @@ class RaceBatch(RacingCars):
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SettingsError: if it is not a state of a batch.
+            UserError: if it is not a state of a batch.
             SimulatorError: if track, number of cars or settings differ.
         """
         self.check_open()
         if not isinstance(state, Mapping) or set(state) != {"cars", "chance", *self._kept}:
             message = f"the reset option 'state' is what RaceBatch.state_dict returned, got {type(state).__name__}"
-            raise SettingsError(message)
+            raise UserError(message)
         for name, values in self._kept.items():
             if state[name].shape != values.shape or len(state["chance"]) not in (0, self.num_cars):
                 message = f"the saved races do not fit this environment: they have another {SETTING_OF[name]}"

@@ -49,10 +49,6 @@ STILL = 1e-6
 WRAPPED = "Gymnasium's wrappers make other spaces into these; register the wrapped environment under an ID of its own."
 
 
-class UnfitEnvironmentError(UserError):
-    """An environment does not exist, cannot be created, or has an unsupported observation or action space."""
-
-
 @dataclass(frozen=True)
 class EnvironmentFacts:
     """Observation and action layout of an environment.
@@ -75,18 +71,18 @@ class EnvironmentFacts:
         """Returns the observation parameters of agents; without an image, the smallest one, withheld and not encoded.
 
         Raises:
-            UnfitEnvironmentError: if a withheld part exists only in races, or nothing is left to observe.
+            UserError: if a withheld part exists only in races, or nothing is left to observe.
         """
         others = [part for part in observation.withheld if part != "image"]
         if others:
             message = f"observation.withheld names {others[0]}, which is a part of races: {self.environment} has none"
-            raise UnfitEnvironmentError(message, hint="Of other environments only the image can be withheld.")
+            raise UserError(message, hint="Of other environments only the image can be withheld.")
         if self.image is None:
             size = {"height": MIN_PIXELS, "width": MIN_PIXELS, "frames": 1, "withheld": ("image",)}
             return observation.model_copy(update=size)
         if not observation.shows_image and not self.numbers:
             message = f"observation.withheld leaves nothing to see of {self.environment}, which shows an image alone"
-            raise UnfitEnvironmentError(message)
+            raise UserError(message)
         return observation
 
 
@@ -94,7 +90,7 @@ def read_facts(environment: str) -> EnvironmentFacts:
     """Creates an environment and reads its spaces.
 
     Raises:
-        UnfitEnvironmentError: if it cannot be created or a space is unsupported.
+        UserError: if it cannot be created or a space is unsupported.
     """
     made = _make(environment, 1)
     module, colon, _ = environment.rpartition(":")
@@ -111,7 +107,7 @@ def read_facts(environment: str) -> EnvironmentFacts:
 
 @contextmanager
 def _blaming(environment: str, part: str) -> Iterator[None]:
-    """Turns exceptions of an environment's code into UnfitEnvironmentError; passes lookup and import errors on."""
+    """Turns exceptions of an environment's code into UserError; passes lookup and import errors on."""
     try:
         yield
     except (UserError, gymnasium.error.Error, ImportError):
@@ -119,7 +115,7 @@ def _blaming(environment: str, part: str) -> Iterator[None]:
     except Exception as error:  # third-party code may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{environment} fails in its {part}: {type(error).__name__}: {error}"
-        raise UnfitEnvironmentError(message, hint=f"It comes from {place.filename}, line {place.lineno}.") from error
+        raise UserError(message, hint=f"It comes from {place.filename}, line {place.lineno}.") from error
 
 
 def _make(environment: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
@@ -131,12 +127,12 @@ def _make(environment: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
         hint = (
             "`python -c 'import gymnasium; gymnasium.pprint_registry()'` lists what is there; MODULE:ID imports first."
         )
-        raise UnfitEnvironmentError(message, hint=hint) from error
+        raise UserError(message, hint=hint) from error
     mode = made.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.NEXT_STEP:
         made.close()
         message = f"{environment} resets its episodes in the mode {mode}, and not with the next step"
-        raise UnfitEnvironmentError(message)
+        raise UserError(message)
     return made
 
 
@@ -160,13 +156,13 @@ def _read_observation(environment: str, space: spaces.Space[Any]) -> tuple[str |
                 "An image is a Box of uint8 with one or three channels, [H, W], [H, W, C] or [C, H, W]; a vector a Box"
                 " of one dimension; a Dict has one image and vectors. " + WRAPPED
             )
-            raise UnfitEnvironmentError(message, hint=hint)
+            raise UserError(message, hint=hint)
     if not images and not count:
         message = f"{environment} shows nothing: {space}"
-        raise UnfitEnvironmentError(message, hint="Agents decide by what they see: let it show a number at least.")
+        raise UserError(message, hint="Agents decide by what they see: let it show a number at least.")
     if len(images) > 1:
         message = f"{environment} shows {len(images)} images, {', '.join(images)}, and agents see one"
-        raise UnfitEnvironmentError(message, hint=WRAPPED)
+        raise UserError(message, hint=WRAPPED)
     return next(iter(images), None), tuple(numbers), count
 
 
@@ -180,15 +176,15 @@ def _read_actions(environment: str, space: spaces.Space[Any]) -> ActionSpace:
     if isinstance(space, spaces.Discrete):
         if space.n > MOST_ACTIONS:
             message = f"{environment} has {space.n} actions, and there may be at most {MOST_ACTIONS}"
-            raise UnfitEnvironmentError(message)
+            raise UserError(message)
         return Choices(int(space.n))
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         message = f"{environment} takes actions of {space}, and agents choose from Discrete or from a Box of floats"
-        raise UnfitEnvironmentError(message, hint=WRAPPED)
+        raise UserError(message, hint=WRAPPED)
     low, high = (np.ravel(end).astype(float) for end in (space.low, space.high))
     if not low.size or not ((low > -MOST_BOUND) & (low < high) & (high < MOST_BOUND)).all():
         message = f"{environment} takes actions of {space}, and agents choose within finite bounds, the lower one first"
-        raise UnfitEnvironmentError(message, hint=WRAPPED)
+        raise UserError(message, hint=WRAPPED)
     return Intervals(tuple(low.tolist()), tuple(high.tolist()))
 
 
@@ -208,7 +204,7 @@ class Episodes:
             observation: from `EnvironmentFacts.seen`.
 
         Raises:
-            UnfitEnvironmentError: see `read_facts`.
+            UserError: see `read_facts`.
         """
         self._environment, self._envs = environment, _make(environment, num_envs)
         space, actions = self._envs.single_observation_space, self._envs.single_action_space
@@ -337,7 +333,7 @@ def replay(facts: EnvironmentFacts, observation: ObservationParams, recording: R
     """Replays a recording and returns it as a block of one car; an episode that does not terminate is truncated.
 
     Raises:
-        UnfitEnvironmentError: if the episode ends before the recording.
+        UserError: if the episode ends before the recording.
     """
     num_steps = len(recording.actions)
     image = np.empty((num_steps + 1, 1, *observation.image_shape), np.uint8)
@@ -349,7 +345,7 @@ def replay(facts: EnvironmentFacts, observation: ObservationParams, recording: R
     episodes.close()
     if any(result.is_reset[0] for result in results):
         message = f"a recording of {facts.environment} goes on behind the end of its episode, seed {recording.seed}"
-        raise UnfitEnvironmentError(message, hint="It was made in another version of the environment.")
+        raise UserError(message, hint="It was made in another version of the environment.")
     terminated = np.array([result.terminated[0] for result in results])
     decisions = {
         "action": np.array(recording.actions, np.uint8),

@@ -58,7 +58,7 @@ class GameEnv(OneCarEnv[GameRace]):
             **keywords: fields of `RaceSettings` that override `settings`, except those of `NOT_OF_A_GAME`.
 
         Raises:
-            SettingsError: if a keyword is unknown or out of range.
+            UserError: if a keyword is unknown or out of range.
             GameError: if no game can be reached.
         """
         super().__init__(read_settings(settings, keywords, KEYWORDS - NOT_OF_A_GAME), render_mode)

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rulka.contracts.actions import ActionTable
 from rulka.contracts.observation import CAR
 from rulka.envs.batch import RaceBatch
-from rulka.simulator.race_settings import SettingsError
+from rulka.machine.errors import UserError
 from rulka.simulator.render import POSE_SIZE, render_rgb
 
 WIDTH, HEIGHT = 640, 480
@@ -34,10 +34,10 @@ def pictures_per_s(table: ActionTable) -> int:
 
 
 def check_render_mode(render_mode: str | None) -> str | None:
-    """Returns the render mode, or raises SettingsError if it is unknown."""
+    """Returns the render mode, or raises UserError if it is unknown."""
     if render_mode is not None and render_mode not in RENDER_MODES:
         message = f"render_mode {render_mode!r} is not known; it is None or one of {list(RENDER_MODES)}"
-        raise SettingsError(message)
+        raise UserError(message)
     return render_mode
 
 

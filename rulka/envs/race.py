@@ -108,7 +108,7 @@ class RaceEnv(OneCarEnv[RaceBatch]):
             **keywords: fields of `RaceSettings` that override `settings`.
 
         Raises:
-            SettingsError: if a keyword is unknown or out of range.
+            UserError: if a keyword is unknown or out of range.
         """
         super().__init__(read_settings(settings, keywords), render_mode)
         self.batch = RaceBatch(read_track(track), self.settings, 1)
@@ -125,7 +125,7 @@ class RaceEnv(OneCarEnv[RaceBatch]):
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SettingsError: if an option is unknown or wrong.
+            UserError: if an option is unknown or wrong.
             SimulatorError: if the start pose is not on the track, or the state belongs to another track.
         """
         given = check_options(options, (STATE,))

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from rulka.contracts.observation import num_floats
 from rulka.contracts.problems import did_you_mean
+from rulka.machine.errors import UserError
 from rulka.params import reference_params
-from rulka.simulator.race_settings import RaceSettings, SettingsError
+from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import Starts
 from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
@@ -31,15 +32,14 @@ def read_track(track: Track | Path | str | None) -> Track:
     """Returns a track as it is, or loads it by campaign slug or file; None is the track of the reference parameters.
 
     Raises:
-        SettingsError: if it is anything else.
-        UnknownTrackError: if there is no track of that name.
-        TrackError: if the file holds no valid track.
+        UserError: if it is anything else.
+        TrackError: if there is no track of that name, or the file holds no valid track.
     """
     if track is None:
         return generate_track(**reference_params().track.model_dump())
     if not isinstance(track, Track | Path | str):
         message = f"track is a track, a slug of the campaign or a track file, got {track!r:.80}"
-        raise SettingsError(message)
+        raise UserError(message)
     return track if isinstance(track, Track) else find_track(track)
 
 
@@ -67,7 +67,7 @@ STATE, MASK = "state", "reset_mask"
 
 
 def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -> Mapping[str, Any]:
-    """Returns the options, or raises SettingsError if one is unknown or contradicts another.
+    """Returns the options, or raises UserError if one is unknown or contradicts another.
 
     Args:
         options: as given to `reset`.
@@ -76,16 +76,16 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
     given = {} if options is None else options
     if not isinstance(given, Mapping):
         message = f"reset options are a mapping, got {given!r:.80}"
-        raise SettingsError(message)
+        raise UserError(message)
     known = (*Starts._fields, *further)
     unknown = sorted(set(given) - set(known), key=str)
     if unknown:
         near = did_you_mean(str(unknown[0]), known) or f"; known are {list(known)}"
         message = f"unknown reset options {unknown}{near}"
-        raise SettingsError(message)
+        raise UserError(message)
     if STATE in given and len(given) > 1:
         message = f"the reset option {STATE!r} says all; it excludes {sorted(set(given) - {STATE})}"
-        raise SettingsError(message)
+        raise UserError(message)
     return given
 
 
@@ -93,7 +93,7 @@ def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[
     """Returns the fields of `Starts` among the options, each broadcast to all cars [N].
 
     Raises:
-        SettingsError: if one is not finite, or is neither one number nor one per car.
+        UserError: if one is not finite, or is neither one number nor one per car.
     """
     places: dict[str, NDArray[np.float64]] = {}
     for name in [name for name in Starts._fields if name in options]:
@@ -104,7 +104,7 @@ def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[
             is_right = False
         if not is_right:
             message = f"the reset option {name!r} is a finite number or {num_cars} of them, got {options[name]!r:.120}"
-            raise SettingsError(message)
+            raise UserError(message)
     return places
 
 
@@ -112,12 +112,12 @@ def read_mask(options: Mapping[str, Any], num_cars: int) -> NDArray[np.bool_] | 
     """Returns the mask [N] of cars to reset, or None for all.
 
     Raises:
-        SettingsError: if it is not a bool array with one value per car, at least one of them True.
+        UserError: if it is not a bool array with one value per car, at least one of them True.
     """
     if MASK not in options:
         return None
     mask = options[MASK]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (num_cars,) or not mask.any():
         message = f"the reset option {MASK!r} is a bool array of {num_cars} with at least one True, got {mask!r:.120}"
-        raise SettingsError(message)
+        raise UserError(message)
     return mask

@@ -25,7 +25,8 @@ from rulka.envs.settings import (
     read_places,
     read_track,
 )
-from rulka.simulator.race_settings import RaceSettings, SettingsError, read_settings
+from rulka.machine.errors import UserError
+from rulka.simulator.race_settings import RaceSettings, read_settings
 from rulka.tracks.track import Track
 
 
@@ -66,11 +67,11 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             **keywords: fields of `RaceSettings` that override `settings`.
 
         Raises:
-            SettingsError: if a keyword is unknown or out of range.
+            UserError: if a keyword is unknown or out of range.
         """
         if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
             message = f"num_envs is a whole number from 1, got {num_envs!r:.80}"
-            raise SettingsError(message)
+            raise UserError(message)
         self.settings = read_settings(settings, keywords)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         differing = {"autoreset_mode": self.autoreset_mode, "render_fps": pictures_per_s(self.settings.table)}
@@ -96,7 +97,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SettingsError: if an option or a seed is unknown or wrong.
+            UserError: if an option or a seed is unknown or wrong.
             SimulatorError: if a start pose is not on the track, or the state belongs to another track.
         """
         given, seeds = check_options(options, (STATE, MASK)), _car_seeds(seed, self.num_envs)
@@ -107,7 +108,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             self.batch.generators = self._generators(seeds, None)
         elif mask is not None and not self.batch.generators:
             message = f"the first reset is of all cars; {MASK!r} comes later"
-            raise SettingsError(message)
+            raise UserError(message)
         else:
             self.batch.check_open()
             self.batch.reset(self._generators(seeds, mask), mask, places)
@@ -178,13 +179,13 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
 
 def _car_seeds(seed: int | Sequence[int | None] | None, num_cars: int) -> list[int | None]:
-    """Returns each car's seed, None to continue its generator, or raises SettingsError."""
+    """Returns each car's seed, None to continue its generator, or raises UserError."""
     if seed is None:
         return [None] * num_cars
     given: Any = [seed + k for k in range(num_cars)] if _is_seed(seed) else np.asarray(seed, object).tolist()
     if not isinstance(given, list) or len(given) != num_cars or not all(one is None or _is_seed(one) for one in given):
         message = f"seed is a whole number from 0, or a list of {num_cars}, one or None for each car, got {seed!r:.120}"
-        raise SettingsError(message)
+        raise UserError(message)
     return [None if one is None else int(one) for one in given]
 
 
@@ -193,11 +194,11 @@ def _is_seed(value: Any) -> TypeGuard[int]:
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Returns gymnasium's mode by name or value, case-insensitively, or raises SettingsError."""
+    """Returns gymnasium's mode by name or value, case-insensitively, or raises UserError."""
     if isinstance(mode, AutoresetMode):
         return mode
     for known in AutoresetMode:
         if isinstance(mode, str) and mode.lower() in (known.name.lower(), known.value.lower()):
             return known
     message = f"autoreset_mode {mode!r} is not known; it is one of {[known.value for known in AutoresetMode]}"
-    raise SettingsError(message)
+    raise UserError(message)

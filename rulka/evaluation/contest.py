@@ -44,7 +44,7 @@ def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device
 
     Raises:
         ArtifactError: if it is damaged, or made for other observations or actions.
-        GuestError: if there is no such function.
+        UserError: if there is no such function.
     """
     if is_guest(agent):
         guest = find_guest(str(agent))
@@ -60,7 +60,7 @@ def drivers(
 
     Raises:
         ArtifactError: if an artifact is damaged, or made for other observations or actions.
-        GuestError: if one of the guests is not a function.
+        UserError: if one of the guests is not a function.
     """
     settings = races.settings
     found = [agent_driver(agent_dir, races, device)]

@@ -30,7 +30,7 @@ def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, 
         races_dir: the race dataset, which may be missing if a track is named.
 
     Raises:
-        UnknownTrackError: if there is no such track.
+        TrackError: if there is no such track.
         UserError: if the race dataset or the file is missing or damaged.
     """
     dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None

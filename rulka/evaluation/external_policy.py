@@ -22,10 +22,6 @@ Act = Callable[[dict[str, NDArray]], Any]
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-class GuestError(UserError):
-    """A driving function is missing, fails, or returns an invalid decision."""
-
-
 class ExternalPolicy:
     """A function that drives.
 
@@ -47,17 +43,16 @@ class ExternalPolicy:
             label: its name; defaults to that of the function.
 
         Raises:
-            GuestError: if it is not callable.
-            SettingsError: if a keyword is unknown or out of range.
+            UserError: if it is not callable, or a keyword is unknown or out of range.
         """
         self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
         if not callable(act):
             message = f"{self.label} cannot drive: {act!r:.80} is no function"
-            raise GuestError(message)
+            raise UserError(message)
         own = getattr(act, "environment", {})
         if not isinstance(own, Mapping):
             message = f"{self.label}.environment holds keywords of its environment by name, got {own!r:.80}"
-            raise GuestError(message)
+            raise UserError(message)
         self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
@@ -68,18 +63,18 @@ class ExternalPolicy:
             decided = np.asarray(self._act({"image": image.copy(), "floats": floats.copy()}))
         except Exception as error:  # third-party code may raise anything
             message = f"{self.label} failed as it drove: {type(error).__name__}: {error}"
-            raise GuestError(message) from error
+            raise UserError(message) from error
         space, shape = self.actions.space, (len(floats), *self.actions.decision_shape)
         is_index = isinstance(space, Choices)
         if decided.shape != shape or decided.dtype.kind not in ("iu" if is_index else "f"):
             wanted = f"{'whole numbers' if is_index else 'floating-point numbers'} of shape {shape}"
             message = f"{self.label} gave {decided.dtype} of shape {decided.shape}, expected {wanted}"
-            raise GuestError(message, hint="It decides for all cars at once, a row for each.")
+            raise UserError(message, hint="It decides for all cars at once, a row for each.")
         low, high = (0, space.num_choices - 1) if is_index else (np.array(space.low), np.array(space.high))
         is_right = (low <= decided) & (decided <= high)  # False for NaN too
         if not is_right.all():
             message = f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}"
-            raise GuestError(message)
+            raise UserError(message)
         return decided.astype(np.int64 if is_index else np.float32)
 
 
@@ -96,17 +91,16 @@ def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> External
         keywords: see `ExternalPolicy`.
 
     Raises:
-        GuestError: if there is no such function.
-        SettingsError: if a keyword is unknown or out of range.
+        UserError: if there is no such function, or a keyword is unknown or out of range.
     """
     module, _, function = name.partition(":")
     if not is_guest(name):
         message = f"{name!r} names no function"
-        raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.")
+        raise UserError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.")
     import_from_here()
     try:
         act = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         message = f"there is no {name}: {error}"
-        raise GuestError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.") from error
+        raise UserError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.") from error
     return ExternalPolicy(act, keywords, name)

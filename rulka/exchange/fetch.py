@@ -56,8 +56,8 @@ def fetch(
         say: called with a line about every file.
 
     Raises:
-        ExchangeError: if the exchange gives no answer or an invalid one. Fetched files are kept.
-        OutputError: if a file cannot be written.
+        UserError: if the exchange gives no answer or an invalid one, or a file cannot be written. Fetched files are
+            kept.
     """
     report = FetchReport()
     for entry in site.maps(query):

@@ -22,19 +22,15 @@ from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 from rulka.machine.errors import UserError
 
 
-class ExchangeError(UserError):
-    """Base class of errors of the exchange and its answers."""
-
-
-class UnavailableError(ExchangeError):
+class UnavailableError(UserError):
     """The exchange does not answer, stays busy, or has an invalid address."""
 
 
-class NotThereError(ExchangeError):
+class NotThereError(UserError):
     """The exchange does not have the requested file or page, or denies access."""
 
 
-class BadAnswerError(ExchangeError):
+class BadAnswerError(UserError):
     """The exchange gave an answer outside its interface."""
 
 
@@ -166,7 +162,7 @@ class Site:
         """Yields the maps that match a query, in the site's order; fetches pages on demand.
 
         Raises:
-            ExchangeError: if the site gives no answer or an invalid one.
+            UserError: if the site gives no answer or an invalid one.
         """
         num_named = len(query.ids) + len(query.uids)
         most = min(count for count in (query.max_maps, num_named or None) if count is not None)
@@ -176,7 +172,7 @@ class Site:
         """Returns the best-ranked recordings of a map in numeric order of rank, then unranked ones by time.
 
         Raises:
-            ExchangeError: if the site gives no answer or an invalid one.
+            UserError: if the site gives no answer or an invalid one.
         """
         found: dict[int, ReplayEntry] = {}
         parameters = {"trackid": f"{map_id}", "fields": REPLAY_FIELDS, "limit": f"{PAGE_SIZE}"}

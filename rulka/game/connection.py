@@ -27,7 +27,7 @@ def connect(host: str, port: int, timeout_s: float, patience_s: float) -> Connec
     Raises:
         GameClosedError: if no game listens there.
         GameTimeoutError: if the machine does not answer.
-        PortNumberError: if the port is out of range.
+        UserError: if the port is out of range.
     """
     check_port(port)
     end_s = time.monotonic() + patience_s

@@ -43,10 +43,6 @@ MAX_READ_BYTES, NUM_SHOWN_LINES = 1 << 20, 20
 """Bytes read from the end of a judge's output, and lines of it shown on failure."""
 
 
-class JudgeError(UserError):
-    """The judge is missing, fails, hangs or gives no verdict; the message shows the end of its output."""
-
-
 class _Outcome(BaseModel):
     race_completed: bool | None = None
     race_time_ms: int | None = None
@@ -133,13 +129,13 @@ def judge_replay(command: Sequence[str], replay: Path) -> Judgement:
         replay: a `.Replay.Gbx`.
 
     Raises:
-        JudgeError: if no judge is named, or it cannot be started, fails, exceeds `LIMIT_S` or prints no verdict.
+        UserError: if no judge is named, or it cannot be started, fails, exceeds `LIMIT_S` or prints no verdict.
         RecordingError: if the replay is corrupt.
     """
     if not command:
         message = "nothing says which program is the judge"
         hint = f"Name it by RULKA_GAME_JUDGE or --with, see docs/game.md. The replay is {replay.as_posix()}."
-        raise JudgeError(message, hint=hint)
+        raise UserError(message, hint=hint)
     times_ms = read_recording(replay).ghosts[0].checkpoint_times_ms
     words = [word.replace("{replay}", str(replay.resolve())) for word in command]
     log = replay.with_suffix(".log")
@@ -151,8 +147,8 @@ def judge_replay(command: Sequence[str], replay: Path) -> Judgement:
     if problem or said is None:
         shown = lines[-NUM_SHOWN_LINES:] or ["(it printed nothing)"]
         message = "\n  ".join([f"the judge {problem or 'printed no verdict'}:", *shown])
-        raise JudgeError(message, hint=f"It was started as {shlex.join(words)}; its output is in {log.as_posix()}.")
-    verdict = checked(said.encode(), Verdict, "the judge's verdict", JudgeError, f"It is in {log.as_posix()}.")
+        raise UserError(message, hint=f"It was started as {shlex.join(words)}; its output is in {log.as_posix()}.")
+    verdict = checked(said.encode(), Verdict, "the judge's verdict", hint=f"It is in {log.as_posix()}.")
     return Judgement(replay, times_ms, verdict)
 
 
@@ -163,7 +159,7 @@ def _run(words: Sequence[str], log: Path) -> str:
             judge = start_group(words, os.environ, out)
         except OSError as error:
             message = f"the judge cannot be started with {words[0]!r}: {error.strerror or error}"
-            raise JudgeError(message, hint="Look at RULKA_GAME_JUDGE or --with; see docs/game.md.") from error
+            raise UserError(message, hint="Look at RULKA_GAME_JUDGE or --with; see docs/game.md.") from error
     try:
         code = judge.wait(LIMIT_S)
     except subprocess.TimeoutExpired:

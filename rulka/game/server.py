@@ -39,10 +39,6 @@ SILENCE_S = 0.1
 """After this much silence in a sync, another program may replace the one that holds the game."""
 
 
-class Lost(GameError):  # noqa: N818
-    """The program is gone, or its messages can no longer be parsed; the text says why."""
-
-
 class GameServer:
     """Serves one game on one port of this machine.
 
@@ -190,7 +186,7 @@ class GameServer:
             number, values = _receive(program, self._wait_left_s(program, started_s))
             if number == MessageId.SHUTDOWN:
                 reason = "it said so"
-                raise Lost(reason)
+                raise GameError(reason)
             count = game.race.checkpoint_count
             answer = game.handle(number, values)
             if answer:
@@ -204,7 +200,7 @@ class GameServer:
         """Waits until the program sends something or its time is up; returns the time left.
 
         Raises:
-            Lost: if the program is silent while another one connects.
+            GameError: if the program is silent while another one connects.
             GameClosedError: if the program is gone.
         """
         while True:
@@ -213,7 +209,7 @@ class GameServer:
                 return left_s
             if select.select([self._listener], (), (), 0.0)[0]:
                 reason = "another program connected while it was silent"
-                raise Lost(reason)
+                raise GameError(reason)
 
 
 def _send(program: Connection, message: bytes | memoryview) -> None:
@@ -238,5 +234,5 @@ def _receive(program: Connection, wait_s: float) -> tuple[int, tuple]:
         return number, values
     if not 0 <= values[0] <= MOST_BYTES[number]:
         reason = f"message {number} claims {values[0]} bytes"
-        raise Lost(reason)
+        raise GameError(reason)
     return number, (bytes(program.take(values[0], f"message {number}")),)

@@ -92,10 +92,6 @@ class GameSettings(BaseModel):
         return GameLink(self.host, self.port, speed=self.speed, patience_s=patience_s, map_name=self.map)
 
 
-class GameSettingsError(UserError):
-    """A setting of the game is unknown, out of range or contradicts another; the message names it."""
-
-
 def read_game_settings(environment: Mapping[str, str] | None = None, file: Path = Path(".env")) -> GameSettings:
     """Reads the settings.
 
@@ -104,7 +100,7 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
         file: an `.env` file; need not exist.
 
     Raises:
-        GameSettingsError: if a setting is invalid; names it and its allowed values.
+        UserError: if a setting is invalid; names it and its allowed values.
     """
     values = {**dotenv_values(file), **(os.environ if environment is None else environment)}
     given = {
@@ -114,7 +110,7 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
         return GameSettings.model_validate(given)
     except ValidationError as error:
         known = ", ".join(PREFIX + name.upper() for name in GameSettings.model_fields)
-        raise GameSettingsError("; ".join(map(_problem, error.errors())), hint=f"Known are {known}.") from error
+        raise UserError("; ".join(map(_problem, error.errors())), hint=f"Known are {known}.") from error
 
 
 def _problem(problem: ErrorDetails) -> str:

@@ -49,10 +49,6 @@ _NVIDIA_DRIVER, _PROCESSORS = Path("/proc/driver/nvidia"), Path("/proc/cpuinfo")
 BatchT = TypeVar("BatchT", bound=tuple[Tensor, ...])
 
 
-class DeviceError(UserError):
-    """The requested device is unknown here or cannot be used; the message says why."""
-
-
 class ChosenDevice(NamedTuple):
     """A device, and the reason for it.
 
@@ -88,20 +84,20 @@ def choose_device(name: str | None = None) -> ChosenDevice:
             `auto` takes a GPU that works and otherwise the CPU.
 
     Raises:
-        DeviceError: if the name is unknown, or that device cannot be used.
+        UserError: if the name is unknown, or that device cannot be used.
     """
     variable = os.environ.get(DEVICE_VARIABLE) or "auto"
     asked, by = (variable, DEVICE_VARIABLE) if name is None else (name, "--device")
     if not _NAMES.fullmatch(asked):
         message = f"{asked!r}, which {by} names, is no device: known are {_KNOWN}"
-        raise DeviceError(message, hint=f"Devices are named by --device, or else by {DEVICE_VARIABLE}.")
+        raise UserError(message, hint=f"Devices are named by --device, or else by {DEVICE_VARIABLE}.")
     if asked == "auto":
         return _automatic()
     device = torch.device("cuda", 0) if asked == "cuda" else torch.device(asked)
     problem = _problem_of(device)
     if problem:
         message = f"{asked}, which {by} names, cannot be used: {problem}"
-        raise DeviceError(message, hint=f"Or take another device: {by} may be {_KNOWN}.")
+        raise UserError(message, hint=f"Or take another device: {by} may be {_KNOWN}.")
     return ChosenDevice(device, f"named by {by}{_described(device)}")
 
 
@@ -109,7 +105,7 @@ def use_device(name: str | None = None) -> torch.device:
     """Chooses a device, and says on standard error which GPU it is, or why a GPU cannot be used.
 
     Raises:
-        DeviceError: see `choose_device`.
+        UserError: see `choose_device`.
     """
     chosen = choose_device(name)
     if chosen.problem:
@@ -123,7 +119,7 @@ def devices_of_learners(first: torch.device, count: int) -> list[torch.device]:
     """Returns the devices of several learners: a GPU each, from the first one on, or the CPU for all.
 
     Raises:
-        DeviceError: if there are fewer GPUs, or processor cores, than learners.
+        UserError: if there are fewer GPUs, or processor cores, than learners.
     """
     if first.type == "cuda":
         place, there = first.index or 0, torch.cuda.device_count()
@@ -137,7 +133,7 @@ def devices_of_learners(first: torch.device, count: int) -> list[torch.device]:
         what = f"one device, {first}"
     if count > len(devices):
         message = f"train.learners is {count}, and there are {what} here: each learner needs one of its own"
-        raise DeviceError(message, hint=f"Set train.learners to {len(devices)} or less, or name another device.")
+        raise UserError(message, hint=f"Set train.learners to {len(devices)} or less, or name another device.")
     return devices[:count]
 
 

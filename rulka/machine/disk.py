@@ -23,23 +23,19 @@ WRITTEN = (".", "dvc.lock", ".dvc", ".dvc/tmp", ".dvc/cache", ".prefect", ".pref
 """Paths in the root of the project that a run writes, as far as they exist."""
 
 
-class DiskError(UserError):
-    """Something could not be written or read, for a reason outside the program."""
-
-
-def disk_error_of(error: BaseException) -> DiskError | None:
-    """Returns a `DiskError` with a remedy if the error, or one that caused it, comes from the disk; else None."""
+def disk_error_of(error: BaseException) -> UserError | None:
+    """Returns a `UserError` with a remedy if the error, or one that caused it, comes from the disk; else None."""
     for each in _chain(error):
         number = each.errno if isinstance(each, OSError) else None
         if number in NO_ROOM or _NO_ROOM_TEXT.search(str(each)):
-            return DiskError(
+            return UserError(
                 f"there was no room for what had to be written: {_described(each)}",
                 hint="Make room on the disk, or raise your quota or the limit on the size of files, then run it again.",
             )
         if number in NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
-            return DiskError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
+            return UserError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
         if number == errno.ENAMETOOLONG:
-            return DiskError(_described(each), hint="Take a shorter name.")
+            return UserError(_described(each), hint="Take a shorter name.")
     return None
 
 
@@ -47,12 +43,12 @@ def check_can_hold(folder: Path) -> None:
     """Checks that a folder can be written to; it need not exist yet.
 
     Raises:
-        DiskError: if it, or the nearest folder above it that exists, is not writable.
+        UserError: if it, or the nearest folder above it that exists, is not writable.
     """
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         message = f"{there if there != folder.absolute() else folder} is not writable"
-        raise DiskError(message, hint="Allow writing to it, or work in a folder of your own.")
+        raise UserError(message, hint="Allow writing to it, or work in a folder of your own.")
 
 
 def unwritable_paths() -> list[Path]:

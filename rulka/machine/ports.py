@@ -20,12 +20,8 @@ COMMAND_LENGTH = 80
 """Characters of a command that are shown."""
 
 
-class PortNumberError(UserError):
-    """A number is not a valid port."""
-
-
 def check_port(port: int, *, zero_takes_any: bool = False) -> None:
-    """Raises PortNumberError if a number is not a valid port.
+    """Raises UserError if a number is not a valid port.
 
     Args:
         port: the number.
@@ -35,7 +31,7 @@ def check_port(port: int, *, zero_takes_any: bool = False) -> None:
         return
     free = ", or 0 for any free one" if zero_takes_any else ""
     message = f"there is no port {port}"
-    raise PortNumberError(message, hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
+    raise UserError(message, hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
 
 
 def no_proxy_for_loopback() -> str | None:

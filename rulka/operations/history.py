@@ -20,10 +20,6 @@ HISTORY_FILE, RECORDS_FOLDER = "history.csv", "records"
 ALL_TRACKS = "all tracks"
 
 
-class HistoryError(UserError):
-    """The history cannot be read."""
-
-
 @dataclass(frozen=True)
 class NightRow:
     """One agent on one track, or on all of them together, in one night.
@@ -74,25 +70,25 @@ def read_history() -> list[NightRow]:
     """Returns all rows of the history, the oldest first; none if there is no history yet.
 
     Raises:
-        HistoryError: if it is damaged, or missing though DVC tracks it.
+        UserError: if it is damaged, or missing though DVC tracks it.
     """
     file = NIGHTS / HISTORY_FILE
     if not file.exists():
         if brought := bring_back(NIGHTS):
             message = f"{file} is missing, though {NIGHTS}.dvc says that there were nights"
-            raise HistoryError(message, hint=f"{brought}. Remove {NIGHTS}.dvc to begin anew.")
+            raise UserError(message, hint=f"{brought}. Remove {NIGHTS}.dvc to begin anew.")
         return []
     try:
         table = csv.DictReader(StringIO(file.read_text(encoding="utf-8")))
         rows = [{name: text or None for name, text in row.items()} for row in table]
     except (UnicodeDecodeError, csv.Error) as error:
         message = f"{file} is damaged: {error}"
-        raise HistoryError(message, hint=_BRING_BACK) from error
+        raise UserError(message, hint=_BRING_BACK) from error
     if tuple(table.fieldnames or ()) != COLUMNS:
         message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
-        raise HistoryError(message, hint=_BRING_BACK)
+        raise UserError(message, hint=_BRING_BACK)
     numbered = enumerate(rows, 2)
-    return [checked(row, NightRow, f"{file}, line {number},", HistoryError, _BRING_BACK) for number, row in numbered]
+    return [checked(row, NightRow, f"{file}, line {number},", hint=_BRING_BACK) for number, row in numbered]
 
 
 _BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away to begin a new one."
@@ -102,7 +98,7 @@ def append_history(rows: Sequence[NightRow]) -> None:
     """Appends rows to the history.
 
     Raises:
-        DiskError: if it cannot be written.
+        UserError: if it cannot be written.
     """
     file = NIGHTS / HISTORY_FILE
     NIGHTS.mkdir(parents=True, exist_ok=True)

@@ -39,10 +39,6 @@ class UnknownAgentError(UserError):
     """No agent has the given name; the message lists the known ones."""
 
 
-class NoPromotedAgentError(UserError):
-    """No agent has been promoted yet."""
-
-
 @dataclass(frozen=True)
 class AgentEntry:
     """One line of the registry.
@@ -154,7 +150,7 @@ def find_agent(name: str) -> Path:
 
     Raises:
         UnknownAgentError: if there is no such agent.
-        NoPromotedAgentError: if the promoted one is requested and there is none.
+        UserError: if the promoted one is requested and there is none.
         ArtifactError: if its files are missing or damaged, or it was made for other observations.
     """
     if name in (LATEST, AGENT.as_posix()):
@@ -165,7 +161,7 @@ def find_agent(name: str) -> Path:
         if promoted is None:
             message = "no agent is promoted yet"
             hint = "`rulka agents promote latest` promotes the first one without a race."
-            raise NoPromotedAgentError(message, hint=hint)
+            raise UserError(message, hint=hint)
         name = promoted
     known = {entry.name: Path(entry.folder) for entry in known_agents()}
     folder = known.get(name, Path(name))
@@ -210,7 +206,7 @@ def keep_promoted(folder: Path, promotion: Promotion) -> Path:
 
     Raises:
         ArtifactError: if the agent is damaged.
-        DiskError: if it cannot be written.
+        UserError: if it cannot be written.
     """
     load_artifact(folder, "agent")
     check_can_hold(KEPT_AGENTS.parent)

@@ -25,6 +25,7 @@ import torch
 from rulka.evaluation.results import RaceResult, best_race, finish_times_s
 from rulka.evaluation.statistics import stratified_interval
 from rulka.machine.device import CPU
+from rulka.machine.errors import UserError
 from rulka.operations.history import (
     ALL_TRACKS,
     RECORDS_FOLDER,
@@ -33,8 +34,8 @@ from rulka.operations.history import (
     read_history,
 )
 from rulka.operations.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
-from rulka.operations.pairs import Comparison, PairError, Racer, load_racer, pace_of, race_pairs, verdict
-from rulka.operations.promotion import NotPromotedError, describe, promote
+from rulka.operations.pairs import Comparison, Racer, load_racer, pace_of, race_pairs, verdict
+from rulka.operations.promotion import describe, promote
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params, with_given
 from rulka.stages.folders import NIGHTS
@@ -143,7 +144,7 @@ def race_night(
     asked = with_given(params.evaluate, num_races=num_races).num_races
     if asked < FEWEST_RACES:
         message = f"{asked} races of each agent on each track are too few for a night: it takes {FEWEST_RACES} at least"
-        raise PairError(message, hint="Give `--races`, or raise evaluate.num_races in params.yaml.")
+        raise UserError(message, hint="Give `--races`, or raise evaluate.num_races in params.yaml.")
     latest = find_agent(LATEST)
     past = read_history()
     where = tracks_to_race_on(tracks, params)
@@ -162,7 +163,7 @@ def race_night(
 
 def _nobody(before: str) -> Comparison:
     message = f"{before} was promoted meanwhile"
-    raise NotPromotedError(message, hint="Run it again.")
+    raise UserError(message, hint="Run it again.")
 
 
 def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[NightRow]:

@@ -39,10 +39,6 @@ from rulka.params import Params, with_given
 from rulka.tracks.track import Track
 
 
-class PairError(UserError):
-    """Two agents cannot be compared as requested."""
-
-
 @dataclass(frozen=True)
 class Racer:
     """One of the two agents.
@@ -197,7 +193,7 @@ def load_racer(name: str, folder: Path, params: Params, device: torch.device = C
     """Loads an agent to race under the parameters. Its image may differ; its decisions must last as long.
 
     Raises:
-        PairError: if it is damaged, or was made for other actions, or for floats of another version.
+        UserError: if it is damaged, or was made for other actions, or for floats of another version.
     """
     try:
         policy = load_policy(folder, actions=action_table(params.actions.ticks_per_action), device=device)
@@ -207,7 +203,7 @@ def load_racer(name: str, folder: Path, params: Params, device: torch.device = C
         hint = (
             "Only agents whose decisions and observations mean the same race each other; see `actions` in params.yaml."
         )
-        raise PairError(message, hint=hint) from error
+        raise UserError(message, hint=hint) from error
 
 
 def racer_of(name: str, params: Params, device: torch.device = CPU) -> Racer:
@@ -269,7 +265,7 @@ def _check_once(tracks: Sequence[Track]) -> None:
     uids = [track.uid for track in tracks]
     if twice := sorted({uid for uid in uids if uids.count(uid) > 1}):
         message = f"the track {twice[0]} is named twice"
-        raise PairError(message, hint="Name each track once.")
+        raise UserError(message, hint="Name each track once.")
 
 
 HEAD = ("track", "trained on", "finished", "median", "gain", "lead", "95 % interval")

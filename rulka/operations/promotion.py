@@ -11,10 +11,6 @@ from rulka.operations.kept import Promotion, keep_promoted, name_of, promoted_na
 from rulka.operations.pairs import Comparison, verdict
 
 
-class NotPromotedError(UserError):
-    """An agent did not beat the promoted one, or is promoted already."""
-
-
 def promote(folder: Path, compare: Callable[[str], Comparison]) -> Promotion:
     """Promotes an agent if it beats the promoted one; the first agent needs no race.
 
@@ -23,21 +19,19 @@ def promote(folder: Path, compare: Callable[[str], Comparison]) -> Promotion:
         compare: races it against the promoted agent, given by name.
 
     Raises:
-        NotPromotedError: if it is promoted already, or does not win.
+        UserError: if it is promoted already, or does not win.
         ArtifactError: if it is damaged.
     """
     name, before = name_of(folder), promoted_name()
     if name == before:
         message = f"{name} is the promoted agent already"
-        raise NotPromotedError(message)
+        raise UserError(message)
     found = None
     if before is not None:
         found = compare(before).to_json()
         if found["winner"] != name:
             message = f"{name} is not promoted, {before} stays. {verdict(found)}"
-            raise NotPromotedError(
-                message, hint="More races narrow the interval: `--races N`, `--tracks main campaign`."
-            )
+            raise UserError(message, hint="More races narrow the interval: `--races N`, `--tracks main campaign`.")
     promotion = Promotion(name, datetime.now(UTC).isoformat(timespec="seconds"), before, found)
     keep_promoted(folder, promotion)
     return promotion

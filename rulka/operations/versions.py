@@ -13,10 +13,6 @@ from rulka.machine.terminal import tell
 DVC_FOLDER = Path(".dvc")
 
 
-class NotVersionedError(UserError):
-    """An agent was promoted or a night recorded, but DVC could not add it."""
-
-
 def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
     """Adds folders to DVC, and says on standard error how to commit them.
 
@@ -25,7 +21,7 @@ def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
         done: what has succeeded already, as a sentence without its full stop.
 
     Raises:
-        NotVersionedError: if DVC fails.
+        UserError: if DVC fails.
     """
     names = [folder.as_posix() for folder in folders]
     named = " and ".join(names)
@@ -36,6 +32,6 @@ def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
     answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         message = f"{done}, but DVC has not taken in {named}: {answer.stderr.strip()}"
-        raise NotVersionedError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
+        raise UserError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
     files = " ".join(sorted(f"{name}.dvc" for name in names))
     tell(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from rulka.params.reader import (
     PARAMS_FILE,
-    ParamsError,
     checked_params,
     packaged_file,
     read_params,

@@ -44,10 +44,6 @@ HEADER = "# params.yaml with preset "
 _END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
 
 
-class PresetError(UserError):
-    """A preset does not exist, or does not fit `params.yaml`."""
-
-
 class Applied(NamedTuple):
     """Result of applying or undoing a preset.
 
@@ -69,12 +65,12 @@ def known_presets() -> dict[str, str]:
     """Returns each preset's name with the first sentence of its top comment, empty if it has none.
 
     Raises:
-        PresetError: if there are none.
+        UserError: if there are none.
     """
     found, names = {}, preset_names()
     if not names:
         message = f"there are no presets in {PRESETS_DIR.absolute()}"
-        raise PresetError(message, hint="Run this from the root of the project.")
+        raise UserError(message, hint="Run this from the root of the project.")
     for name in names:
         first = _text(PRESETS_DIR / f"{name}.yaml").partition("\n")[0]
         found[name] = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
@@ -85,18 +81,17 @@ def apply_preset(name: str) -> Applied:
     """Applies a preset to `params.yaml`. Writes atomically, and only if the result is valid and differs.
 
     Raises:
-        PresetError: if the preset does not exist, is not a mapping, or has a key that `params.yaml` does not have.
-        ParamsError: if the result is not valid.
-        OutputError: if the parameters cannot be written.
+        UserError: if the preset does not exist, is not a mapping or has a key that `params.yaml` does not have, the
+            result is not valid, or the parameters cannot be written.
     """
     if name not in preset_names():
         message = f"no preset is called {name!r}; {PRESETS_DIR} holds {', '.join(preset_names()) or 'none'}"
-        raise PresetError(message)
+        raise UserError(message)
     preset_file = PRESETS_DIR / f"{name}.yaml"
-    overlay, written = read_sections(preset_file, PresetError), read_sections(PARAMS_FILE)
+    overlay, written = read_sections(preset_file), read_sections(PARAMS_FILE)
     base = resolved(written, f"{PARAMS_FILE} is wrong")
-    found = list(differences(base, overlay, f"preset {name!r}", PresetError))
-    merged = merge_overlay(base, overlay, f"preset {name!r}", PresetError)
+    found = list(differences(base, overlay, f"preset {name!r}"))
+    merged = merge_overlay(base, overlay, f"preset {name!r}")
     params = checked_params(merged, f"preset {name!r} does not fit {PARAMS_FILE}")
     text = _text(PARAMS_FILE)
     below = _applied_before(text)
@@ -119,20 +114,19 @@ def undo_preset() -> Applied:
     """Restores, atomically, the file from before the last preset.
 
     Raises:
-        PresetError: if no preset is applied, or the file was changed after the last one.
-        ParamsError: if the parameters cannot be read.
-        OutputError: if the parameters cannot be written.
+        UserError: if no preset is applied, the file was changed after the last one, or the parameters cannot be read
+            or written.
     """
     sections, text, notes = read_sections(PARAMS_FILE), _text(PARAMS_FILE), _noted()
     names = _applied_before(text)
     if not names:
         message = f"no preset lies over {PARAMS_FILE}: its first line names none"
-        raise PresetError(message)
+        raise UserError(message)
     if not notes or notes[-1].get("after") != text:
         message = f"{PARAMS_FILE} is not as preset {names[-1]} left it here, and what was changed since would be lost"
-        raise PresetError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
+        raise UserError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
     now, before = (resolved(each, f"{PARAMS_FILE} is wrong") for each in (sections, parsed(notes[-1]["before"])))
-    changes = _format_changes(differences(now, before, f"{PARAMS_FILE} before", PresetError))
+    changes = _format_changes(differences(now, before, f"{PARAMS_FILE} before"))
     _write(notes[-1]["before"], notes[:-1])
     return Applied(changes, [])
 
@@ -145,7 +139,7 @@ def _noted() -> list[dict[str, Any]]:
     """Reads the log of applied presets: each entry has the preset's name and the file's text `before` and `after`."""
     lines = PRESETS_LOG.read_bytes().splitlines() if PRESETS_LOG.is_file() else []
     hint = "Remove that file; parameters are then taken back by hand, see `git diff params.yaml`."
-    return [checked(line, dict[str, str], PRESETS_LOG.as_posix(), PresetError, hint) for line in lines]
+    return [checked(line, dict[str, str], PRESETS_LOG.as_posix(), hint=hint) for line in lines]
 
 
 def _write(text: str, notes: list[dict[str, Any]]) -> None:
@@ -167,16 +161,15 @@ def environment_params(environment: str, *overlays: Mapping[str, Any]) -> Params
         *overlays: sections of keys; later ones take precedence.
 
     Raises:
-        PresetError: if a key is unknown.
-        ParamsError: if the result is not valid.
+        UserError: if a key is unknown, or the result is not valid.
     """
     names = ("scratch", f"{ENVIRONMENTS}/any", f"{ENVIRONMENTS}/{environment.rpartition(':')[2]}")
     params_file, *layers = map(_nearest, (PARAMS_FILE, *(PRESETS_DIR / f"{name}.yaml" for name in names)))
     sections = resolved(read_sections(params_file), f"{params_file} is wrong")
     for file in filter(Path.is_file, layers):  # few environments have their own preset
-        sections = merge_overlay(sections, read_sections(file, PresetError), file.as_posix(), PresetError)
+        sections = merge_overlay(sections, read_sections(file), file.as_posix())
     for overlay in overlays:
-        sections = merge_overlay(sections, overlay, "the command line", PresetError)
+        sections = merge_overlay(sections, overlay, "the command line")
     return checked_params(sections, f"the parameters for {environment} are wrong")
 
 
@@ -222,7 +215,6 @@ def differences(
     base: dict[str, Any],
     overlay: dict[str, Any],
     whose: str,
-    error_class: type[UserError],
     inside: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yields each change that an overlay makes: key path, old value and new value.
@@ -234,26 +226,26 @@ def differences(
         base: the sections to change.
         overlay: the keys that differ.
         whose: begins the message of an error.
-        error_class: raised if `overlay` has a key that `base` does not have.
         inside: key path of both.
+
+    Raises:
+        UserError: if `overlay` has a key that `base` does not have.
     """
     for key, value in overlay.items():
         keys = (*inside, key)
         if key not in base:
             message = f"{whose} has the unknown key {'.'.join(keys)}{did_you_mean(key, base)}"
-            raise error_class(message)
+            raise UserError(message)
         if isinstance(base[key], dict) and isinstance(value, dict) and not _is_whole(base[key], value):
-            yield from differences(base[key], value, whose, error_class, keys)
+            yield from differences(base[key], value, whose, keys)
         elif base[key] != value:
             yield keys, base[key], value
 
 
-def merge_overlay(
-    base: Mapping[str, Any], overlay: Mapping[str, Any], whose: str, error_class: type[UserError]
-) -> dict[str, Any]:
+def merge_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any], whose: str) -> dict[str, Any]:
     """Returns sections of parameters merged with an overlay; see `differences`."""
     merged = copy.deepcopy(dict(base))
-    for keys, _, value in differences(merged, dict(overlay), whose, error_class):
+    for keys, _, value in differences(merged, dict(overlay), whose):
         reduce(getitem, keys[:-1], merged)[keys[-1]] = copy.deepcopy(value)
     return merged
 

@@ -18,34 +18,29 @@ from rulka.stages.graph import PARAMS_FILE, read_graph, sections_of_stage
 SectionT = TypeVar("SectionT", bound=Section)
 
 
-class ParamsError(UserError):
-    """`params.yaml` is missing or wrong; the message names every offending key."""
-
-
-def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dict[str, Any]:
+def read_sections(path: Path) -> dict[str, Any]:
     """Reads a YAML file of sections without validating their content.
 
     Args:
         path: the file.
-        error_class: class of the error.
 
     Raises:
-        UserError: of that class, if the file cannot be read, is not UTF-8 or YAML, or is not a mapping.
+        UserError: if the file cannot be read, is not UTF-8 or YAML, or is not a mapping.
     """
     try:
         data = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}; run from the root of the project"
-        raise error_class(message) from error
+        raise UserError(message) from error
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
-        raise error_class(message, hint="Save it again as UTF-8, or take it from the repository.") from error
+        raise UserError(message, hint="Save it again as UTF-8, or take it from the repository.") from error
     except (ValueError, RecursionError) as error:
         message = f"{path} is not valid YAML: {error}"
-        raise error_class(message) from error
+        raise UserError(message) from error
     if not isinstance(data, dict):
         message = f"{path} must hold sections of keys, not {'nothing' if data is None else repr(data)[:80]}"
-        raise error_class(message)
+        raise UserError(message)
     return data
 
 
@@ -53,7 +48,7 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
     """Reads and validates all parameters.
 
     Raises:
-        ParamsError: if the file is missing, is not YAML, or a key is unknown, missing or of a wrong type.
+        UserError: if the file is missing, is not YAML, or a key is unknown, missing or of a wrong type.
     """
     return checked_params(read_sections(path), f"{path} is wrong")
 
@@ -79,7 +74,7 @@ def resolved(sections: dict[str, Any], what_is_wrong: str) -> dict[str, Any]:
     """Returns all parameters as plain values: the given sections, completed with defaults.
 
     Raises:
-        ParamsError: see `checked_params`.
+        UserError: see `checked_params`.
     """
     return checked_params(sections, what_is_wrong).model_dump(mode="json")
 
@@ -92,7 +87,7 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
         what_is_wrong: begins the error message.
 
     Raises:
-        ParamsError: if a key is unknown, missing or of a wrong type; with one line for each.
+        UserError: if a key is unknown, missing or of a wrong type; with one line for each.
     """
     try:
         return Params.model_validate(data)
@@ -100,7 +95,7 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
         message = what_is_wrong + ":" + "".join(f"\n  {line}" for line in problems_of(error, Params))
         is_unknown = any(problem["type"] == "extra_forbidden" for problem in error.errors())
         hint = "`rulka params list` shows all keys; delete one that an earlier version had." if is_unknown else ""
-        raise ParamsError(message, hint=hint) from error
+        raise UserError(message, hint=hint) from error
 
 
 def with_given(section: SectionT, **given: Any) -> SectionT:
@@ -109,13 +104,13 @@ def with_given(section: SectionT, **given: Any) -> SectionT:
     `model_copy` does not validate; use that only for values known to be valid.
 
     Raises:
-        ParamsError: if a value is out of range.
+        UserError: if a value is out of range.
     """
     values = {name: value for name, value in given.items() if value is not None}
     try:
         return type(section).model_validate(dict(section) | values)
     except ValidationError as error:
-        raise ParamsError("; ".join(problems_of(error, type(section)))) from error
+        raise UserError("; ".join(problems_of(error, type(section)))) from error
 
 
 def sections_of(stage: str, params: Params) -> dict[str, Section]:

@@ -16,7 +16,7 @@ import yaml
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import MOST
-from rulka.params.reader import ParamsError
+from rulka.machine.errors import UserError
 from rulka.params.sections import Params
 
 SCHEMA_FILE = Path("params.schema.json")
@@ -96,14 +96,14 @@ def parameters_about(topic: str, values: Mapping[str, Any]) -> list[Parameter]:
     """Returns the parameters of a topic: a key, a section, or words of keys and descriptions; all for an empty topic.
 
     Raises:
-        ParamsError: if there are none.
+        UserError: if there is none.
     """
     known = parameters(values)
     found = [each for each in known if f"{each.key}.".startswith(f"{topic}." if topic else "")]
     found = found or [each for each in known if _words(topic) in _words(f"{each.key} {each.description}")]
     if not found:
         message = f"there is no parameter {topic}{did_you_mean(topic, [each.key for each in known])}"
-        raise ParamsError(message, hint="`rulka params list` shows all.")
+        raise UserError(message, hint="`rulka params list` shows all.")
     return found
 
 

@@ -44,10 +44,6 @@ _NOT_OF_ARCHITECTURE = frozenset(
 """Keys of a configuration that do not belong to the architecture: names, labels of a head, and the precision."""
 
 
-class BackboneError(UserError):
-    """A backbone is missing or unusable; the message gives the reason."""
-
-
 @dataclass(frozen=True)
 class FirstEncoder:
     """Initial configuration and weights of an encoder.
@@ -77,7 +73,7 @@ def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> Fir
     For an encoder that is not a backbone, this is the given configuration, with new weights.
 
     Raises:
-        BackboneError: if a backbone is missing or unsuitable, or its weights do not fit.
+        UserError: if a backbone is missing or unsuitable, or its weights do not fit.
     """
     if not isinstance(encoder, BackboneConfig):
         return FirstEncoder(encoder)
@@ -101,13 +97,13 @@ def _written_config(source: ArchitectureSource) -> Any:
     written = source.config
     if "model_type" not in written:
         message = "encoder.source.config has no model_type"
-        raise BackboneError(message, hint="Add it, for example model_type: vit.")
+        raise UserError(message, hint="Add it, for example model_type: vit.")
     config = _checked_config(written, "encoder.source.config")
     known = type(config)().to_dict()  # defaults only: `config` also holds unknown keys
     for name in written:
         if name not in known:
             message = f"encoder.source.config: {config.model_type} has no {name}{did_you_mean(name, known)}"
-            raise BackboneError(message)
+            raise UserError(message)
     return config
 
 
@@ -117,7 +113,7 @@ def _read_config(folder: Path) -> Any:
     if not file.is_file():
         message = f"encoder.source.path: {folder.as_posix()} holds no {CONFIG_FILE}"
         hint = "Name a folder that `hf download NAME --local-dir FOLDER` or `save_pretrained` of transformers wrote."
-        raise BackboneError(message, hint=hint)
+        raise UserError(message, hint=hint)
     try:
         written = dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
@@ -125,9 +121,9 @@ def _read_config(folder: Path) -> Any:
     return _checked_config(written, file.as_posix())
 
 
-def _unreadable(path: Path, why: object) -> BackboneError:
+def _unreadable(path: Path, why: object) -> UserError:
     message = f"{path.as_posix()} cannot be read: {why}"
-    return BackboneError(message, hint="Take the folder from where it came from again.")
+    return UserError(message, hint="Take the folder from where it came from again.")
 
 
 def _checked_config(written: Mapping[str, Any], where: str) -> Any:
@@ -138,14 +134,14 @@ def _checked_config(written: Mapping[str, Any], where: str) -> Any:
     if model_type not in transformers.CONFIG_MAPPING:
         if "auto_map" in written:
             message = f"{where}: {model_type} needs Python code of its own (trust_remote_code), which is not run here"
-            raise BackboneError(message, hint="Name a model whose code is part of transformers.")
+            raise UserError(message, hint="Name a model whose code is part of transformers.")
         message = f"{where}: transformers {transformers.__version__} knows no model_type {model_type!r}"
-        raise BackboneError(message + did_you_mean(str(model_type), transformers.CONFIG_MAPPING))
+        raise UserError(message + did_you_mean(str(model_type), transformers.CONFIG_MAPPING))
     try:
         return transformers.CONFIG_MAPPING[model_type].from_dict(dict(written))
     except (AttributeError, ImportError, KeyError, TypeError, ValueError, StrictDataclassError) as error:
         message = f"{where} is no configuration of {model_type}: {error}"
-        raise BackboneError(message) from error
+        raise UserError(message) from error
 
 
 def _resolved(
@@ -157,7 +153,7 @@ def _resolved(
         processor = _Processor(None, (0.5,) * num_channels, (0.5,) * num_channels)
     if len(processor.mean) != num_channels:
         message = f"{PROCESSOR_FILE} makes images of {len(processor.mean)} channels, the model takes {num_channels}"
-        raise BackboneError(message, hint="Take both files from the same place.")
+        raise UserError(message, hint="Take both files from the same place.")
     sizes = (encoder.pixels, processor.pixels, own_size if isinstance(own_size, int) else None, observation.height)
     pixels = next(size for size in sizes if size is not None)
     architecture = {name: value for name, value in config.to_dict().items() if name not in _NOT_OF_ARCHITECTURE}
@@ -185,12 +181,12 @@ def _read_processor(folder: Path) -> _Processor | None:
         _, _, height, width = made.shape
     except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         message = f"{(folder / PROCESSOR_FILE).as_posix()} cannot be used: {error}"
-        raise BackboneError(message, hint="Remove it, and set encoder.pixels: colours are then centred.") from error
+        raise UserError(message, hint="Remove it, and set encoder.pixels: colours are then centred.") from error
     if height != width:
         message = (
             f"{(folder / PROCESSOR_FILE).as_posix()} makes images of {height} x {width} pixels, which are no square"
         )
-        raise BackboneError(message, hint="Name another model.")
+        raise UserError(message, hint="Name another model.")
     at_black, at_white = made.double().mean(dim=(2, 3))
     std = 1.0 / (at_white - at_black)
     mean = -at_black * std
@@ -207,7 +203,7 @@ def _build(config: ResolvedBackboneConfig) -> BackboneEncoder:
         hint = (
             "An encoder is a vision model that makes tokens, or a map, of images: ViT, DINOv2, ResNet and their like."
         )
-        raise BackboneError(message, hint=hint) from error
+        raise UserError(message, hint=hint) from error
     pixels = config.image.pixels
     image = torch.linspace(-1.0, 1.0, pixels * pixels).view(1, 1, pixels, pixels)
     with torch.no_grad():
@@ -216,7 +212,7 @@ def _build(config: ResolvedBackboneConfig) -> BackboneEncoder:
         message = (
             f"encoder: {config.architecture['model_type']} draws random numbers, and so says other things each time"
         )
-        raise BackboneError(message, hint="Name a model that hides no parts of its images, as masked autoencoders do.")
+        raise UserError(message, hint="Name a model that hides no parts of its images, as masked autoencoders do.")
     return network
 
 
@@ -229,7 +225,7 @@ def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
         hint = (
             "Where you trust its authors, load it with transformers elsewhere and `save_pretrained` it into a folder."
         )
-        raise BackboneError(message, hint=hint)
+        raise UserError(message, hint=hint)
     try:
         backbone, info = load_transformers().AutoModel.from_pretrained(
             folder,
@@ -249,7 +245,7 @@ def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
 
 
 def _check_fit(folder: Path, backbone: nn.Module, info: Mapping[str, Any]) -> None:
-    """Raises BackboneError unless every tensor of the model was loaded; additional ones may belong to a head."""
+    """Raises UserError unless every tensor of the model was loaded; additional ones may belong to a head."""
     own = {name for name, _ in backbone.named_children()} | {getattr(backbone, "base_model_prefix", "")}
     wrong = {
         "missing": [name for name in info["missing_keys"] if not name.startswith("pooler.")],
@@ -259,7 +255,7 @@ def _check_fit(folder: Path, backbone: nn.Module, info: Mapping[str, Any]) -> No
     found = [f"{what}: {shorten(', '.join(sorted(names)), 120)}" for what, names in wrong.items() if names]
     if found:
         message = f"the weights in {folder.as_posix()} do not fit its {CONFIG_FILE}: {'; '.join(found)}"
-        raise BackboneError(message, hint="Take both files from the same place.")
+        raise UserError(message, hint="Take both files from the same place.")
 
 
 def _hash_weights(folder: Path) -> dict[str, str]:

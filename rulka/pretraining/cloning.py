@@ -106,30 +106,26 @@ def measured_races(splits: Mapping[Split, FrameDataset], maps: ImitatedMaps) -> 
     return next((part for part in parts if part.races), parts[-1])
 
 
-class CloneError(UserError):
-    """The frames do not permit the cloning that the parameters ask for."""
-
-
 def check_races(splits: Mapping[Split, FrameDataset], clone: CloneParams) -> None:
     """Checks that there are training races, and that every race is longer than the largest offset.
 
     Raises:
-        CloneError: if there is no training race, or a race is too short; the message names the shortest one.
+        UserError: if there is no training race, or a race is too short; the message names the shortest one.
     """
     used, offsets = {split: races_of(frames, clone.maps) for split, frames in splits.items()}, clone.offsets
     if not used["train"]:
         if clone.maps == "others" and splits["train"].races:
             message = "the frames hold no race to learn from: all are on the main track, and clone.maps is others"
-            raise CloneError(message, hint="Set capture.maps: all, and add recordings of other maps.")
+            raise UserError(message, hint="Set capture.maps: all, and add recordings of other maps.")
         message = "the frames hold no race to learn from: all are held out"
-        raise CloneError(message, hint="Lower capture.validation_fraction, or capture more races.")
+        raise UserError(message, hint="Lower capture.validation_fraction, or capture more races.")
     shortest = min((race for races in used.values() for race in races), key=lambda race: race.num_frames)
     if offsets[-1] >= shortest.num_frames:
         message = (
             f"clone.offsets looks {offsets[-1]} decisions ahead, and race {shortest.race_id} has "
             f"{shortest.num_frames}: none of its frames has such a label"
         )
-        raise CloneError(message, hint=f"Take offsets below {shortest.num_frames}.")
+        raise UserError(message, hint=f"Take offsets below {shortest.num_frames}.")
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,6 @@ WARMUP_SHARE = 0.05
 """Share of all gradient steps over which the learning rate rises from zero."""
 
 
-class FitError(UserError):
-    """Training failed, and another parameter value may help."""
-
-
 class _DivergedError(Exception):
     """The loss or the gradient is NaN or infinite."""
 
@@ -194,7 +190,7 @@ def fit(
             signals, and at the end. In float32 on a CPU the result is bit-identical to an uninterrupted run.
 
     Raises:
-        FitError: if no epoch ended with finite losses and weights.
+        UserError: if no epoch ended with finite losses and weights.
         StopRequestedError: if a stop was requested; a checkpoint was saved.
         CheckpointError: if a checkpoint cannot be written, or all are damaged.
     """
@@ -213,7 +209,7 @@ def fit(
                 training.save_if_due()
         if done.best_epoch < 0:
             message = (done.stopped if done.has_diverged else None) or "no epoch ended with finite losses and weights"
-            raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
+            raise UserError(message, hint="Lower the learning_rate of this stage in params.yaml.")
         training.save()
     network.load_state_dict(done.best_weights)
     network.eval()

@@ -44,10 +44,6 @@ VICREG_EPSILON = 1e-4
 """Added to variances before the square root: a constant dimension gets a standard deviation of 0.01."""
 
 
-class ObjectiveError(UserError):
-    """The images are too large for an objective."""
-
-
 class Objective(nn.Module):
     """Base class of the objectives.
 
@@ -121,7 +117,7 @@ def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
     """Returns a decoder with newly initialised weights.
 
     Raises:
-        ObjectiveError: if it does not fit in memory; its first layer grows fast with the image size.
+        UserError: if it does not fit in memory; its first layer grows fast with the image size.
     """
     size = observation.height, observation.width, observation.channels
     with torch.device("meta"):
@@ -135,7 +131,7 @@ def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
         hint = (
             "Pool the features (encoder.adaptive_pool), make images smaller, or take an objective that compares views."
         )
-        raise ObjectiveError(message, hint=hint)
+        raise UserError(message, hint=hint)
     return ConvDecoder(num_inputs, *size)
 
 
@@ -314,7 +310,7 @@ def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observat
     """Returns an objective with new weights from torch's global generator.
 
     Raises:
-        ObjectiveError: if images are too large for it.
+        UserError: if images are too large for it.
     """
     return OBJECTIVES[type(objective)](objective, encoder, observation)
 

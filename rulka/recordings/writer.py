@@ -56,10 +56,6 @@ _SAMPLE = np.dtype(
 """Layout of a version 9 sample; omitted bytes are zero."""
 
 
-class UnwritableRaceError(UserError):
-    """A race that the game's format cannot represent."""
-
-
 def u32(*values: int) -> bytes:
     """Packs 32-bit integers, negative ones in two's complement."""
     return struct.pack(f"<{len(values)}I", *(value & 0xFFFFFFFF for value in values))
@@ -167,7 +163,7 @@ def replay_bytes(
         state: [S, NUM_CAR_FIELDS] `CAR` rows.
 
     Raises:
-        UnwritableRaceError: if a pedal is partially pressed.
+        UserError: if a pedal is partially pressed.
         NoSamplesError: if there are no states.
     """
     ids, time_ms = Ids(), checkpoint_times_ms[-1]
@@ -199,7 +195,7 @@ def _events(controls: NDArray[np.float32]) -> tuple[list[str], list[tuple[int, i
     steer, gas, brake = controls.T
     if not np.isin(controls[:, 1:], (0.0, 1.0)).all():
         message = "gas or brake are pressed in part, which the game knows of neither"
-        raise UnwritableRaceError(message, hint="Only races with pedals that are pressed or not can be written.")
+        raise UserError(message, hint="Only races with pedals that are pressed or not can be written.")
     held = {"Accelerate": gas, "Brake": brake}
     if np.isin(steer, (-1.0, 0.0, 1.0)).all():
         held |= {"SteerLeft": steer < 0, "SteerRight": steer > 0}

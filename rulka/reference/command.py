@@ -21,10 +21,6 @@ from rulka.tracks.track import Track
 Say = Callable[[str], None]
 
 
-class NoReferenceError(UserError):
-    """No search reached the finish."""
-
-
 class Searches(NamedTuple):
     """Settings of a series of searches.
 
@@ -46,8 +42,8 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
         Plain JSON: track, file and driver of the lap, its time and the medals, and the times of all searches, in ms.
 
     Raises:
-        NoReferenceError: if no lap reaches the finish.
-        UserError: if the track does not exist or a setting of the searches is out of range.
+        UserError: if no lap reaches the finish, or if the track does not exist or a setting of the searches is out of
+            range.
     """
     track, table = find_track(name, TRACKS), action_table(params.actions.ticks_per_action)
     path = out or Path(f"{track.uid}.reference.txt")
@@ -66,7 +62,7 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
     if not found:
         message = f"none of the cars that the search begins with reached the finish of {track.name!r}"
         hint = "A greater --budget does not help, as it goes into improving a lap; try another --seed."
-        raise NoReferenceError(message, hint=hint)
+        raise UserError(message, hint=hint)
     fastest = min(found, key=lambda lap: lap.time_ms)
     reference = replace(fastest, searched_ms=tuple(sorted(lap.time_ms for lap in found)))
     with new_file(path) as beside:

@@ -32,10 +32,6 @@ AXIS = "env_steps"
 """Key that every line of a training log holds."""
 
 
-class TrainingLogError(UserError):
-    """A training log cannot be read; the message names the file."""
-
-
 @dataclass(frozen=True)
 class TrainingLog:
     """Log of one training run.
@@ -59,16 +55,16 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
     """Reads a training log, `training.jsonl` beside the agent's weights.
 
     Raises:
-        TrainingLogError: if it is not valid JSON Lines, or lacks `env_steps`.
+        UserError: if it is not valid JSON Lines, or lacks `env_steps`.
     """
     try:
         rows = pd.read_json(path, lines=True, dtype=False)  # pyright: ignore[reportArgumentType] - stubs lack False
     except (TypeError, ValueError) as error:
         message = f"{path.as_posix()} is damaged: {error}"
-        raise TrainingLogError(message, hint="Run `dvc repro train` again.") from error
+        raise UserError(message, hint="Run `dvc repro train` again.") from error
     if not rows.empty and AXIS not in rows:
         message = f"{path.as_posix()} is damaged: no line holds {AXIS}"
-        raise TrainingLogError(message, hint="Run `dvc repro train` again.")
+        raise UserError(message, hint="Run `dvc repro train` again.")
     return TrainingLog(label, rows)
 
 

@@ -43,26 +43,22 @@ BESIDE = "beside"
 """Concurrency group of the calls that an actor answers while it runs others."""
 
 
-class ClusterError(UserError):
-    """There is no cluster, or it cannot be used."""
-
-
 def check_package() -> None:
     """Checks that Ray is installed, without importing it.
 
     Raises:
-        ClusterError: if it is not; the hint says how to install it.
+        UserError: if it is not; the hint says how to install it.
     """
     if find_spec("ray") is None:
         message = "a cluster needs Ray, which is not installed"
-        raise ClusterError(message, hint="pip install 'rulka[ray]'")
+        raise UserError(message, hint="pip install 'rulka[ray]'")
 
 
 def chosen_address() -> str | None:
     """Returns the address of the cluster's head, `host:port`; None if it is not set.
 
     Raises:
-        ClusterError: if the address is invalid.
+        UserError: if the address is invalid.
     """
     address = os.environ.get(CLUSTER_VARIABLE) or dotenv_values(".env").get(CLUSTER_VARIABLE)
     if address:
@@ -74,15 +70,15 @@ def split_address(address: str) -> tuple[str, int]:
     """Returns host and port of an address.
 
     Raises:
-        ClusterError: if it is invalid.
+        UserError: if it is invalid.
     """
     host, _, port = address.rpartition(":")
     if "/" in address:
         message = f"{address!r} is no address of a cluster's head: blocks are read in the memory of a node"
-        raise ClusterError(message, hint=f"Train on a node of the cluster, with {_HINT}")
+        raise UserError(message, hint=f"Train on a node of the cluster, with {_HINT}")
     if not host or not port.isdecimal() or not LOWEST_PORT <= int(port) <= HIGHEST_PORT:
         message = f"{address!r} is no address of a cluster's head, which is host:port"
-        raise ClusterError(message, hint=f"Set {_HINT}")
+        raise UserError(message, hint=f"Set {_HINT}")
     return host, int(port)
 
 
@@ -90,19 +86,19 @@ def find_cluster() -> str:
     """Returns the address of a reachable cluster, as far as can be checked without Ray.
 
     Raises:
-        ClusterError: if Ray is not installed, no address is set, or nothing listens there.
+        UserError: if Ray is not installed, no address is set, or nothing listens there.
     """
     check_package()
     address = chosen_address()
     if address is None:
         message = f"nothing says where the cluster is: {CLUSTER_VARIABLE} is not set"
-        raise ClusterError(message, hint=f"Set {_HINT}")
+        raise UserError(message, hint=f"Set {_HINT}")
     try:
         socket.create_connection(split_address(address), timeout=ANSWER_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or str(error)
         message = f"there is no cluster at {address}, which {CLUSTER_VARIABLE} names: {reason}"
-        raise ClusterError(message, hint=_START) from error
+        raise UserError(message, hint=_START) from error
     return address
 
 
@@ -139,7 +135,7 @@ def load_ray(address: str) -> ModuleType:
         address: of the cluster to join.
 
     Raises:
-        ClusterError: if Ray is not installed.
+        UserError: if Ray is not installed.
     """
     check_package()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -158,7 +154,7 @@ class RayCluster:
         """Joins a cluster, of which this machine is a node.
 
         Raises:
-            ClusterError: if joining fails.
+            UserError: if joining fails.
         """
         self._ray = ray = load_ray(address)
         self._actors: list[Any] = []
@@ -183,7 +179,7 @@ class RayCluster:
             return
         message = f"the cluster at {address} cannot be joined: {reason}"
         hint = "This machine has to be one of its nodes (`ray start --address=...`), with the same Ray and Python."
-        raise ClusterError(message, hint=hint)
+        raise UserError(message, hint=hint)
 
     def _init(self, address: str, failures: list[BaseException]) -> None:
         try:

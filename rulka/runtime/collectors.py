@@ -491,7 +491,7 @@ class CollectorProcesses(PermittedCollectors):
             policy_process: see `PermittedCollectors`.
 
         Raises:
-            SharedMemoryError: if there is too little shared memory.
+            UserError: if there is too little shared memory.
         """
         super().__init__(spec, env_steps, num_starts, policy_process)
         train, layout = spec.train, layout_of(tensors)

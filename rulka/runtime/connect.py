@@ -62,14 +62,6 @@ from rulka.runtime.stop import StopSignals
 _LOGGER = logging.getLogger(__name__)
 
 
-class DiskFullError(UserError):
-    """The disk has no room for the run's files other than checkpoints."""
-
-
-class RanksLostRepeatedlyError(RuntimeError):
-    """The learners lost each other too often."""
-
-
 @contextmanager
 def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator[LearnerLoop]:
     """Builds all parts of a run, resumes from its last checkpoint if there is one, and tears everything down again.
@@ -82,7 +74,7 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
     No other process may use the run's folder, see `rulka.training.old_runs`.
 
     Raises:
-        RankLostError, RankError: if one of several learners ends before it is ready.
+        RankLostError, UserError: if one of several learners ends before it is ready.
     """
     remove_unfinished(spec.folder)
     checkpoints = Checkpoints(spec.folder)
@@ -284,9 +276,8 @@ def train_run(spec: RunSpec) -> Outcome:
     If one of several learners dies or hangs, all of them restart from the last checkpoint.
 
     Raises:
-        DiskFullError: if the disk has no room for the run's files other than checkpoints.
-        RanksLostRepeatedlyError: if learners lose each other too often.
-        UserError: see `LearnerLoop.run`.
+        UserError: if the disk has no room for the run's files other than checkpoints; see `LearnerLoop.run`.
+        RuntimeError: if learners lose each other too often.
     """
     budget = RestartBudget(window_s=REBUILDING_WINDOW_S)
     try:
@@ -300,11 +291,11 @@ def train_run(spec: RunSpec) -> Outcome:
                     stop.check()
                     if not budget.take():
                         message = f"learners came apart {budget.span}; the last time {error}"
-                        raise RanksLostRepeatedlyError(message) from error
+                        raise RuntimeError(message) from error
                     _LOGGER.warning("%s; all learners begin again at the last checkpoint", error)
                     num_restarts += 1
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         message = f"there is no room to write {error.filename or spec.folder.as_posix()}; checkpoints are untouched"
-        raise DiskFullError(message, hint="Make room and start again: the run goes on from its checkpoint.") from error
+        raise UserError(message, hint="Make room and start again: the run goes on from its checkpoint.") from error

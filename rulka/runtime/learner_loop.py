@@ -20,7 +20,6 @@ from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceCounts, TimeShares
 from rulka.runtime.metrics_log import LEARNED, MetricsLog
 from rulka.runtime.ranks import IngestResult, Rank, RankProcesses, RankProgress, permitted
-from rulka.runtime.ray_collectors import CollectorsLostError
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
@@ -39,14 +38,6 @@ CHECK_SEED, CHOICE_SEED = 1, 2
 _LOGGER = logging.getLogger(__name__)
 
 EndedBy = Literal["max_env_steps", "max_minutes", "max_cpu_minutes"]
-
-
-class RanksDifferError(UserError):
-    """Synchronous learners have different weights."""
-
-
-class StalledError(RuntimeError):
-    """The learner waits for experience that it does not allow the collectors to collect."""
 
 
 @dataclass
@@ -170,14 +161,13 @@ class LearnerLoop:
 
         Raises:
             StopRequestedError: on a signal; a checkpoint was saved.
-            WorkerCrashError: if a collector keeps crashing; a checkpoint was saved.
-            CollectorsLostError: if no node of a cluster is left; a checkpoint was saved.
+            WorkerCrashError: if a collector keeps crashing or no node of a cluster is left; a checkpoint was saved.
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
-            StalledError: if learner and collectors wait for each other.
+            RuntimeError: if learner and collectors wait for each other.
             RankLostError: if another learner is lost; nothing was saved.
-            RankError: if another learner failed with an error of its own; nothing was saved.
-            RanksDifferError: if learners have different weights; nothing was saved.
+            UserError: if another learner failed with an error of its own, or learners have different weights; nothing
+                was saved.
         """
         self.state.num_starts += 1
         if (here := numerics_fingerprint()) not in self.state.machines:
@@ -190,11 +180,7 @@ class LearnerLoop:
                 ended_by = self._train(bar)
                 if self._has_begun:
                     self._report()  # now: a later report would count the final choice in the training rates
-            except (
-                StopRequestedError,
-                WorkerCrashError,
-                CollectorsLostError,
-            ):  # none is raised in the middle of an update
+            except (StopRequestedError, WorkerCrashError):  # none is raised in the middle of an update
                 self._save()
                 raise
             self._save()
@@ -336,9 +322,7 @@ class LearnerLoop:
                 "learner 0"
             )
             hint = "All of them make the same updates: this is a fault of Rulka, of a library or of the machine. Start "
-            raise RanksDifferError(
-                message, hint=f"{hint}again to go on from the last checkpoint, when they were equal."
-            )
+            raise UserError(message, hint=f"{hint}again to go on from the last checkpoint, when they were equal.")
 
     def _look_for_stall(self, num_taken: int) -> None:
         if num_taken or self._has_work or any(progress.num_under_way for progress in self._progress_by_rank):
@@ -351,7 +335,7 @@ class LearnerLoop:
                 f"the learner waits for experience, but allows {allowed} environment steps, "
                 f"and {self.state.env_steps} were taken"
             )
-            raise StalledError(message)
+            raise RuntimeError(message)
 
     def _tick(self, bar: Progress, num_taken: int) -> None:
         """Advances the clock and runs what is due."""

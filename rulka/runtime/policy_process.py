@@ -113,7 +113,7 @@ class PolicyProcess:
             silence_limit_s: see `Supervisor`.
 
         Raises:
-            SharedMemoryError: if there is too little shared memory.
+            UserError: if there is too little shared memory.
         """
         self._learner = learner
         own, theirs = layout_of(learner.own_tensors()), layout_of(learner.half_tensors())

@@ -257,10 +257,6 @@ class RankLostError(RuntimeError):
     """An exchange between learners failed: one of them ended, or did not answer in time."""
 
 
-class RankError(UserError):
-    """A learner's process failed with an error of its own, which a restart would repeat."""
-
-
 class ConnectedRanks(Ranks):
     """The connected learners of a run, as seen by one of them; see `rulka.agents.shared.reductions.Ranks`.
 
@@ -376,7 +372,7 @@ class RankProcesses:
             check: called while waiting; raises to give up.
 
         Raises:
-            RankLostError, RankError: see `everywhere`.
+            RankLostError, UserError: see `everywhere`.
         """
         with self._explained():
             give_up_s = time.monotonic() + START_LIMIT_S
@@ -400,7 +396,7 @@ class RankProcesses:
 
         Raises:
             RankLostError: if one is gone, or does not answer in time.
-            RankError: if one failed with an error of its own.
+            UserError: if one failed with an error of its own.
         """
         with self._explained():
             self._send([(method, each) for each in arguments[1:]])
@@ -437,7 +433,7 @@ class RankProcesses:
             raise RankLostError(message) from error
         if isinstance(answer, _Refused):
             message = f"{name}: {answer.message}"
-            raise RankError(message, hint=answer.hint)
+            raise UserError(message, hint=answer.hint)
         return answer
 
     @contextmanager
@@ -469,7 +465,7 @@ class RankProcesses:
             name = f"learner {ended.error_index + 1} of {self._size}"
             if not isinstance(ended, ProcessExitedException):
                 message = f"{name} ended by an error\n{ended.msg.strip()}"
-                raise RankError(message) from ended
+                raise UserError(message) from ended
             message = f"{name} {ending_of(ended.exit_code)}"
             raise RankLostError(message) from ended
 

@@ -30,11 +30,11 @@ from rulka.machine.device import CPU
 from rulka.machine.errors import UserError
 from rulka.machine.precision import ActingPrecision
 from rulka.machine.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
-from rulka.runtime.cluster import ActorFailedError, ActorLostError, ClusterError, Node, RayCluster
+from rulka.runtime.cluster import ActorFailedError, ActorLostError, Node, RayCluster
 from rulka.runtime.collectors import PermittedCollectors, collector_spec
 from rulka.runtime.messages import BlockFilled, Fill
 from rulka.runtime.policy_process import PolicyProcess
-from rulka.runtime.shared import NO_VERSION, WeightsError, WeightsLayout, checksum, fill, layout_of, views
+from rulka.runtime.shared import NO_VERSION, WeightsLayout, checksum, fill, layout_of, views
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
 from rulka.stages.provenance import code_version
@@ -43,18 +43,6 @@ NODE_LIMIT_S = 300.0
 """Timeout of a run without any collector, waiting for a node."""
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class ClusterTooSmallError(ClusterError):
-    """The cluster has fewer resources than the run needs; the message gives both."""
-
-
-class CollectorRefusedError(ClusterError):
-    """A collector's versions differ from the learner's, or its node cannot build it; a restart would not help."""
-
-
-class CollectorsLostError(ClusterError):
-    """No collector is left, and no node has had room for one in time."""
 
 
 # On a node --------------------------------------------------------------------------------------------------------
@@ -126,7 +114,7 @@ class RemoteCollector:
             A summary, and the arrays of the block by name.
 
         Raises:
-            WeightsError: if the checksum does not match.
+            RuntimeError: if the checksum does not match.
         """
         waited_s = time.monotonic() - self._ended_s
         self._step()
@@ -134,7 +122,7 @@ class RemoteCollector:
         if version != self._actor.version:
             if checksum(version, content) != crc:
                 message = f"version {version} came wrong: its checksum is another one"
-                raise WeightsError(message)
+                raise RuntimeError(message)
             self._content[:] = content
             self._actor.load(version, self._tensors)
         loading_s = time.monotonic() - began_s
@@ -238,7 +226,7 @@ class RayCollectors(PermittedCollectors):
             limits: timeouts.
 
         Raises:
-            ClusterTooSmallError: if the cluster is too small for the run.
+            UserError: if the cluster is too small for the run.
         """
         super().__init__(spec, env_steps, num_starts, policy_process)
         self._cluster, self._limits = cluster, limits or Limits()
@@ -317,9 +305,8 @@ class RayCollectors(PermittedCollectors):
         """Waits for an answer, takes all that are there, and restarts lost collectors.
 
         Raises:
-            CollectorRefusedError: if a collector is refused at its first start.
-            CollectorsLostError: if no collector is left and no node comes in time.
-            WorkerCrashError: if one is lost too often.
+            UserError: if a collector is refused at its first start.
+            WorkerCrashError: if one is lost too often, or no collector is left and no node comes in time.
         """
         for remote in self.remotes:
             is_due = time.monotonic() - remote.asked_s >= HEARTBEAT_S
@@ -370,14 +357,14 @@ class RayCollectors(PermittedCollectors):
                     self._lose(remote, f"took no step for {self._limits.silence_s:.0f} s while {remote.state}")
         if now_s - self._had_one_s > self._limits.node_s:
             message = f"no node is left to collect on, and none has come for {self._limits.node_s:.0f} s"
-            raise CollectorsLostError(message, hint="The run goes on from its checkpoint when there is a cluster.")
+            raise WorkerCrashError(message, hint="The run goes on from its checkpoint when there is a cluster.")
 
     def _refuse(self, remote: Remote, reason: str, hint: str) -> None:
         """Ends the run if this was the collector's first start; the place of a refused replacement stays empty."""
         message = f"{remote.name} is refused: {reason}"
         self._end(remote)
         if remote.num_starts == 1:
-            raise CollectorRefusedError(message, hint=hint)
+            raise UserError(message, hint=hint)
         _LOGGER.warning("%s; the run goes on without it. %s", message, hint)
 
     def _lose(self, remote: Remote, reason: str) -> None:
@@ -416,14 +403,14 @@ def check_size(num_collectors: int, nodes: Sequence[Node], num_free_cpus: int, c
             learner's node; another node may have as many collectors as CPUs.
 
     Raises:
-        ClusterTooSmallError: with the available and the requested amount.
+        UserError: with the available and the requested amount.
     """
     there = sum(node.num_cpus for node in nodes)
     if num_collectors > min(there, num_free_cpus):
         each = ", ".join(f"{node.name} {node.num_cpus}" for node in nodes)
         taken = f", of which others have taken {there - num_free_cpus}" if num_free_cpus < there else ""
         message = f"train.num_collectors {num_collectors} take a CPU each, and the cluster has {there}{taken}: {each}"
-        raise ClusterTooSmallError(message, hint="Lower train.num_collectors, or add nodes: docs/cluster.md.")
+        raise UserError(message, hint="Lower train.num_collectors, or add nodes: docs/cluster.md.")
     for node in nodes:
         num_bytes = collector_bytes * (num_collectors if node.is_own else min(node.num_cpus, num_collectors))
         if num_bytes > node.store_bytes:
@@ -432,4 +419,4 @@ def check_size(num_collectors: int, nodes: Sequence[Node], num_free_cpus: int, c
                 f"their way may take {-(-num_bytes // (1 << 20))} MiB"
             )
             hint = "Start Ray there with a larger --object-store-memory, or lower train.block_steps."
-            raise ClusterTooSmallError(message, hint=hint)
+            raise UserError(message, hint=hint)

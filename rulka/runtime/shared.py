@@ -45,18 +45,6 @@ NUM_COPIES = 2
 """Copies of the weights if readers want the newest: one is read, one is written."""
 
 
-class SharedMemoryError(UserError):
-    """There is too little shared memory for collectors and learner."""
-
-
-class IncompleteBlockError(RuntimeError):
-    """A block was delivered with parts that its collector never wrote."""
-
-
-class WeightsError(RuntimeError):
-    """Published weights could not be read, or do not match the layout."""
-
-
 # Memory -----------------------------------------------------------------------------------------------------------
 
 
@@ -67,7 +55,7 @@ def check_room(num_bytes: int) -> None:
         num_bytes: that the run is going to reserve.
 
     Raises:
-        SharedMemoryError: if there is less; the message gives both sizes.
+        UserError: if there is less; the message gives both sizes.
     """
     if sys.platform != "linux":
         return
@@ -80,7 +68,7 @@ def new_memory(num_bytes: int) -> Tensor:
     """Allocates shared memory, [num_bytes] uint8; torch makes sure that all of it exists.
 
     Raises:
-        SharedMemoryError: if there is not enough.
+        UserError: if there is not enough.
     """
     try:
         return torch.empty(num_bytes, dtype=torch.uint8).share_memory_()
@@ -90,14 +78,14 @@ def new_memory(num_bytes: int) -> Tensor:
         raise _too_small(num_bytes, "others have taken it meanwhile") from error
 
 
-def _too_small(num_bytes: int, why: str) -> SharedMemoryError:
+def _too_small(num_bytes: int, why: str) -> UserError:
     needed_mib = -(-num_bytes // (1 << 20))
     message = f"shared memory ({MEMORY_FOLDER}) is too small: training needs {needed_mib} MiB more, and {why}"
     hint = (
         "In Docker start the container with --shm-size=1g (its default is 64 MiB); elsewhere enlarge it with"
         " `mount -o remount,size=1G /dev/shm`. Or lower train.num_collectors, cars_per_collector or block_steps."
     )
-    return SharedMemoryError(message, hint=hint)
+    return UserError(message, hint=hint)
 
 
 # Blocks -----------------------------------------------------------------------------------------------------------
@@ -138,7 +126,7 @@ def check_written(block: ExperienceBlock) -> None:
     """Checks that every array of a block was written, except for its images.
 
     Raises:
-        IncompleteBlockError: naming the array that holds poison or a NaN.
+        RuntimeError: naming the array that holds poison or a NaN.
     """
     for name in (*_NUMBERS, "action") if block.spec.continuous else _NUMBERS:
         if np.isnan(np.sum(getattr(block, name))):
@@ -154,7 +142,7 @@ def check_written(block: ExperienceBlock) -> None:
 
 def _refuse(block: ExperienceBlock, name: str, count: int) -> None:
     message = f"{count} of {getattr(block, name).size} numbers of {name!r} in a block were never written, or are NaN"
-    raise IncompleteBlockError(message)
+    raise RuntimeError(message)
 
 
 # Weights ----------------------------------------------------------------------------------------------------------
@@ -248,7 +236,7 @@ class SharedWeights:
             kept: versions to keep, besides the newest.
 
         Raises:
-            WeightsError: if a tensor is missing, unknown, or has another shape.
+            RuntimeError: if a tensor is missing, unknown, or has another shape.
         """
         fill(self._views, tensors)
         newest = int(self._newest[0])
@@ -267,7 +255,7 @@ class SharedWeights:
             version: to read; None for the newest.
 
         Raises:
-            WeightsError: if no intact copy could be read within `READ_TIMEOUT_S`.
+            RuntimeError: if no intact copy could be read within `READ_TIMEOUT_S`.
         """
         give_up_s = time.monotonic() + READ_TIMEOUT_S
         while time.monotonic() < give_up_s:
@@ -279,23 +267,23 @@ class SharedWeights:
             time.sleep(RETRY_S)
         which = "whole weights" if version is None else f"whole weights of version {version}"
         message = f"no {which} could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
-        raise WeightsError(message)
+        raise RuntimeError(message)
 
 
 def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Copies weights into the tensors of `views`.
 
     Raises:
-        WeightsError: if a tensor is missing, unknown, or has another shape.
+        RuntimeError: if a tensor is missing, unknown, or has another shape.
     """
     for name, view in target.items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != tuple(view.shape):
             message = f"published tensor {name!r} has shape {found}, agreed was {tuple(view.shape)}"
-            raise WeightsError(message)
+            raise RuntimeError(message)
     if len(tensors) != len(target):
         message = f"published tensors nobody agreed on: {sorted(set(tensors) - set(target))}"
-        raise WeightsError(message)
+        raise RuntimeError(message)
     for name, view in target.items():
         view.copy_(tensors[name])
 

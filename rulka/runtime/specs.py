@@ -102,7 +102,7 @@ class RunSpec:
             rank: index of the learner.
 
         Raises:
-            DeviceError: if there are more learners than devices.
+            UserError: if there are more learners than devices.
         """
         count = self.train.learners
         if count == 1:

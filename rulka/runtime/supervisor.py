@@ -47,7 +47,7 @@ Facts = BlockFilled | SlotRead | HalfUpdated
 
 
 class WorkerCrashError(UserError):
-    """A process crashed too often; the message holds its last error, with a traceback if that is a bug."""
+    """A process crashed too often, or no machine is left to run it; the message holds the last error."""
 
 
 @dataclass

@@ -150,11 +150,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
 KEYWORDS = frozenset(RaceSettings.model_fields)
 
 
-class SettingsError(UserError):
-    """A keyword of an environment is unknown, has a wrong type or is out of range; the message names it."""
-
-
-class UnknownKeywordError(SettingsError, TypeError):
+class UnknownKeywordError(UserError, TypeError):
     """An unknown keyword of an environment; also a `TypeError`, which torchrl relies on."""
 
 
@@ -170,7 +166,7 @@ def read_settings(
 
     Raises:
         UnknownKeywordError: if a keyword is unknown.
-        SettingsError: if a value has a wrong type or is out of range.
+        UserError: if a value has a wrong type or is out of range.
     """
     unknown = sorted(set(keywords) - set(known), key=str)
     if unknown:
@@ -180,14 +176,14 @@ def read_settings(
         raise UnknownKeywordError(message)
     if settings is not None and not isinstance(settings, RaceSettings):
         message = f"settings is a RaceSettings, got {settings!r:.80}"
-        raise SettingsError(message)
+        raise UserError(message)
     given = {name: value for name, value in keywords.items() if value is not None}
     if settings is not None and not given:
         return settings
     try:
         return RaceSettings.model_validate(_changed(settings or _reference_settings(), given))
     except ValidationError as error:
-        raise SettingsError("; ".join(problems_of(error, RaceSettings))) from error
+        raise UserError("; ".join(problems_of(error, RaceSettings))) from error
 
 
 def _changed(section: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:

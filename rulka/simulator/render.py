@@ -25,10 +25,6 @@ _PEOPLE = CameraParams(back_m=8.0, height_m=3.0, pitch_deg=9.0, fov_deg=78.0)
 """Camera of frames for people, with the own car in the lower middle; agents never see it."""
 
 
-class RenderError(UserError):
-    """Invalid input or output arrays; the message names the array."""
-
-
 def camera_array(camera: CameraParams) -> NDArray[np.float32]:
     """Packs the camera for the kernels, which take it as an argument so that a change needs no recompilation.
 
@@ -62,7 +58,7 @@ class FrameRenderer:
             camera: [5] from `camera_array`, or [N, 5] for one per frame.
 
         Raises:
-            RenderError: if an array has a wrong shape, type or layout.
+            UserError: if an array has a wrong shape, type or layout.
         """
         num, message = len(poses), ""
         if poses.dtype != np.float32 or poses.shape != (num, max(poses.shape[-1], POSE_SIZE)) or not _is_dense(poses):
@@ -73,7 +69,7 @@ class FrameRenderer:
             message = f"a camera of {CAMERA_SIZE} float32 numbers, or {num}, got {camera.dtype} {camera.shape}"
         if message:
             message = f"a renderer needs {message}"
-            raise RenderError(message)
+            raise UserError(message)
         self.cameras = np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
         # Copies read-only arrays, for which numba would compile the kernel once more.
         self._poses = np.require(poses, requirements=["C", "W"])
@@ -84,11 +80,11 @@ class FrameRenderer:
         """Draws all frames directly into `out` [N, H, W], contiguous uint8.
 
         Raises:
-            RenderError: if `out` has a wrong shape, type or layout, or a pose is not finite.
+            UserError: if `out` has a wrong shape, type or layout, or a pose is not finite.
         """
         if out.dtype != np.uint8 or out.ndim != 3 or len(out) != len(self._poses) or not _is_dense(out):
             message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
-            raise RenderError(message)
+            raise UserError(message)
         _check_drawn(
             draw_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._scratch, out)
         )
@@ -118,7 +114,7 @@ def render_rgb(
         [H, W, 3] uint8.
 
     Raises:
-        RenderError: if the own pose is not finite.
+        UserError: if the own pose is not finite.
     """
     cars = np.array(pose[None, :POSE_SIZE], np.float32)
     if others is not None and len(others):
@@ -145,4 +141,4 @@ def _is_dense(array: NDArray) -> bool:
 def _check_drawn(bad_pose: int) -> None:
     if bad_pose >= 0:
         message = f"pose {bad_pose} holds a value that is not finite"
-        raise RenderError(message)
+        raise UserError(message)

@@ -19,10 +19,6 @@ from rulka.machine.disk import NO_ROOM, NOT_ALLOWED
 from rulka.machine.errors import UserError
 
 
-class OutputError(UserError):
-    """An output cannot be written; the message names it and the reason."""
-
-
 @contextmanager
 def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
     """Yields the path of a temporary file, which is moved to `path` if the block succeeds.
@@ -34,7 +30,7 @@ def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
         may_replace: whether an existing file is replaced.
 
     Raises:
-        OutputError: if the file cannot be written, or exists and `may_replace` is false.
+        UserError: if the file cannot be written, or exists and `may_replace` is false.
     """
     check_file(path)
     beside = path.with_name(f".new-{os.getpid()}-{path.name}")
@@ -58,7 +54,7 @@ def filled_folder(folder: Path) -> Iterator[Path]:
     if it was missing.
 
     Raises:
-        OutputError: if something cannot be written.
+        UserError: if something cannot be written.
     """
     check_folder(folder)
     was_there = folder.exists()
@@ -77,14 +73,14 @@ def filled_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()
 
 
-def not_written(path: Path, error: OSError) -> OutputError:
+def not_written(path: Path, error: OSError) -> UserError:
     """Returns the error for a failed write of `path` that changed nothing."""
     hint = "Nothing was changed."
     if error.errno in NO_ROOM:
         hint = f"{hint} Make room there, or name another place."
     elif error.errno in NOT_ALLOWED:
         hint = f"{hint} Allow writing to it, or name another place."
-    return OutputError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
+    return UserError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
 
 
 def check_file(path: Path, *suffixes: str) -> Path:
@@ -95,17 +91,17 @@ def check_file(path: Path, *suffixes: str) -> Path:
         *suffixes: permitted suffixes in lower case, matched case-insensitively; none permits any name.
 
     Raises:
-        OutputError: if it is a folder or a device, has another suffix, or its parent folder is missing or not writable.
+        UserError: if it is a folder or a device, has another suffix, or its parent folder is missing or not writable.
     """
     if path.is_dir():
         message = f"{path} is a folder, and a file is to be written"
-        raise OutputError(message, hint=f"Name a file in it, such as {path / 'NAME'}.")
+        raise UserError(message, hint=f"Name a file in it, such as {path / 'NAME'}.")
     if path.exists() and not path.is_file():
         message = f"{path} is a device or a pipe, and a file is to be written"
-        raise OutputError(message, hint="Name a file: it takes the place of what is there.")
+        raise UserError(message, hint="Name a file: it takes the place of what is there.")
     if suffixes and not path.name.lower().endswith(suffixes):
         message = f"{path} must end in {' or '.join(suffixes)}"
-        raise OutputError(message, hint="The ending says what is written.")
+        raise UserError(message, hint="The ending says what is written.")
     _check_parent(path)
     return path
 
@@ -114,13 +110,13 @@ def check_folder(path: Path) -> Path:
     """Checks that a folder, which need not exist, can be written into and returns its path.
 
     Raises:
-        OutputError: if it is a file or not writable, or does not exist and its parent is missing or not writable.
+        UserError: if it is a file or not writable, or does not exist and its parent is missing or not writable.
     """
     if path.is_dir():
         _check_writable(path)
     elif path.exists():
         message = f"{path} is a file, and a folder is to be written into"
-        raise OutputError(message, hint="Name a folder.")
+        raise UserError(message, hint="Name a folder.")
     else:
         _check_parent(path)
     return path
@@ -135,18 +131,18 @@ def _raise_if_about_another(error: OSError, place: Path) -> None:
 def _check_absent(path: Path, may_replace: bool) -> None:
     if path.exists() and not may_replace:
         message = f"{path} exists"
-        raise OutputError(message, hint="Name another file, nothing is overwritten.")
+        raise UserError(message, hint="Name another file, nothing is overwritten.")
 
 
 def _check_parent(path: Path) -> None:
     parent = path.absolute().parent
     if not parent.is_dir():
         message = f"{path} cannot be written: there is no folder {path.parent}"
-        raise OutputError(message, hint="Make the folder first, or name another place.")
+        raise UserError(message, hint="Make the folder first, or name another place.")
     _check_writable(parent)
 
 
 def _check_writable(folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         message = f"{folder} is not writable"
-        raise OutputError(message, hint="Allow writing to it, or name another place.")
+        raise UserError(message, hint="Allow writing to it, or name another place.")

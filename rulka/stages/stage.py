@@ -48,14 +48,6 @@ SET_ASIDE_FOLDER = RUNS / "set_aside"
 """Outputs of stages whose parameters, code or data changed during the run: `<stage>/`, only the newest."""
 
 
-class StageInputError(UserError):
-    """A stage was started before its input exists; the message names the stage to run first."""
-
-
-class StageRunningError(UserError):
-    """Another process is writing the same output."""
-
-
 def require(path: Path, stage: str) -> Path:
     """Returns `path` if it is a file or a folder that is not empty.
 
@@ -64,13 +56,13 @@ def require(path: Path, stage: str) -> Path:
         stage: the stage that writes it.
 
     Raises:
-        StageInputError: if `path` is missing or an empty folder.
+        UserError: if `path` is missing or an empty folder.
     """
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         return path
     message = f"{path.as_posix()} is missing or incomplete: run `dvc repro {stage}` first"
     hint = f"`dvc checkout {stage}` brings back the one that DVC has recorded." if is_cached(path) else ""
-    raise StageInputError(message, hint=hint)
+    raise UserError(message, hint=hint)
 
 
 def check_not_cached(out: Path, stage: str, files: Iterable[str]) -> None:
@@ -82,7 +74,7 @@ def check_not_cached(out: Path, stage: str, files: Iterable[str]) -> None:
         files: required files of a complete output. An empty folder passes: the user emptied it on purpose.
 
     Raises:
-        StageInputError: if a required file is missing and the output is cached.
+        UserError: if a required file is missing and the output is cached.
     """
     gone = [name for name in files if not (out / name).exists()]
     is_emptied = out.is_dir() and not any(out.iterdir())
@@ -91,7 +83,7 @@ def check_not_cached(out: Path, stage: str, files: Iterable[str]) -> None:
         message = f"{which.as_posix()} is not there, and DVC's cache holds the one of before, which took long to make"
         again = f"`rm -rf {out.as_posix()} && mkdir {out.as_posix()}`"
         hint = f"`dvc checkout --force {stage}` brings it back in seconds. {again} lets it make another."
-        raise StageInputError(message, hint=hint)
+        raise UserError(message, hint=hint)
 
 
 # The output -----------------------------------------------------------------------------------------------------------
@@ -105,9 +97,9 @@ def output_folder(path: Path) -> Iterator[Path]:
     `path` are removed first; old content that it had moved aside is restored.
 
     Raises:
-        StageRunningError: if another process is writing new content for `path`.
-        UserError: if `path` is the output of the stage that this process runs, and its parameters, code or data
-            changed since the start; the finished output is then in `SET_ASIDE_FOLDER`.
+        UserError: if another process is writing new content for `path`, or if `path` is the output of the stage that
+            this process runs, and its parameters, code or data changed since the start; the finished output is then in
+            `SET_ASIDE_FOLDER`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     folder, old = (path.with_name(f".{path.name}.{what}") for what in ("new", "old"))
@@ -132,7 +124,7 @@ def _clean_up_after_killed(path: Path, folder: Path, old: Path) -> None:
         with _locked(folder) as is_free:
             if not is_free:
                 message = f"another process is writing {path.as_posix()} just now"
-                raise StageRunningError(message, hint="Wait until it has ended, or end it.")
+                raise UserError(message, hint="Wait until it has ended, or end it.")
             shutil.rmtree(folder)
     if old.exists() and not path.exists():  # killed between the two renames
         old.rename(path)
@@ -272,7 +264,7 @@ def _note_start() -> None:
     """Records parameters, code and data if this process runs a stage of `dvc.yaml`.
 
     Raises:
-        DiskError: if its output cannot be written.
+        UserError: if its output cannot be written.
     """
     spec = sys.modules["__main__"].__spec__
     stage = stage_of_module(spec.name) if spec else None

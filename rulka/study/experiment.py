@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulka.machine.errors import counted
+from rulka.machine.errors import UserError, counted
 from rulka.stages.outputs import check_file
 from rulka.study.page import format_results, write_experiment
 from rulka.study.plan import do_stages, jobs_of, read_plan
 from rulka.study.results import gather
-from rulka.study.work import UnfinishedError
 
 
 class Table(NamedTuple):
@@ -39,8 +38,8 @@ def run_experiment(
         say: called with progress messages.
 
     Raises:
-        UserError: if the file cannot be run, or the page cannot be written.
-        UnfinishedError: if cells failed; the others are done, and the page holds them.
+        UserError: if the file cannot be run, the page cannot be written, or cells failed; the others are done, and the
+            page holds them.
     """
     whole = read_plan(file)
     plan = whole.chosen(cells) if cells else whole
@@ -58,6 +57,6 @@ def run_experiment(
     failed = [cell.name for cell in plan.cells if cell.last.cpu_seconds is None]
     if failed:
         message = f"{len(failed)} of {counted(len(plan.cells), 'cell')} did not come to their end: {', '.join(failed)}"
-        raise UnfinishedError(message, hint="The lines above say why. The same command tries those again, no others.")
+        raise UserError(message, hint="The lines above say why. The same command tries those again, no others.")
     rows = results.rows.to_dict("records") if whole.file.measures else results.summaries(whole.file.baseline)
     return Table(format_results(whole, results), rows)

@@ -95,7 +95,7 @@ def write_page(page: Path, parts: Sequence[str], pictures: Mapping[str, Draw]) -
         pictures: functions that draw them, by file name.
 
     Raises:
-        OutputError: if a file cannot be written.
+        UserError: if a file cannot be written.
     """
     for name, draw in pictures.items():
         (page.parent / "images").mkdir(exist_ok=True)
@@ -152,7 +152,7 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
         command: command that writes this page.
 
     Raises:
-        OutputError: if a file cannot be written.
+        UserError: if a file cannot be written.
     """
     file = plan.file
     missing = ", ".join(f"`{name}`" for name in results.missing)

@@ -36,10 +36,6 @@ MeasuredStage = Literal["pretrain", "clone", "evaluate"]
 """Stages that write metrics of their result."""
 
 
-class StudyError(UserError):
-    """An experiment or a population is invalid, would yield no information, or has no usable results."""
-
-
 class Budget(Section):
     """Training budget. Wall-clock time on a shared machine is not a budget."""
 
@@ -151,12 +147,12 @@ class Plan:
         """Returns a plan of only the named cells, `variant/seed`.
 
         Raises:
-            StudyError: if there is no such cell.
+            UserError: if there is no such cell.
         """
         known = {cell.name: cell for cell in self.cells}
         if unknown := [name for name in names if name not in known]:
             message = f"{self.name} has no cell {', '.join(unknown)}"
-            raise StudyError(message, hint=f"Its cells are {', '.join(known)}.")
+            raise UserError(message, hint=f"Its cells are {', '.join(known)}.")
         return Plan(self.name, self.file, tuple(known[name] for name in names))
 
 
@@ -167,18 +163,17 @@ def read_plan(path: Path) -> Plan:
         path: the experiment file; base parameters come from `params.yaml`.
 
     Raises:
-        StudyError: if the file is invalid: an unknown key or parameter, a variant that changes nothing, two equal
-            variants, a duplicate seed.
-        ParamsError: if parameters of a variant are invalid.
+        UserError: if the file is invalid: an unknown key or parameter, a variant that changes nothing, two equal
+            variants, a duplicate seed, or if parameters of a variant are invalid.
     """
     file = read_study(path, ExperimentFile, "experiment")
     base = base_sections(file, path, {} if file.budget is None else file.budget.overlay)
     variants: dict[str, dict[str, Any]] = {}
     for name, overlay in file.variants.items():
-        sections = merge_overlay(base, overlay, f"{path}: variant {name}", StudyError)
+        sections = merge_overlay(base, overlay, f"{path}: variant {name}")
         if sections == base and name != file.baseline:
             message = f"{path}: the variant {name!r} changes nothing"
-            raise StudyError(message, hint="Only the baseline may be the parameters as they are.")
+            raise UserError(message, hint="Only the baseline may be the parameters as they are.")
         variants[name] = sections
     wanted = [(name, seed, sections) for name, sections in variants.items() for seed in file.seeds]
     cells = make_cells(wanted, file, file.last_stage, path)
@@ -190,21 +185,21 @@ def read_study(path: Path, kind: type[StudyFileT], what: str) -> StudyFileT:
     """Reads the file of an experiment or a population.
 
     Raises:
-        StudyError: if it is invalid.
+        UserError: if it is invalid.
     """
-    sections = read_sections(path, StudyError)
+    sections = read_sections(path)
     try:
         return kind.model_validate(sections)
     except ValidationError as error:
         message = f"{path} is no {what}: " + "; ".join(problems_of(error, kind))
-        raise StudyError(message) from error
+        raise UserError(message) from error
 
 
 def base_sections(file: StudyFile, path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters of `params.yaml`, overlaid with the file's overrides and the study's own settings."""
     shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
-    base = merge_overlay(shipped, file.overrides, f"{path}: overrides", StudyError)
-    return merge_overlay(base, own, f"{path}: budget", StudyError)
+    base = merge_overlay(shipped, file.overrides, f"{path}: overrides")
+    return merge_overlay(base, own, f"{path}: budget")
 
 
 def make_cells(
@@ -219,8 +214,7 @@ def make_cells(
         path: the file, for messages.
 
     Raises:
-        StudyError: if `seeded` names an unknown parameter, or a backbone is missing.
-        ParamsError: if parameters are invalid.
+        UserError: if `seeded` names an unknown parameter, a backbone is missing, or parameters are invalid.
     """
     graph = read_graph()
     stages = list(graph)[: list(graph).index(last_stage) + 1]
@@ -228,7 +222,7 @@ def make_cells(
     outside: dict[str, str] = {}  # hashes of data that no stage makes
     cells = []
     for variant, seed, sections in wanted:
-        own = merge_overlay(sections, nested(dict.fromkeys(file.seeded, seed)), f"{path}: seeded", StudyError)
+        own = merge_overlay(sections, nested(dict.fromkeys(file.seeded, seed)), f"{path}: seeded")
         params = checked_params(own, f"{path}: variant {variant!r} cannot be")
         own = params.model_dump(mode="json")  # normalised, so that equal parameters have equal hashes
         made: dict[str, Job] = {}
@@ -252,13 +246,13 @@ def make_cells(
 
 
 def _backbone(params: Params, who: str) -> str | None:
-    """Returns the folder of the encoder's backbone; None if it has none. Raises StudyError if it is missing."""
+    """Returns the folder of the encoder's backbone; None if it has none. Raises UserError if it is missing."""
     if not isinstance(params.encoder, BackboneConfig) or not isinstance(params.encoder.source, FolderSource):
         return None
     folder = params.encoder.source.path
     if not Path(folder).is_dir():
         message = f"{who}: there is no folder {folder}, which encoder.source.path names"
-        raise StudyError(message, hint="docs/agents.md says how to make one.")
+        raise UserError(message, hint="docs/agents.md says how to make one.")
     return folder
 
 
@@ -280,7 +274,7 @@ def _check_difference(cells: Sequence[Cell], last_stage: str, path: Path) -> Non
     for cell in cells:
         if other := named.get(cell.last.folder):
             message = f"{path}: {other} and {cell.name} do not differ in anything that is read up to {last_stage}"
-            raise StudyError(message, hint="Change a parameter that these stages read; `seeded` names the seeds.")
+            raise UserError(message, hint="Change a parameter that these stages read; `seeded` names the seeds.")
         named[cell.last.folder] = cell.name
 
 

@@ -22,22 +22,13 @@ from pydantic import Field, model_validator
 
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import Count, Seed
+from rulka.machine.errors import UserError
 from rulka.params import Params, checked_params
 from rulka.params.presets import merge_overlay
 from rulka.stages.folders import AGENT, RUNS
 from rulka.stages.graph import hash_code, read_graph
 from rulka.stages.provenance import hash_json
-from rulka.study.plan import (
-    KEY_LENGTH,
-    Budget,
-    Cell,
-    StudyError,
-    StudyFile,
-    base_sections,
-    make_cells,
-    nested,
-    read_study,
-)
+from rulka.study.plan import KEY_LENGTH, Budget, Cell, StudyFile, base_sections, make_cells, nested, read_study
 from rulka.study.selection import Explore, Scores, Searched, explored, first_values, parents, ranking
 from rulka.study.turn import ORDER_FILE, RESULT_FILE, Order, Result, read_record
 from rulka.study.work import DONE_FILE, Job, cpu_seconds_in
@@ -103,7 +94,7 @@ class Population:
     def sections(self, member: int, turn: int, values: Mapping[str, float]) -> dict[str, Any]:
         """Returns all parameters of a member's turn, which ends when the steps of its turns so far are used up."""
         end = {"train.max_env_steps": (turn + 1) * self.file.turn_env_steps}
-        return merge_overlay(self.cells[member].last.params, nested({**values, **end}), "a turn", StudyError)
+        return merge_overlay(self.cells[member].last.params, nested({**values, **end}), "a turn")
 
 
 def read_population(path: Path) -> Population:
@@ -113,9 +104,8 @@ def read_population(path: Path) -> Population:
         path: the population file; base parameters come from `params.yaml`.
 
     Raises:
-        StudyError: if the file is invalid: an unknown key or parameter, a parameter that cannot be searched, a single
-            member, an empty range.
-        ParamsError: if parameters are invalid, including those at the ends of a range.
+        UserError: if the file is invalid: an unknown key or parameter, a parameter that cannot be searched, a single
+            member, an empty range, or if parameters are invalid, including those at the ends of a range.
     """
     file = read_study(path, PopulationFile, "population")
     _check_own(file.overrides, path)
@@ -124,11 +114,11 @@ def read_population(path: Path) -> Population:
     params = checked_params(base, f"{path}: overrides cannot be")
     if params.train.environment == "game":
         message = f"{path}: train.environment is game, and members race more cars than a game has"
-        raise StudyError(message, hint="Set train.environment to simulator.")
+        raise UserError(message, hint="Set train.environment to simulator.")
     base_schedules = {name: _base_schedule(name, params, base, path) for name in file.parameters}
     for which, end in enumerate(("least", "greatest")):  # refused here, whatever the other parameters are at
         ends = nested({name: each.range[which] for name, each in file.parameters.items()})
-        sections = merge_overlay(base, ends, f"{path}: parameters", StudyError)
+        sections = merge_overlay(base, ends, f"{path}: parameters")
         checked_params(sections, f"{path}: parameters: the {end} values cannot be")
     sections = _over_steps(base, file.env_steps)
     wanted = [(f"member {member}", (file.seed + member) % 2**32, sections) for member in range(file.members)]
@@ -146,20 +136,20 @@ def _check_own(overrides: Mapping[str, Any], path: Path) -> None:
     wrong = [name for name in own if isinstance(train, dict) and name in train and train[name] != own[name]]
     if wrong:
         message = f"{path}: overrides: train.{wrong[0]} is the population's own matter"
-        raise StudyError(message, hint="A member learns for `turns` times `turn_env_steps`, by greedy `races`.")
+        raise UserError(message, hint="A member learns for `turns` times `turn_env_steps`, by greedy `races`.")
 
 
 def _base_schedule(name: str, params: Params, base: Mapping[str, Any], path: Path) -> Schedule:
     """Returns the base schedule of a searched parameter.
 
     Raises:
-        StudyError: if the parameter is unknown, or cannot change during a run.
+        UserError: if the parameter is unknown, or cannot change during a run.
     """
-    merge_overlay(base, nested({name: None}), f"{path}: parameters", StudyError)  # raises for an unknown name
+    merge_overlay(base, nested({name: None}), f"{path}: parameters")  # raises for an unknown name
     allowed = (params.train.algorithm, "rewards", "train")
     if name.partition(".")[0] not in allowed or name in {f"train.{own}" for own in (*_OWN, "checkpoint_s")}:
         message = f"{path}: parameters: {name} is nothing that a run learns by and that could change on the way"
-        raise StudyError(message, hint=f"What can is in the sections {', '.join(allowed)}.")
+        raise UserError(message, hint=f"What can is in the sections {', '.join(allowed)}.")
     value: Any = params
     for key in name.split("."):
         value = getattr(value, key, None)
@@ -167,7 +157,7 @@ def _base_schedule(name: str, params: Params, base: Mapping[str, Any], path: Pat
         return value
     if not isinstance(value, float):
         message = f"{path}: parameters: {name} is {value!r}, and a population searches fractions and schedules"
-        raise StudyError(message, hint="Whole numbers are sizes, which a checkpoint has: `rulka experiment`.")
+        raise UserError(message, hint="Whole numbers are sizes, which a checkpoint has: `rulka experiment`.")
     return Schedule.model_validate(value)
 
 
@@ -240,7 +230,7 @@ class PopulationFolder:
         """Yields every member's order for the next turn.
 
         Raises:
-            StudyError: if all members have diverged.
+            UserError: if all members have diverged.
         """
         file, turn = self.population.file, len(finished)
         seed = int(np.random.SeedSequence([file.seed, _RACES, turn]).generate_state(1)[0])
@@ -307,5 +297,5 @@ def _scores(results: list[Result]) -> list[Scores | None]:
     if all(each is None for each in scores):
         turn, why = results[0].order.turn, results[0].diverged
         message = f"all members have diverged in turn {turn}, none is left to go on from: {why}"
-        raise StudyError(message, hint="Begin with less: `start` of the parameters in the population's file.")
+        raise UserError(message, hint="Begin with less: `start` of the parameters in the population's file.")
     return scores

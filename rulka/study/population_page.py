@@ -89,7 +89,7 @@ def write_population(folder: PopulationFolder, evaluated: Path, page: Path, comm
         command: command that writes this page.
 
     Raises:
-        OutputError: if a file cannot be written.
+        UserError: if a file cannot be written.
     """
     name, file = folder.population.name, folder.population.file
     turns, ended = folder.finished(), standings(folder)

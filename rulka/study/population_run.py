@@ -22,8 +22,7 @@ def run_population(file: Path, page: Path | None, say: Callable[[str], None]) ->
         say: called with progress messages.
 
     Raises:
-        UserError: if the file cannot be run, or the page cannot be written.
-        UnfinishedError: if turns failed.
+        UserError: if the file cannot be run, the page cannot be written, or turns failed.
     """
     population = read_population(file)
     if page is not None:

@@ -51,8 +51,7 @@ def repeat_stage(stage: str, say: Callable[[str], None]) -> Repeated:
         say: called with a message when it is done.
 
     Raises:
-        UserError: if there is no such stage, or no output of it.
-        UnfinishedError: if it fails.
+        UserError: if there is no such stage or no output of it, or it fails.
     """
     graph = read_graph()
     if stage not in graph:

@@ -15,10 +15,11 @@ from rulka.agents.algorithms import actor_class
 from rulka.contracts.artifacts import META_FILE
 from rulka.contracts.stored import checked
 from rulka.evaluation.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
+from rulka.machine.errors import UserError
 from rulka.runtime.live import METRICS_FILE as RUN_METRICS
 from rulka.stages.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_RUNS, TRANSFER_REPORT
 from rulka.stages.graph import read_graph
-from rulka.study.plan import EXPERIMENTS, Cell, Plan, StudyError
+from rulka.study.plan import EXPERIMENTS, Cell, Plan
 
 SCORE = "lap_share"
 """Score of a run: mean over races of reference lap over race time, 0 for an unfinished race."""
@@ -104,13 +105,12 @@ def gather(plan: Plan) -> Results:
     """Reads the results of all finished cells.
 
     Raises:
-        StudyError: if no cell has finished.
-        StudyError: if the file names a measure that does not exist.
+        UserError: if no cell has finished, or the file names a measure that does not exist.
     """
     finished = [cell for cell in plan.cells if cell.last.cpu_seconds is not None]
     if not finished:
         message = f"no cell of {plan.name} has come to its end"
-        raise StudyError(message, hint=f"Look at the logs in {EXPERIMENTS.as_posix()}.")
+        raise UserError(message, hint=f"Look at the logs in {EXPERIMENTS.as_posix()}.")
     missing = tuple(cell.name for cell in plan.cells if cell not in finished)
     if plan.file.measures:
         return Results(pd.DataFrame([_measured(cell, plan.file.measures) for cell in finished]), missing)
@@ -136,11 +136,11 @@ def _number(metrics: Any, name: str, whose: str) -> float:
         if not isinstance(value, dict) or key not in value:
             known = ", ".join(value) if isinstance(value, dict) else "a number"
             message = f"measures: {whose} have no {name}; where {key} is looked for there is {known}"
-            raise StudyError(message, hint="A dot stands before each key inside another.")
+            raise UserError(message, hint="A dot stands before each key inside another.")
         value = value[key]
     if not isinstance(value, (int, float)):
         message = f"measures: {name} of the {whose} is no number"
-        raise StudyError(message, hint="Name one of the numbers inside it.")
+        raise UserError(message, hint="Name one of the numbers inside it.")
     return float(value)
 
 
@@ -213,4 +213,4 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _object(data: bytes, path: Path) -> dict[str, Any]:
     hint = "Remove the folder of its stage: the same command makes it anew."
-    return checked(data, dict[str, Any], path.as_posix(), StudyError, hint)
+    return checked(data, dict[str, Any], path.as_posix(), hint=hint)

@@ -27,7 +27,6 @@ from pydantic import Field
 from rulka.contracts.section import Section
 from rulka.contracts.stored import checked
 from rulka.machine.device import use_device, weights_on_host
-from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
@@ -44,10 +43,6 @@ ORDER_FILE, RESULT_FILE = "order.json", "result.json"
 PATIENCE_S = 90.0
 """Lock timeout: an interrupted turn in the same folder may still be writing its checkpoint."""
 RecordT = TypeVar("RecordT", bound=Section)
-
-
-class TurnFileError(UserError):
-    """An order or a result cannot be read."""
 
 
 class Order(Section):
@@ -91,11 +86,11 @@ def read_record(path: Path, kind: type[RecordT]) -> RecordT:
     """Reads an order or a result.
 
     Raises:
-        TurnFileError: if it is damaged.
+        UserError: if it is damaged.
         FileNotFoundError: if it does not exist.
     """
     hint = "Remove the folder that it is in: the turn is then done anew."
-    return checked(path.read_bytes(), kind, path.as_posix(), TurnFileError, hint)
+    return checked(path.read_bytes(), kind, path.as_posix(), hint=hint)
 
 
 def do_turn(order: Order, params: Params, folders: Folders, device: torch.device, here: Path = Path()) -> Result:

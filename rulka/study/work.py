@@ -48,10 +48,6 @@ POLL_INTERVAL_S = 0.5
 """Poll interval for the end of a job, here or in another process."""
 
 
-class UnfinishedError(UserError):
-    """Some work did not finish."""
-
-
 class Job(NamedTuple):
     """A unit of work that runs once.
 
@@ -115,11 +111,11 @@ class Work:
                 raise
 
     def check(self) -> None:
-        """Raises UnfinishedError if a job failed here."""
+        """Raises UserError if a job failed here."""
         if self.failures:
             names = ", ".join(job.name for job in self.failures.values())
             message = f"{names} did not come to an end"
-            raise UnfinishedError(message, hint="The lines above say why. The same command tries again.")
+            raise UserError(message, hint="The lines above say why. The same command tries again.")
 
     def _work(self, due: Callable[[], Iterable[Job]], end: Callable[[Job], str]) -> None:
         while not self._is_stopping and (jobs := [job for job in due() if job.folder not in self.failures]):

@@ -25,10 +25,6 @@ FILE = Path(__file__).with_name("campaign.yaml")
 IDS = {"asphalt": ASPHALT, "grass": GRASS, "dirt": DIRT, "verge": VERGE, "wall": WALL, "drop": DROP}
 
 
-class UnknownCampaignTrackError(UserError):
-    """A campaign track that does not exist."""
-
-
 @dataclass(frozen=True)
 class CampaignTrack:
     """The recipe of a campaign track.
@@ -74,12 +70,12 @@ def campaign_track(slug: str) -> Track:
     """Returns a campaign track; it is cached, so its arrays are read-only.
 
     Raises:
-        UnknownCampaignTrackError: if the slug is unknown.
+        UserError: if the slug is unknown.
     """
     entry = next((entry for entry in CAMPAIGN if entry.slug == slug), None)
     if entry is None:
         message = f"the campaign has no track {slug!r}; it has {', '.join(entry.slug for entry in CAMPAIGN)}"
-        raise UnknownCampaignTrackError(message)
+        raise UserError(message)
     shape = entry.seed, entry.length_m, entry.width_m, entry.max_slope, entry.gate_spacing_m
     source = f"campaign, made from seed {entry.seed}"
     track = replace(generate_track(*shape, entry.style), uid=UID_PREFIX + slug, name=entry.name, source=source)

@@ -17,10 +17,6 @@ Range = tuple[float, float]
 Shape = Literal["bend", "hairpin", "chicane", "sweeper", "jump"]
 
 
-class UnknownDifficultyError(UserError):
-    """A difficulty that does not exist."""
-
-
 @dataclass(frozen=True)
 class Arc:
     """Ranges from which a circular arc is drawn.
@@ -129,13 +125,13 @@ def difficulty_named(name: str, seed: int) -> Difficulty:
     """Returns a difficulty by its name; a seed decides what "varied" is.
 
     Raises:
-        UnknownDifficultyError: if the name is unknown.
+        UserError: if the name is unknown.
     """
     if name == VARIED:
         return varied_difficulty(seed)
     if name not in DIFFICULTIES:
         message = f"there is no difficulty {name!r}; there are {', '.join([*DIFFICULTIES, VARIED])}"
-        raise UnknownDifficultyError(message)
+        raise UserError(message)
     return DIFFICULTIES[name]
 
 

@@ -17,10 +17,6 @@ MAX_FAILED_SEEDS = 100
 """Most consecutive seeds skipped before the settings are to blame."""
 
 
-class UnknownTrackError(TrackError):
-    """No track has the given name."""
-
-
 def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
     """Returns a track by a slug of the campaign, the UID of a track in a folder, or the path of a track file.
 
@@ -29,8 +25,7 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
         tracks_dir: folder of `<uid>.npz` files, usually `rulka.stages.folders.TRACKS`; it may be missing or None.
 
     Raises:
-        UnknownTrackError: if there is no such track.
-        TrackError: if the file is not a valid track.
+        TrackError: if there is no such track, or if the file is not a valid track.
     """
     slugs = [entry.slug for entry in CAMPAIGN]
     driven = {file.stem: file for file in sorted(tracks_dir.glob("*.npz"))} if tracks_dir else {}
@@ -43,11 +38,7 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
     names = [*driven, *slugs]
     near = did_you_mean(str(name), names) or f": it is neither a file nor one of {', '.join(names)}"
     message = f"there is no track {str(name)!r}{near}"
-    raise UnknownTrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
-
-
-class DuplicateTrackError(UserError):
-    """The same track is requested twice."""
+    raise TrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
 
 
 def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
@@ -58,14 +49,14 @@ def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
         main: the main track of `data/races`.
 
     Raises:
-        DuplicateTrackError: if a track occurs twice.
+        UserError: if a track occurs twice.
     """
     tracks = [track for some in sets for track in _tracks_of(some, main)]
     uids = [track.uid for track in tracks]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
         message = f"the track {twice[0]} is among the tracks twice"
-        raise DuplicateTrackError(message, hint="Name each once; give generated ones other seeds or another length.")
+        raise UserError(message, hint="Name each once; give generated ones other seeds or another length.")
     return tracks
 
 

@@ -83,7 +83,7 @@ def generate_track(
 
     Raises:
         TrackError: if every layout of this seed overlaps itself.
-        UnknownDifficultyError: if the difficulty is unknown.
+        UserError: if the difficulty is unknown.
     """
     style = difficulty_named(difficulty, seed) if isinstance(difficulty, str) else difficulty
     zones = round(length_m / ZONE_SPACING_M) + 1

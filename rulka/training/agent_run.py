@@ -56,10 +56,6 @@ SECTIONS = ("observation", "actions", "simulator", "race_end", "encoder", "netwo
 _LOGGER = logging.getLogger(__name__)
 
 
-class TrainInputError(UserError):
-    """The initial agent was created with other parameters; the message names the difference."""
-
-
 @dataclass(frozen=True)
 class Folders:
     """Folders that training reads and writes.
@@ -223,7 +219,7 @@ class AgentRun:
         for name, value in {"algorithm": self._algorithm, "network": expected}.items():
             if initial.config.get(name) != value:
                 message = f"{self._init_dir.as_posix()} has {name} {initial.config.get(name)}, expected {value}"
-                raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
+                raise UserError(message, hint="Run `dvc repro transfer` again.")
         return initial
 
     def _environment(self, link: GameLink | None = None) -> RaceEnvironment:

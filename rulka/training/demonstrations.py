@@ -18,11 +18,11 @@ import numpy as np
 from rulka.buffers.experience import ExperienceBlock, as_block
 from rulka.contracts.actions import CONTROLS, ActionTable, shares_of_ticks
 from rulka.contracts.observation import FROM_END
-from rulka.datasets.formats.frames import CapturedRace, FrameDataError, FrameDataset
+from rulka.datasets.formats.frames import CapturedRace, FrameDataset
 from rulka.datasets.formats.races import RaceDataset
 from rulka.envs.rewards import NUM_RULES, set_rewards
 from rulka.envs.scoring import score_captured
-from rulka.machine.errors import counted
+from rulka.machine.errors import UserError, counted
 from rulka.simulator.race_params import RewardParams
 
 SHORTEST_DECISIONS = 2
@@ -63,19 +63,19 @@ def demonstration_blocks(
         table: action table of the learning agent.
 
     Raises:
-        FrameDataError: if the frames show another track, or a race that is not in the dataset.
+        UserError: if the frames show another track, or a race that is not in the dataset.
     """
     frames = FrameDataset(frames_dir, "train", frames_seen, table.actions_per_decision)
     if frames.index.main_track != races.main_track.uid:
         message = f"the frames show track {frames.index.main_track!r}, training is on {races.main_track.uid!r}"
-        raise FrameDataError(message, hint="Run `dvc repro capture` again.")
+        raise UserError(message, hint="Run `dvc repro capture` again.")
     times_ms = {race.race_id: race.race_time_ms for race in races.races}
     blocks = []
     shown_races = [race for race in frames.on_main_track() if not race.is_recovery]
     for entry in shown_races:
         if entry.race_id not in times_ms:
             message = f"race {entry.race_id} was captured but is not among the races any more"
-            raise FrameDataError(message, hint="Run `dvc repro capture` again.")
+            raise UserError(message, hint="Run `dvc repro capture` again.")
         if entry.source != REPLAYED_SOURCE or entry.num_frames < SHORTEST_DECISIONS * table.repeats:
             continue
         shown = slice(entry.start, entry.start + entry.num_frames)

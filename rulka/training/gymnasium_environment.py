@@ -30,15 +30,7 @@ from rulka.contracts.artifacts import (
 )
 from rulka.contracts.observation import SCHEMA_VERSION
 from rulka.contracts.observation_params import ObservationParams
-from rulka.envs.episodes import (
-    EnvironmentFacts,
-    Episodes,
-    UnfitEnvironmentError,
-    measure_normalisation,
-    read_facts,
-    recordings_of,
-    replay,
-)
+from rulka.envs.episodes import EnvironmentFacts, Episodes, measure_normalisation, read_facts, recordings_of, replay
 from rulka.machine.device import CPU
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
@@ -70,10 +62,6 @@ FINAL_SEED = 3
 UNUSED_ENCODER = ConvConfig(kind="conv", adaptive_pool=0)
 """Encoder for environments without an image: it can be built for the smallest image, and is never run."""
 _LOGGER = logging.getLogger(__name__)
-
-
-class EnvironmentRunError(UserError):
-    """An agent cannot be trained in an environment with these parameters, or a folder holds no such agent."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +119,8 @@ def train_in_environment(
         The run's folder, and the agent in it.
 
     Raises:
-        UnfitEnvironmentError: if the parameters leave no usable observation of the environment.
-        EnvironmentRunError: if the parameters are impossible.
-        UserError: see `rulka.training.environment.check_machine` and `rulka.runtime.connect.train_run`.
+        UserError: if the parameters are impossible or leave no usable observation of the environment; see
+            `rulka.training.environment.check_machine` and `rulka.runtime.connect.train_run`.
     """
     check_machine(params.train, device)
     observation = facts.seen(params.observation)
@@ -179,8 +166,8 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
         device: of the network.
 
     Raises:
-        UnfitEnvironmentError: if the environment's observations or actions have changed since the training.
-        ParamsError: if the agent was trained with parameters of another version.
+        UserError: if the environment's observations or actions have changed since the training, or if the agent was
+            trained with parameters of another version.
     """
     torch.set_num_threads(1)
     what_is_wrong = f"the agent of {agent.environment} holds parameters of another version"
@@ -188,7 +175,7 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
     environment = GymnasiumEnvironment(read_facts(agent.environment), agent.observation.params())
     if (environment.input_contract, environment.actions) != (agent.observation, agent.actions):
         message = f"{agent.environment} shows or takes something else than when the agent was trained"
-        raise UnfitEnvironmentError(message, hint="Use the version of the environment that it was trained in.")
+        raise UserError(message, hint="Use the version of the environment that it was trained in.")
     spec = agent_spec(params, params.train.algorithm, environment, agent.normalisation)
     num_cars = min(num_episodes, params.train.check_races)
     block = block_spec(spec.observation, params.train, spec.actions, len(spec.normalisation.mean))
@@ -205,21 +192,21 @@ def load_environment_agent(folder: Path) -> Artifact:
     """Reads an agent trained by `train_in_environment`.
 
     Raises:
-        EnvironmentRunError: if there is none, it is damaged, or it is an agent for races.
+        UserError: if there is none, it is damaged, or it is an agent for races.
     """
     hint = "`rulka env train` makes one, and says where."
     try:
         agent = load_artifact(folder, "agent", environment=None)
     except ArtifactError as error:
-        raise EnvironmentRunError(str(error), hint=hint) from error
+        raise UserError(str(error), hint=hint) from error
     if isinstance(agent.actions, ActionTable):
         message = f"{folder.as_posix()} holds an agent that races"
-        raise EnvironmentRunError(message, hint="`rulka evaluate` lets it race.")
+        raise UserError(message, hint="`rulka evaluate` lets it race.")
     return agent
 
 
 def _check(facts: EnvironmentFacts, params: Params) -> None:
-    """Raises EnvironmentRunError if the parameters need something that the environment does not have."""
+    """Raises UserError if the parameters need something that the environment does not have."""
     algorithm = params.train.algorithm
     section = params.algorithms[algorithm]
     wrong = None
@@ -236,4 +223,4 @@ def _check(facts: EnvironmentFacts, params: Params) -> None:
     elif isinstance(params.encoder, BackboneConfig):
         wrong = "encoder.kind is backbone, whose weights stage pretrain reads, and no stage runs here"
     if wrong is not None:
-        raise EnvironmentRunError(wrong, hint="Set the parameter with --set, or in a file of presets/environments/.")
+        raise UserError(wrong, hint="Set the parameter with --set, or in a file of presets/environments/.")

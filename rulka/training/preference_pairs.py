@@ -23,7 +23,7 @@ from rulka.agents.preferences.params import DemonstrationPairsParams, FilePairsP
 from rulka.buffers.experience import PreferencePairs
 from rulka.contracts.problems import did_you_mean, problems_of
 from rulka.contracts.section import NotNegative, Positive, Section
-from rulka.datasets.formats.frames import FrameDataError, FrameDataset, FrameRace
+from rulka.datasets.formats.frames import FrameDataset, FrameRace
 from rulka.datasets.formats.races import RaceDataset
 from rulka.datasets.formats.split import Split
 from rulka.machine.errors import UserError
@@ -135,7 +135,7 @@ class CapturedRaces:
             places: actions per decision.
 
         Raises:
-            FrameDataError: if the frames were captured from other races.
+            UserError: if the frames were captured from other races.
         """
         self._frames = {split: FrameDataset(frames_dir, split, frames_seen, places) for split in USED_SPLITS}
         index = next(iter(self._frames.values())).index
@@ -148,7 +148,7 @@ class CapturedRaces:
             message = f"the frames show track {self._main_track!r}, the main track is {races.main_track.uid!r}"
             if gone:
                 message = f"race {gone[0]} was captured but is not among the races any more"
-            raise FrameDataError(message, hint="Run `dvc repro capture` again.")
+            raise UserError(message, hint="Run `dvc repro capture` again.")
 
     def on_main_track(self) -> list[_Captured]:
         """Returns the races on the main track."""

@@ -69,7 +69,7 @@ def write_video(
         stream: where progress is shown; standard output when None.
 
     Raises:
-        VideoError: if no encoder is installed.
+        UserError: if no encoder is installed.
     """
     num_frames = len(frame_times_ms(shown.race.duration_ms, evaluate.video_fps))
     with Progress("video", num_frames, "frames", stream=stream) as bar:
@@ -144,10 +144,6 @@ ENCODERS: dict[str, dict[str, str]] = {
 """Encoders by preference, with their settings; every current browser plays their output."""
 
 
-class VideoError(UserError):
-    """A video cannot be written; the message says why."""
-
-
 def write_mp4(
     path: Path, frames: Iterable[NDArray[np.uint8]], fps: int, on_frame: Callable[[], None] = lambda: None
 ) -> None:
@@ -160,12 +156,12 @@ def write_mp4(
         on_frame: called after each frame.
 
     Raises:
-        VideoError: if no encoder is available or `frames` is empty.
+        UserError: if no encoder is available or `frames` is empty.
     """
     name = next((name for name in ENCODERS if name in av.codecs_available), None)
     if name is None:
         message = f"the installed package av has none of the encoders {', '.join(ENCODERS)}"
-        raise VideoError(message, hint="Install a build of av that has libx264.")
+        raise UserError(message, hint="Install a build of av that has libx264.")
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
         stream = file.add_stream(name, rate=fps, options=ENCODERS[name])
         assert isinstance(stream, VideoStream)
@@ -179,5 +175,5 @@ def write_mp4(
             on_frame()
         if num_frames == 0:
             message = "a video needs at least one frame"
-            raise VideoError(message)
+            raise UserError(message)
         file.mux(stream.encode(None))

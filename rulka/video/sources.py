@@ -50,10 +50,6 @@ LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
 """Put around a name, so that right-to-left script in it does not reverse the line."""
 
 
-class UnknownSourceError(UserError):
-    """No source was given, or one is neither a recording, an agent, a race dataset nor a reference lap."""
-
-
 class OtherMapError(UserError):
     """Races to be shown together were driven on different maps."""
 
@@ -73,11 +69,11 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
     """Detects the kind of each source.
 
     Raises:
-        UnknownSourceError: if there is no source, or one is of no known kind.
+        UserError: if there is no source, or one is of no known kind.
     """
     if not sources:
         message = "nothing is named to watch"
-        raise UnknownSourceError(message, hint=SOURCES)
+        raise UserError(message, hint=SOURCES)
     found = Sources(sources[0], [], [], [], [])
     for source in sources:
         inside = find_recordings(source) if source.is_dir() else []
@@ -93,7 +89,7 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
             found.recordings.extend(inside or [source])
         else:
             message = f"{source} is nothing to watch"
-            raise UnknownSourceError(message, hint=SOURCES)
+            raise UserError(message, hint=SOURCES)
     return found
 
 

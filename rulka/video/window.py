@@ -15,10 +15,6 @@ from rulka.machine.errors import UserError
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
-class NoWindowError(UserError):
-    """No window can be opened; the message says why."""
-
-
 def show_frames(frames: Iterable[NDArray[np.uint8]], fps: int, title: str) -> None:
     """Shows all frames in turn, or until the window is closed or Escape is pressed.
 
@@ -30,7 +26,7 @@ def show_frames(frames: Iterable[NDArray[np.uint8]], fps: int, title: str) -> No
         title: window title.
 
     Raises:
-        NoWindowError: if there is no screen, or pygame is not installed.
+        UserError: if there is no screen, or pygame is not installed.
     """
     check_screen()
     import pygame
@@ -57,12 +53,12 @@ def show_frames(frames: Iterable[NDArray[np.uint8]], fps: int, title: str) -> No
 
 
 def check_screen() -> None:
-    """Raises NoWindowError if no window can be opened."""
+    """Raises UserError if no window can be opened."""
     hint = "Write a video instead: `rulka watch ... --out race.mp4`."
     if importlib.util.find_spec("pygame") is None:
         message = "a window needs the package pygame-ce, which is not installed"
-        raise NoWindowError(message, hint=f"Install it with `pip install 'rulka[window]'`. {hint}")
+        raise UserError(message, hint=f"Install it with `pip install 'rulka[window]'`. {hint}")
     has_x = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform == "linux" and not has_x:
         message = "there is no screen: neither DISPLAY nor WAYLAND_DISPLAY is set"
-        raise NoWindowError(message, hint=hint)
+        raise UserError(message, hint=hint)

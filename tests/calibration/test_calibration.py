@@ -16,12 +16,13 @@ from rulka.calibration import gather as gathering
 from rulka.calibration.command import calibrate, describe
 from rulka.calibration.fit import FITTED, FitResult, fit, to_physics, to_vector
 from rulka.calibration.follow import follow
-from rulka.calibration.gather import CalibrationError, gather
+from rulka.calibration.gather import gather
 from rulka.calibration.report import HELD_OUT, LEFT_OUT, errors, table
 from rulka.calibration.windows import HORIZONS_MS, REGIMES, Windows, cut_windows
 from rulka.contracts.actions import action_table
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
 from rulka.datasets.formats.races import Race
+from rulka.machine.errors import UserError
 from rulka.params import PARAMS_FILE, read_params, read_sections
 from rulka.params.presets import apply_preset
 from rulka.recordings.model import Ghost
@@ -229,10 +230,10 @@ def _comments() -> list[str]:
 
 def test_what_cannot_be_calibrated_with_is_named(tmp_path: Path) -> None:
     for folder, message in ((tmp_path / "nosuch", r"there is no folder .*nosuch"), (tmp_path, "no Gbx file")):
-        with pytest.raises(CalibrationError, match=message):
+        with pytest.raises(UserError, match=message):
             calibrate(folder, holdout=0.3, out=tmp_path / "out", write=False)
     for holdout in (0.0, 1.0, -0.5):
-        with pytest.raises(CalibrationError, match="between 0 and 1"):
+        with pytest.raises(UserError, match="between 0 and 1"):
             gather(tmp_path, holdout, lambda: None)
 
 
@@ -262,7 +263,7 @@ def test_samples_without_turbo_are_not_fitted_to(recordings: Path, monkeypatch: 
         return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms, unknown)
 
     monkeypatch.setattr(gathering, "path_of_ghost", path_of_an_older_ghost)
-    with pytest.raises(CalibrationError, match="0 recordings of 0 maps"):
+    with pytest.raises(UserError, match="0 recordings of 0 maps"):
         gather(recordings, 0.34, lambda: None)
 
 

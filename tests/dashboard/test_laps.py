@@ -10,8 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from rulka.dashboard import laps
-from rulka.dashboard.laps import NoLapsError, known_laps, replay, tracks_of
-from rulka.datasets.formats.races import Race, RaceDataError, RaceDataset, write_races
+from rulka.dashboard.laps import known_laps, replay, tracks_of
+from rulka.datasets.formats.races import Race, RaceDataset, write_races
+from rulka.machine.errors import UserError
 from rulka.stages.folders import EVALUATION, LAPS, RACES
 from rulka.tracks.track import Track
 from tests.dashboard.conftest import lap_of
@@ -68,7 +69,7 @@ def test_a_lap_is_drawn_to_its_end_and_thinned(project: Path, track: Track) -> N
 
 
 def test_no_lap_and_damage_are_said(client: TestClient, track: Track) -> None:
-    with pytest.raises(NoLapsError, match="no lap to replay yet"):
+    with pytest.raises(UserError, match="no lap to replay yet"):
         replay("")
     assert "There is no lap yet" in client.get("/replay").text
     write(RACES, track, lap_of(track, "driver-1-0000", 30.0))
@@ -78,7 +79,7 @@ def test_no_lap_and_damage_are_said(client: TestClient, track: Track) -> None:
     assert (missing.status_code, missing.json()["text"]) == (404, "there is no lap on 'nowhere'")
     with (RACES / "states.parquet").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(RaceDataError, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):
         replay(track.uid)
     damaged = client.get("/laps.json").json()
     assert "states.parquet is damaged" in damaged["text"]

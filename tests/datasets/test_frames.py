@@ -17,16 +17,9 @@ from rulka.contracts.artifacts import observation_contract
 from rulka.contracts.observation import NUM_FLOATS
 from rulka.datasets.card import card, examples, maps_of, write_card
 from rulka.datasets.formats.checksums import checksums_of, sealed
-from rulka.datasets.formats.frames import (
-    INDEX_FILE,
-    FrameDataError,
-    FrameDataset,
-    FrameIndex,
-    FrameWriter,
-    check_contract,
-    read_index,
-)
+from rulka.datasets.formats.frames import INDEX_FILE, FrameDataset, FrameIndex, FrameWriter, check_contract, read_index
 from rulka.datasets.formats.split import SPLITS
+from rulka.machine.errors import UserError
 from tests.conftest import sees, synthetic_race
 
 Write = Callable[..., tuple[Path, FrameIndex]]
@@ -132,7 +125,7 @@ def test_a_lost_shard_is_noticed(write_frames: Write) -> None:
     path = folder / index.shards["train"][0] / "image.npy"
     np.save(path, np.load(path)[:-1])
     seal_again(folder)
-    with pytest.raises(FrameDataError, match="the index says otherwise"):
+    with pytest.raises(UserError, match="the index says otherwise"):
         FrameDataset(folder, "train")
 
 
@@ -148,7 +141,7 @@ def test_damage_is_named_before_anything_is_read(write_frames: Write) -> None:
     file = folder / index.shards["train"][-1] / "along_m.npy"
     whole = file.read_bytes()
     file.write_bytes(whole[:6] + b"\xff" + whole[7:])  # in its header
-    with pytest.raises(FrameDataError, match=re.escape("along_m.npy is damaged or was changed")) as caught:
+    with pytest.raises(UserError, match=re.escape("along_m.npy is damaged or was changed")) as caught:
         FrameDataset(folder, "train")
     assert "dvc checkout --force capture" in caught.value.hint
     assert len(FrameDataset(folder, "validation")) > 0, "the other split is as it was"
@@ -164,19 +157,19 @@ def test_an_index_that_is_not_as_it_was_written_is_named(write_frames: Write) ->
             inner = inner[part]
         del inner[path[-1]]
         (folder / INDEX_FILE).write_text(json.dumps(content))
-        with pytest.raises(FrameDataError, match=r"index.json is damaged or was changed"):
+        with pytest.raises(UserError, match=r"index.json is damaged or was changed"):
             FrameDataset(folder, "train")
     for version, age in ((3, "older"), (99, "newer")):
         (folder / INDEX_FILE).write_text(json.dumps(json.loads(text) | {"schema_version": version}))
-        with pytest.raises(FrameDataError, match=age) as caught:
+        with pytest.raises(UserError, match=age) as caught:
             FrameDataset(folder, "train")
         assert "dvc repro capture" in caught.value.hint
     (folder / INDEX_FILE).write_text(text)
     (folder / index.shards["train"][0] / "action.npy").unlink()
-    with pytest.raises(FrameDataError, match=re.escape("action.npy cannot be read: No such file")):
+    with pytest.raises(UserError, match=re.escape("action.npy cannot be read: No such file")):
         FrameDataset(folder, "train")
     (folder / INDEX_FILE).unlink()
-    with pytest.raises(FrameDataError, match=re.escape("index.json is missing")):
+    with pytest.raises(UserError, match=re.escape("index.json is missing")):
         FrameDataset(folder, "train")
 
 
@@ -193,13 +186,13 @@ def test_what_no_frame_holds_is_not_written(tmp_path: Path) -> None:
     for message, (name, value) in rows.items():
         race = synthetic_race("bad", 10, seed=0)
         getattr(race, name)[3] = value
-        with pytest.raises(FrameDataError, match=message):
+        with pytest.raises(UserError, match=message):
             writer.add(race)
     race = synthetic_race("bad", 10, seed=0)
-    with pytest.raises(FrameDataError, match="10 images and 9 rows of floats"):
+    with pytest.raises(UserError, match="10 images and 9 rows of floats"):
         writer.add(replace(race, floats=race.floats[:-1]))
     writer.add(replace(race, map_uid="elsewhere"))
-    with pytest.raises(FrameDataError, match="no frame to learn from was captured on the main track m"):
+    with pytest.raises(UserError, match="no frame to learn from was captured on the main track m"):
         writer.close()
     assert not (tmp_path / INDEX_FILE).exists()
 
@@ -215,9 +208,9 @@ def test_a_contract_that_differs_is_named(write_frames: Write) -> None:
     _, index = write_frames()
     contract = observation_contract(sees(64, 64))
     check_contract(index, contract, action_table(5))
-    with pytest.raises(FrameDataError, match=r"observation.width 64, expected 32"):
+    with pytest.raises(UserError, match=r"observation.width 64, expected 32"):
         check_contract(index, replace(contract, width=32), action_table(5))
-    with pytest.raises(FrameDataError, match=r"actions.ticks_per_action 5, expected 1"):
+    with pytest.raises(UserError, match=r"actions.ticks_per_action 5, expected 1"):
         check_contract(index, contract, action_table(1))
 
 

@@ -17,8 +17,9 @@ import yaml
 
 from rulka import cli
 from rulka.datasets import hugging_face
-from rulka.datasets.formats.frames import INDEX_FILE, FrameDataError, FrameDataset, FrameIndex, Split
+from rulka.datasets.formats.frames import INDEX_FILE, FrameDataset, FrameIndex, Split
 from rulka.datasets.hugging_face import SPLITS, export_frames, import_frames, stage_writing
+from rulka.machine.errors import UserError
 
 Write = Callable[..., tuple[Path, FrameIndex]]
 ROOT = Path(__file__).parents[2]
@@ -73,18 +74,23 @@ def test_what_is_damaged_is_refused_by_name(exported: tuple[Path, Path], tmp_pat
     changed = bytearray(data)
     changed[len(data) // 2] ^= 1
     other = json.dumps(json.loads(text) | {"schema_version": 99})
-    damages = [(index, text[:100].encode()), (index, other.encode()), (file, data[:-40]), (file, bytes(changed))]
-    for path, content in damages:
+    damages = [
+        (index, text[:100].encode(), "index.json cannot be read"),
+        (index, other.encode(), "has frame schema 99, newer than"),
+        (file, data[:-40], "is damaged or was changed"),
+        (file, bytes(changed), "is damaged or was changed"),
+    ]
+    for path, content, message in damages:
         whole = path.read_bytes()
         path.write_bytes(content)
-        with pytest.raises(FrameDataError):
+        with pytest.raises(UserError, match=message):
             import_frames(out, tmp_path / "again", shard_frames=100)
         path.write_bytes(whole)
-    with pytest.raises(FrameDataError, match="not empty"):
+    with pytest.raises(UserError, match="not empty"):
         export_frames(frames, out, licence="other")
     for path in (file, index):
         path.unlink()
-        with pytest.raises(FrameDataError):
+        with pytest.raises(UserError, match=r"cannot be read|is missing"):
             import_frames(out, tmp_path / "again", shard_frames=100)
 
 

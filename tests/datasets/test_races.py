@@ -19,12 +19,12 @@ from rulka.datasets.formats.races import (
     TABLES,
     QuarantinedFile,
     Race,
-    RaceDataError,
     RaceDataset,
     load_main_track,
     load_races,
     write_races,
 )
+from rulka.machine.errors import UserError
 from rulka.tracks.track import Track
 from tests.conftest import along_z, plain_road
 from tests.datasets.conftest import random_race
@@ -90,7 +90,7 @@ def test_races_of_several_maps_have_a_track_each(tmp_path: Path) -> None:
     assert list(loaded.tracks) == ["map/1", "map-2"]
     assert [race.race_id for race in loaded.on_main_track()] == ["a"]
     (tmp_path / "tracks" / "map-2.npz").write_bytes(b"")
-    with pytest.raises(RaceDataError, match=r"map-2.npz is damaged or was changed"):
+    with pytest.raises(UserError, match=r"map-2.npz is damaged or was changed"):
         load_races(tmp_path)
     assert load_main_track(tmp_path).uid == "map/1"
 
@@ -105,15 +105,15 @@ def test_what_contradicts_itself_is_not_written(tmp_path: Path) -> None:
         "tracks of two maps have the same UID": RaceDataset((race,), TRACK, (), (road("map?1"),)),
     }
     for message, dataset in broken.items():
-        with pytest.raises(RaceDataError, match=message):
+        with pytest.raises(UserError, match=message):
             write_races(tmp_path, dataset)
     for name in ("state", "controls"):
         race = random_race("a", 20, seed=None)
         getattr(race, name)[2, 1] = np.nan
-        with pytest.raises(RaceDataError, match=r"race a \(x.Replay.Gbx\): row 2 of its .* is not finite"):
+        with pytest.raises(UserError, match=r"race a \(x.Replay.Gbx\): row 2 of its .* is not finite"):
             write_races(tmp_path, RaceDataset((race,), TRACK, ()))
     assert not (tmp_path / META_FILE).exists()
-    with pytest.raises(RaceDataError, match="do not fit"):
+    with pytest.raises(UserError, match="do not fit"):
         replace(race, state_time_ms=np.zeros(1, np.int64))
 
 
@@ -122,7 +122,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
     for name in ("ticks.parquet", "quarantine.parquet", META_FILE):
         whole = (folder / name).read_bytes()
         (folder / name).unlink()
-        with pytest.raises(RaceDataError, match=name) as caught:
+        with pytest.raises(UserError, match=name) as caught:
             load_races(folder)
         assert "dvc " in caught.value.hint
         if name != META_FILE:
@@ -136,7 +136,7 @@ def test_lost_ticks_are_noticed(folder: Path) -> None:
     meta = json.loads((folder / META_FILE).read_text())
     meta["checksums"] = checksums_of(folder, meta["checksums"])
     (folder / META_FILE).write_text(json.dumps(sealed(meta)))
-    with pytest.raises(RaceDataError, match="race c has no states, or not the 5 ticks"):
+    with pytest.raises(UserError, match="race c has no states, or not the 5 ticks"):
         load_races(folder)
 
 
@@ -146,7 +146,7 @@ def test_a_flipped_byte_is_named(folder: Path) -> None:
         content = bytearray(whole)
         content[int(share * len(content))] ^= 0x01
         (folder / name).write_bytes(content)
-        with pytest.raises(RaceDataError, match=f"{name} is damaged or was changed") as caught:
+        with pytest.raises(UserError, match=f"{name} is damaged or was changed") as caught:
             load_races(folder)
         assert "dvc checkout --force races" in caught.value.hint
         (folder / name).write_bytes(whole)
@@ -161,5 +161,5 @@ def test_metadata_that_are_none_are_named(folder: Path) -> None:
         (json.dumps(whole | {"schema_version": 0}), "race schema 0, older than"),
     ):
         (folder / META_FILE).write_text(content)
-        with pytest.raises(RaceDataError, match=said):
+        with pytest.raises(UserError, match=said):
             load_races(folder)

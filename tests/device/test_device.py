@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from rulka.machine import device
-from rulka.machine.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
+from rulka.machine.device import CPU, DEVICE_VARIABLE, choose_device, upload_ahead, use_device
+from rulka.machine.errors import UserError
 from rulka.operations import doctor
 from rulka.operations.doctor import State, findings_of
 
@@ -67,7 +68,7 @@ def test_what_is_no_device_is_refused_with_all_that_are(monkeypatch: pytest.Monk
     monkeypatch.setenv(DEVICE_VARIABLE, name)
     for given, by in ((name, "--device"), (None, DEVICE_VARIABLE)):
         said = f"{name!r}, which {by} names, is no device: known are auto, cpu, cuda, cuda:1"
-        with pytest.raises(DeviceError, match=re.escape(said)):
+        with pytest.raises(UserError, match=re.escape(said)):
             choose_device(given)
 
 
@@ -84,7 +85,7 @@ def test_another_torch_is_advised_only_where_the_system_shows_a_gpu(
     monkeypatch.setattr(device, "_NVIDIA_DRIVER", tmp_path if has_driver else tmp_path / "none")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if has_smi else None)
     said = "this torch was built for the CPU; install" if has_driver or has_smi else "this machine shows no NVIDIA GPU"
-    with pytest.raises(DeviceError, match=f"cuda, which --device names, cannot be used: {said}"):
+    with pytest.raises(UserError, match=f"cuda, which --device names, cannot be used: {said}"):
         choose_device("cuda")
 
 
@@ -122,7 +123,7 @@ def test_an_unusable_gpu_is_an_error_where_it_is_named_and_otherwise_left_alone(
 
     monkeypatch.setattr(device, "_present", lambda: [GPU])
     monkeypatch.setattr(torch, "ones", fail)
-    with pytest.raises(DeviceError, match=re.escape(f"cuda, which --device names, cannot be used: {said}")):
+    with pytest.raises(UserError, match=re.escape(f"cuda, which --device names, cannot be used: {said}")):
         choose_device("cuda")
     assert use_device() == CPU
     assert capsys.readouterr().err.startswith(f"device: cpu, because cuda:0 cannot be used: {said}")
@@ -132,7 +133,7 @@ def test_an_unusable_gpu_is_an_error_where_it_is_named_and_otherwise_left_alone(
 
 def test_a_gpu_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.zeros(shape))
-    with pytest.raises(DeviceError, match="it computes wrongly"):
+    with pytest.raises(UserError, match="it computes wrongly"):
         choose_device("cuda")
 
 

@@ -13,7 +13,8 @@ from gymnasium import spaces
 from rulka.contracts.actions import Choices, Intervals
 from rulka.contracts.observation_params import MIN_PIXELS
 from rulka.envs import episodes
-from rulka.envs.episodes import REACH, Episodes, UnfitEnvironmentError, measure_normalisation, read_facts
+from rulka.envs.episodes import REACH, Episodes, measure_normalisation, read_facts
+from rulka.machine.errors import UserError
 from tests.conftest import sees
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -155,7 +156,7 @@ def test_what_is_not_there_is_said_in_gymnasiums_words() -> None:
         ("CartPole-v9", "CartPole-v9 cannot be made: .*It provides versioned environments"),
         ("no_such_module:A-v0", "cannot be made: No module named 'no_such_module'"),
     ):
-        with pytest.raises(UnfitEnvironmentError, match=said):
+        with pytest.raises(UserError, match=said):
             read_facts(environment)
 
 
@@ -180,14 +181,14 @@ def test_spaces_that_are_not_supported_are_named() -> None:
         )
     ):
         environment = small.register_with(f"Odd{number}", small.Odd, **{part: space})
-        with pytest.raises(UnfitEnvironmentError, match=said):
+        with pytest.raises(UserError, match=said):
             read_facts(environment)
 
 
 def test_an_environment_that_resets_in_another_way_is_refused() -> None:
     environment = small.register_with("SameStep", small.Odd)
     small.gymnasium.registry[environment].vector_entry_point = _same_step
-    with pytest.raises(UnfitEnvironmentError, match=r"resets its episodes in the mode .*SAME_STEP"):
+    with pytest.raises(UserError, match=r"resets its episodes in the mode .*SAME_STEP"):
         read_facts(environment)
 
 
@@ -201,7 +202,7 @@ def test_what_can_be_withheld() -> None:
         ("CartPole-v1", "waypoints", "withheld names waypoints, which is a part of races"),
         ("benchmarks.qrdqn.catch:rulka/Catch64-v0", "image", "withheld leaves nothing to see"),
     ):
-        with pytest.raises(UnfitEnvironmentError, match=said):
+        with pytest.raises(UserError, match=said):
             read_facts(environment).seen(sees(64, 64).model_copy(update={"withheld": (withheld,)}))
     seen = Seen("small/Pictures-v0", 1, sees(64, 64).model_copy(update={"withheld": ("image",)}))
     seen.reset(0)

@@ -19,8 +19,8 @@ from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.game.errors import GameClosedError
 from rulka.game.protocol import MessageId, pack_sync
+from rulka.machine.errors import UserError
 from rulka.params import read_params
-from rulka.simulator.race_settings import SettingsError
 from rulka.tracks.track import Track
 from tests.game.processes import free_ports
 from tests.game.serving import gentle_bend, served
@@ -251,5 +251,5 @@ def test_what_a_game_cannot_do_is_refused(make_game: Callable[..., GameEnv]) -> 
     game.close()
     with pytest.raises(ClosedEnvironmentError):
         game.reset()
-    with pytest.raises(SettingsError, match="start_anywhere"):
+    with pytest.raises(UserError, match="start_anywhere"):
         GameEnv(port=1, start_anywhere=0.5)

@@ -15,7 +15,8 @@ from gymnasium import spaces
 
 from rulka.contracts.actions import Choices
 from rulka.envs import episodes
-from rulka.envs.episodes import Episodes, UnfitEnvironmentError, measure_normalisation, read_facts
+from rulka.envs.episodes import Episodes, measure_normalisation, read_facts
+from rulka.machine.errors import UserError
 from tests.conftest import sees
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -123,7 +124,7 @@ def test_any_environment_is_used_or_refused_by_name(way: str, first: int, monkey
         said = ""
         try:
             drive(environment)
-        except UnfitEnvironmentError as error:
+        except UserError as error:
             said = str(error)
         assert not said or environment in said
 
@@ -142,6 +143,6 @@ def test_what_is_wrong_is_said_with_array_and_count() -> None:
         )
     ):
         environment = small.register_with(f"Said{number}", Odd, **keywords)
-        with pytest.raises(UnfitEnvironmentError, match=said.format(re.escape(environment))) as refused:
+        with pytest.raises(UserError, match=said.format(re.escape(environment))) as refused:
             drive(environment)
         assert "line " in refused.value.hint

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from rulka.simulator.race_settings import SettingsError
+from rulka.machine.errors import UserError
 from rulka.simulator.simulator import SimulatorError
 
 GAS = 0
@@ -80,7 +80,7 @@ def test_wrong_options_are_named(make_vector) -> None:
         ({"reset_mask": np.zeros(3, bool)}, "at least one True"),
         ({"reset_mask": np.ones(2, bool)}, "'reset_mask' is a bool array of 3"),
     ):
-        with pytest.raises(SettingsError, match=message):
+        with pytest.raises(UserError, match=message):
             env.reset(options=options)
 
 
@@ -88,7 +88,7 @@ def test_places_off_the_track_and_early_masks_are_refused(make_env, make_vector)
     env = make_env()
     with pytest.raises(SimulatorError, match="placed"):
         env.reset(seed=0, options={"along_m": 80.0})
-    with pytest.raises(SettingsError, match="unknown reset options \\['reset_mask'\\]"):
+    with pytest.raises(UserError, match="unknown reset options \\['reset_mask'\\]"):
         env.reset(options={"reset_mask": np.ones(1, bool)})
-    with pytest.raises(SettingsError, match="the first reset is of all cars"):
+    with pytest.raises(UserError, match="the first reset is of all cars"):
         make_vector(2).reset(options={"reset_mask": np.array([True, False])})

@@ -12,8 +12,9 @@ from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.envs.settings import read_track
 from rulka.envs.vector import RaceVectorEnv
+from rulka.machine.errors import UserError
 from rulka.params import Params, read_params, reference_params
-from rulka.simulator.race_settings import ALIKE, RaceSettings, SettingsError, UnknownKeywordError, read_settings
+from rulka.simulator.race_settings import ALIKE, RaceSettings, UnknownKeywordError, read_settings
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +78,7 @@ def test_wrong_keywords_are_named(straight) -> None:
         ({"render_mode": "human"}, "human"),
         ({"settings": {"max_race_s": 7.0}}, "settings is a RaceSettings, got"),
     ):
-        with pytest.raises(SettingsError, match=message):
+        with pytest.raises(UserError, match=message):
             RaceEnv(straight, **options)
 
 
@@ -118,8 +119,8 @@ def test_nobody_is_paid_without_rewards(straight) -> None:
 
 def test_wrong_numbers_of_cars_and_tracks_are_named(straight) -> None:
     for num_envs in (0, 2.0, True, "2"):
-        with pytest.raises(SettingsError, match="num_envs is a whole number from 1, got"):
+        with pytest.raises(UserError, match="num_envs is a whole number from 1, got"):
             RaceVectorEnv(num_envs, straight)
     for track in (5, ["sidewinder"]):
-        with pytest.raises(SettingsError, match="track is a track, a slug of the campaign or a track file, got"):
+        with pytest.raises(UserError, match="track is a track, a slug of the campaign or a track file, got"):
             read_track(track)

@@ -7,8 +7,9 @@ import pytest
 
 from rulka.envs.cars_on_tracks import CarsOnTracks
 from rulka.envs.starts import EVERY_MS, NUM_HELD_BACK, NUM_PLACES, EqualStarts
+from rulka.machine.errors import UserError
 from rulka.simulator.car import ALONG, TIME_MS, VX
-from rulka.simulator.race_settings import SettingsError, read_settings
+from rulka.simulator.race_settings import read_settings
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 
@@ -74,7 +75,7 @@ def test_groups_stay_together_on_several_tracks(straight: Track) -> None:
 def test_what_does_not_go_with_equal_starts_is_refused(make_vector) -> None:
     with pytest.raises(SimulatorError, match="6 cars are no multiple of races_per_start 4"):
         make_vector(6, races_per_start=4)
-    with pytest.raises(SettingsError, match="races_per_start 4 needs equal starts: set start_from_earlier to 0"):
+    with pytest.raises(UserError, match="races_per_start 4 needs equal starts: set start_from_earlier to 0"):
         read_settings(None, {"start_from_earlier": 0.5, "races_per_start": 4})
     assert read_settings(None, {"races_per_start": 4}).at_line().races_per_start == 1, "of greedy checks"
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import rulka  # noqa: F401 registers the environment
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
-from rulka.simulator.race_settings import SettingsError
+from rulka.machine.errors import UserError
 
 OPTIONS = {
     "start_anywhere": 0.5,
@@ -99,7 +99,7 @@ def test_a_mode_goes_by_its_name_and_by_its_value(straight) -> None:
         for text in (mode.name, mode.value, mode.name.lower()):
             assert RaceVectorEnv(1, straight, autoreset_mode=text).autoreset_mode is mode
     for wrong in ("sometimes", None):
-        with pytest.raises(SettingsError, match=r"one of \['NextStep', 'SameStep', 'Disabled'\]"):
+        with pytest.raises(UserError, match=r"one of \['NextStep', 'SameStep', 'Disabled'\]"):
             RaceVectorEnv(1, straight, autoreset_mode=wrong)  # pyright: ignore[reportArgumentType] a wrong one
 
 
@@ -119,6 +119,6 @@ def test_wrong_seeds_are_named_and_nothing_moves(straight) -> None:
     env = RaceVectorEnv(3, straight, start_lateral_m=3.0)
     before = env.reset(seed=0)[0]["floats"]
     for seed in ([1, 2], [1, 2, 3, 4], [1, 2, -3], [1, 2, 0.5], [1, 2, True], -1, 1.5, "123", [[1, 2, 3]]):
-        with pytest.raises(SettingsError, match="seed is a whole number from 0, or a list of 3"):
+        with pytest.raises(UserError, match="seed is a whole number from 0, or a list of 3"):
             env.reset(seed=seed)
     assert np.array_equal(env.reset(seed=0)[0]["floats"], before)

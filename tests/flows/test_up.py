@@ -28,7 +28,7 @@ from prefect.states import Running, Scheduled
 
 from flows import up as module
 from flows.pipeline import pipeline
-from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, UpError, free_address, password
+from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, free_address, password
 from rulka.machine.errors import UserError
 from tests.flows.conftest import (
     ROOT,
@@ -85,7 +85,7 @@ class TestPassword:
         assert not PROFILES_FILE.exists()
         PROFILES_FILE.parent.mkdir()
         PROFILES_FILE.write_text('active = "a"\n[profiles.a]\n')
-        with pytest.raises(UpError, match="its active profile has no PREFECT_API_AUTH_STRING"):
+        with pytest.raises(UserError, match="its active profile has no PREFECT_API_AUTH_STRING"):
             password()
 
 
@@ -113,7 +113,7 @@ def test_who_has_taken_the_port_is_named(host: str) -> None:
         pytest.skip(f"this machine has no {host}: {error}")
     with server:
         port = server.getsockname()[1]
-        with temporary_settings({PREFECT_API_URL: f"http://{host}:{port}/api"}), pytest.raises(UpError) as refusal:
+        with temporary_settings({PREFECT_API_URL: f"http://{host}:{port}/api"}), pytest.raises(UserError) as refusal:
             free_address()
     assert str(refusal.value).startswith(f"port {port} of this machine is taken by process {os.getpid()} (`")
     assert "PREFECT_API_URL=" in refusal.value.hint
@@ -151,7 +151,7 @@ class TestWatch:
             stray = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "its child")
             part.check()
             part._process.kill()
-            with pytest.raises(UpError, match="the Prefect worker ended with exit code -9"):
+            with pytest.raises(UserError, match="the Prefect worker ended with exit code -9"):
                 module.watch("url", [part], 1.0)
             assert is_alive(int(stray))
         assert not is_alive(int(stray))
@@ -160,7 +160,7 @@ class TestWatch:
         with closing(self.part("import time; time.sleep(600)")) as part:
             module.watch("url", [part], 0.0, until_ready=True)
             monkeypatch.setattr(module, "is_ready", lambda _: False)
-            with pytest.raises(UpError, match="the Prefect server has not answered at url for 0 s"):
+            with pytest.raises(UserError, match="the Prefect server has not answered at url for 0 s"):
                 module.watch("url", [part], 0.0)
 
 

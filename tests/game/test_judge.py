@@ -14,7 +14,8 @@ from rulka.cli import main
 from rulka.contracts.actions import FORWARD
 from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.game import judge
-from rulka.game.judge import JudgeError, Judgement, Verdict, judge_replay
+from rulka.game.judge import Judgement, Verdict, judge_replay
+from rulka.machine.errors import UserError
 from rulka.recordings.reader import read_recording
 from tests.conftest import ROOT
 from tests.recordings import forge
@@ -119,7 +120,7 @@ FAILURES = {
 
 def test_a_judge_that_fails_is_an_error_with_its_output(replay: Path, stand_in: Path) -> None:
     for how, message in FAILURES.items():
-        with pytest.raises(JudgeError, match=message) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             judge_replay(words(stand_in, how), replay)
         assert "a race.Replay.log" in caught.value.hint
 
@@ -130,7 +131,7 @@ def test_a_judge_that_is_not_there(replay: Path) -> None:
         ("/none/validator", "{replay}"): "cannot be started with '/none/validator': No such file",
         (str(replay), "{replay}"): "Permission denied",
     }.items():
-        with pytest.raises(JudgeError, match=message) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             judge_replay(command, replay)
         assert "RULKA_GAME_JUDGE" in caught.value.hint
 
@@ -139,7 +140,7 @@ def test_a_judge_that_hangs_ends_with_all_that_it_started(
     replay: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge, "LIMIT_S", 3.0)
-    with pytest.raises(JudgeError, match="did not end within 3 s:\n  a line before the verdict\n  child") as caught:
+    with pytest.raises(UserError, match="did not end within 3 s:\n  a line before the verdict\n  child") as caught:
         judge_replay(words(stand_in, "hangs"), replay)
     child = int(str(caught.value).split()[-1])
     wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE, "the end")

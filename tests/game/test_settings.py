@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
+from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import GameStartError, launch, launch_command
+from rulka.machine.errors import UserError
 
 NO_FILE = Path("none/.env")
 
@@ -67,5 +68,5 @@ BAD = {
 
 def test_bad_settings_are_named() -> None:
     for message, values in BAD.items():
-        with pytest.raises(GameSettingsError, match=message):
+        with pytest.raises(UserError, match=message):
             read(**values)

@@ -168,11 +168,11 @@ def learn(
     from rulka.contracts.schedule import Moment
     from rulka.params import Params, read_params
     from rulka.params.presets import merge_overlay
-    from rulka.params.reader import ParamsError, read_sections
+    from rulka.params.reader import read_sections
 
     data = read_params(ROOT / "params.yaml").model_dump()
     if preset:
-        data = merge_overlay(data, read_sections(ROOT / "presets" / f"{preset}.yaml"), preset, ParamsError)
+        data = merge_overlay(data, read_sections(ROOT / "presets" / f"{preset}.yaml"), preset)
     data["observation"] |= {"height": PIXELS, "width": PIXELS}
     data["network"] |= {"float_hidden": 16, "dense_hidden": 32}
     data["network"]["iqn"] |= {"tau_embedding": 8, **network}

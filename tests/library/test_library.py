@@ -19,7 +19,7 @@ import rulka
 from rulka.agents.onnx_file import export_onnx
 from rulka.contracts.actions import FORWARD
 from rulka.contracts.artifacts import ArtifactError
-from rulka.evaluation.external_policy import GuestError
+from rulka.machine.errors import UserError
 from rulka.stages.folders import AGENT
 from tests.docs.test_pages import ROOT
 from tests.tasks.test_evaluate import short_track
@@ -129,7 +129,7 @@ def test_a_function_in_a_file_races_by_its_name_in_decisions_of_its_own(folder: 
     )
     assert rulka.evaluate("mine:act", short_track(), num_races=2).finish_rate == 1.0
     for name, said in (("mine:nobody", "has no attribute"), ("nowhere:act", "No module")):
-        with pytest.raises(GuestError, match=said):
+        with pytest.raises(UserError, match=said):
             rulka.evaluate(name, short_track())
 
 
@@ -144,9 +144,9 @@ def test_a_function_in_a_file_races_by_its_name_in_decisions_of_its_own(folder: 
     ],
 )
 def test_nonsense_is_refused(act: Callable[..., Any], said: str) -> None:
-    with pytest.raises(GuestError, match=said):
+    with pytest.raises(UserError, match=said):
         rulka.evaluate(act, short_track(), num_races=2)
-    with pytest.raises(GuestError, match="decided nan, expected"):
+    with pytest.raises(UserError, match="decided nan, expected"):
         rulka.evaluate(lambda seen: np.full((len(seen["floats"]), 3), np.nan), short_track(), continuous=True)
 
 

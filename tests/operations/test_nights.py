@@ -14,8 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from rulka.evaluation.statistics import stratified_interval
+from rulka.machine.errors import UserError
 from rulka.operations import nights as module
-from rulka.operations.history import ALL_TRACKS, COLUMNS, HistoryError, NightRow, read_history
+from rulka.operations.history import ALL_TRACKS, COLUMNS, NightRow, read_history
 from rulka.operations.kept import Promotion, keep_promoted, name_of, promoted_name
 from rulka.operations.nights import (
     FEWEST_RACES,
@@ -27,7 +28,6 @@ from rulka.operations.nights import (
     rows_of,
     seed_of,
 )
-from rulka.operations.pairs import PairError
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
 from tests.cli.conftest import call
@@ -191,7 +191,7 @@ def test_the_first_night_promotes_the_only_agent_and_the_next_is_appended(params
 def test_a_latest_agent_that_wins_is_promoted_and_one_that_does_not_is_not(params: Params) -> None:
     slow, quick = Path("slow"), Path("data/agent")
     keep_promoted(slow, Promotion(name_of(slow), "2026-11-01T00:00:00+00:00", None, None))
-    with pytest.raises(PairError, match="9 races of each agent on each track are too few for a night: it takes 10"):
+    with pytest.raises(UserError, match="9 races of each agent on each track are too few for a night: it takes 10"):
         raced(MONDAY, params, num_races=9)
     assert not HISTORY.exists()
     won = raced(TUESDAY, params)
@@ -231,11 +231,11 @@ def test_a_damaged_history_is_named_before_anybody_races(params: Params, monkeyp
     text = HISTORY.read_text()
     monkeypatch.setattr(module, "race_pairs", lambda *_, **__: pytest.fail("it raced"))
     HISTORY.write_text(text + "2026-11-23,now\n")
-    with pytest.raises(HistoryError, match=r"history.csv, line 6, is damaged") as caught:
+    with pytest.raises(UserError, match=r"history.csv, line 6, is damaged") as caught:
         raced(TUESDAY, params)
     assert "dvc checkout data/nights.dvc" in caught.value.hint
     HISTORY.write_text("night\n")
-    with pytest.raises(HistoryError, match="does not begin with the columns night, raced_at"):
+    with pytest.raises(UserError, match="does not begin with the columns night, raced_at"):
         raced(TUESDAY, params)
 
 

@@ -14,7 +14,6 @@ from rulka.machine.errors import UserError
 from rulka.operations.kept import name_of, promotions
 from rulka.operations.pairs import (
     Comparison,
-    PairError,
     Racer,
     TrackPairs,
     format_comparison,
@@ -24,12 +23,12 @@ from rulka.operations.pairs import (
     verdict,
 )
 from rulka.operations.pictures import write_side_by_side
-from rulka.operations.promotion import NotPromotedError, describe, promote
+from rulka.operations.promotion import describe, promote
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
 from rulka.reference.lap import geometry_hash
-from rulka.tracks.find import UnknownTrackError
 from rulka.tracks.params import MainTrackParams
+from rulka.tracks.track import TrackError
 from tests.conftest import steady_race
 from tests.tasks.test_evaluate import short_track
 
@@ -153,13 +152,13 @@ def test_both_begin_at_the_same_starts(racers: tuple[Racer, Racer], params: Para
     ):
         with pytest.raises(UserError, match=said):
             race_pairs(*racers, params, [short_track()], **wrong)
-    with pytest.raises(PairError, match="the track tiny is named twice"):
+    with pytest.raises(UserError, match="the track tiny is named twice"):
         race_pairs(*racers, params, [short_track()] * 2)
 
 
 def test_agents_of_other_contracts(project: Path, params: Params) -> None:
     actions = params.actions.model_copy(update={"ticks_per_action": 3})
-    with pytest.raises(PairError, match=r"^quick cannot race: .*actions.ticks_per_action is 5, expected 3"):
+    with pytest.raises(UserError, match=r"^quick cannot race: .*actions.ticks_per_action is 5, expected 3"):
         load_racer("quick", Path("data/agent"), params.model_copy(update={"actions": actions}))
     seen = params.observation.model_copy(update={"withheld": ("image",)})
     racer = load_racer("quick", Path("data/agent"), params.model_copy(update={"observation": seen}))
@@ -176,7 +175,7 @@ def test_names_stand_for_one_or_for_many(project: Path, params: Params) -> None:
     assert len(found) == 11
     held_out = tracks_to_race_on(("held-out",), params)
     assert {track.uid: geometry_hash(track) for track in held_out} == HELD_OUT
-    with pytest.raises(UnknownTrackError, match="no track 'monza'"):
+    with pytest.raises(TrackError, match="no track 'monza'"):
         tracks_to_race_on(("monza",), params)
 
 
@@ -207,7 +206,7 @@ def test_the_first_is_promoted_and_others_must_win(project: Path, racers: tuple[
     first = promote(slow, compare(slow, 10))
     assert asked == []
     assert describe(first) == f"{name_of(slow)} is promoted. It is the first, and was compared with nobody."
-    with pytest.raises(NotPromotedError, match=r"is not promoted.*stays.*this may be chance"):
+    with pytest.raises(UserError, match=r"is not promoted.*stays.*this may be chance"):
         promote(quick, compare(quick, 5))
     assert [each.name for each in promotions()] == [name_of(slow)]
     second = promote(quick, compare(quick, 10))
@@ -224,7 +223,7 @@ def test_the_first_is_promoted_and_others_must_win(project: Path, racers: tuple[
     assert verdict(won | {"tracks": fallen}).endswith(
         "; it finished none of them; it was trained on none of these tracks."
     )
-    with pytest.raises(NotPromotedError, match="is the promoted agent already"):
+    with pytest.raises(UserError, match="is the promoted agent already"):
         promote(quick, compare(quick, 10))
-    with pytest.raises(NotPromotedError, match=f"{name_of(slow)} is not promoted, {name_of(quick)} stays"):
+    with pytest.raises(UserError, match=f"{name_of(slow)} is not promoted, {name_of(quick)} stays"):
         promote(slow, compare(slow, 10))

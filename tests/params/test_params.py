@@ -12,7 +12,8 @@ import pytest
 import yaml
 from dvc.utils.serialize import parse_yaml
 
-from rulka.params import Params, ParamsError, checked_params, read_params, read_sections, resolved
+from rulka.machine.errors import UserError
+from rulka.params import Params, checked_params, read_params, read_sections, resolved
 from rulka.params.reader import parsed
 from rulka.pretraining.params import CloneParams
 
@@ -78,7 +79,7 @@ def refusal(data: dict[str, Any]) -> str:
     """Returns the error message for invalid parameters; empty if they are valid."""
     try:
         checked_params(data, "wrong")
-    except ParamsError as error:
+    except UserError as error:
         return str(error)
     return ""
 
@@ -200,7 +201,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParamsError) as caught:
+    with pytest.raises(UserError) as caught:
         checked_params(with_keys(values), "wrong")
     assert re.search(message, str(caught.value))
 
@@ -254,7 +255,7 @@ TEN_TRACKS = [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5
     ],
 )
 def test_what_an_algorithm_cannot_do_is_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParamsError, match=message):
+    with pytest.raises(UserError, match=message):
         checked_params(with_keys(values), "wrong")
 
 
@@ -281,7 +282,7 @@ def test_what_fits_together_is_taken() -> None:
 
 def test_a_message_holds_key_rule_and_value_alone() -> None:
     data = with_keys({"iqn.num_quantiles": 7, "train.checkpoint_s": 0, "encoder": {}, "clone.focal": 0.0})
-    with pytest.raises(ParamsError) as caught:
+    with pytest.raises(UserError) as caught:
         checked_params(data, "p.yaml is wrong")
     assert str(caught.value).splitlines() == [
         "p.yaml is wrong:",
@@ -312,7 +313,7 @@ def test_a_file_that_cannot_be_read_is_one_named_error(tmp_path: Path, content: 
     path = tmp_path / "params.yaml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ParamsError, match=message):
+    with pytest.raises(UserError, match=message):
         read_params(path)
 
 

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from rulka.agents.params import ALGORITHMS
-from rulka.params import ParamsError, read_sections, resolved
+from rulka.machine.errors import UserError
+from rulka.params import read_sections, resolved
 from rulka.params.presets import merge_overlay
 from rulka.params.schema import Parameter, json_schema, parameters, parameters_about
 
@@ -30,7 +31,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 @pytest.mark.parametrize("preset", [None, *PRESETS], ids=lambda path: path.stem if path else "params")
 def test_what_can_be_read_fits_the_schema(validator: jsonschema.Draft202012Validator, preset: Path | None) -> None:
-    sections = merge_overlay(BASE, read_sections(preset), preset.name, ParamsError) if preset else BASE
+    sections = merge_overlay(BASE, read_sections(preset), preset.name) if preset else BASE
     for each in (sections, read_sections(preset) if preset else FILE):
         assert [(list(error.path), error.message) for error in validator.iter_errors(each)] == []
 
@@ -99,7 +100,7 @@ def test_values_are_those_that_the_file_resolves_to() -> None:
     ],
 )
 def test_a_parameter_that_is_not_there_is_named(key: str, message: str) -> None:
-    with pytest.raises(ParamsError) as error:
+    with pytest.raises(UserError) as error:
         parameters_about(key, BASE)
     assert str(error.value) == message
     assert error.value.hint == "`rulka params list` shows all."

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from rulka.agents.params import ALGORITHMS
-from rulka.params import Params, ParamsError, read_params, read_sections
-from rulka.params.presets import PresetError, apply_preset, environment_params, known_presets, undo_preset
+from rulka.machine.errors import UserError
+from rulka.params import Params, read_params, read_sections
+from rulka.params.presets import apply_preset, environment_params, known_presets, undo_preset
 from rulka.stages.folders import PRESETS_LOG
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +78,7 @@ def test_the_last_of_two_presets_is_undone_first_and_to_the_byte(params_file: Pa
     assert (len(undone.changes), undone.remarks) == (len(changes), [])
     undo_preset()
     assert params_file.read_bytes() == before
-    with pytest.raises(PresetError, match=r"no preset lies over .*params.yaml: its first line names none"):
+    with pytest.raises(UserError, match=r"no preset lies over .*params.yaml: its first line names none"):
         undo_preset()
 
 
@@ -106,7 +107,7 @@ def test_what_was_changed_since_is_not_lost(params_file: Path, is_known: bool):
     else:
         PRESETS_LOG.unlink()
     before = params_file.read_bytes()
-    with pytest.raises(PresetError, match=r"params.yaml is not as preset impala left it here") as refused:
+    with pytest.raises(UserError, match=r"params.yaml is not as preset impala left it here") as refused:
         undo_preset()
     assert "git diff params.yaml" in refused.value.hint
     assert params_file.read_bytes() == before
@@ -119,13 +120,13 @@ def comments(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("iqn:\n  n_stops: 5\n", PresetError, "unknown key iqn.n_stops; did you mean n_steps?"),
+        ("iqn:\n  n_stops: 5\n", UserError, "unknown key iqn.n_stops; did you mean n_steps?"),
         (
             "iqn:\n  num_quantiles: 7\n",
-            ParamsError,
+            UserError,
             r"^preset 'mine' does not fit .*params.yaml:\n  iqn: num_quantiles and [^\n]* even[^\n]*$",
         ),
-        ("iqn: {n_steps: 1}\niqn: {n_steps: 2}\n", PresetError, 'found duplicate key "iqn"'),
+        ("iqn: {n_steps: 1}\niqn: {n_steps: 2}\n", UserError, 'found duplicate key "iqn"'),
     ],
 )
 def test_bad_presets_change_nothing(params_file: Path, text: str, error: type, message: str):
@@ -138,7 +139,7 @@ def test_bad_presets_change_nothing(params_file: Path, text: str, error: type, m
 
 def test_unknown_names_are_refused(params_file: Path):
     with pytest.raises(
-        PresetError,
+        UserError,
         match=r"no preset is called '../params'; .* holds btr, chunks, dagger, dpo, frames, fusion, generalist, grpo",
     ):
         apply_preset("../params")

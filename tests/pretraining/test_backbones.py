@@ -19,7 +19,8 @@ from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, BackboneConfig
 from rulka.contracts.observation_params import ObservationParams
-from rulka.pretraining.backbones import BackboneError, FirstEncoder, first_encoder
+from rulka.machine.errors import UserError
+from rulka.pretraining.backbones import FirstEncoder, first_encoder
 from tests.conftest import sees
 
 OBSERVATION = sees(64, 64)
@@ -88,7 +89,7 @@ WRONG = {
 
 def test_wrong_architectures_are_named() -> None:
     for message, config in WRONG.items():
-        with pytest.raises(BackboneError, match=f"(?s){message}"):
+        with pytest.raises(UserError, match=f"(?s){message}"):
             from_config(**config)
 
 
@@ -188,7 +189,7 @@ def test_what_is_wrong_with_a_folder_is_said_with_the_remedy(save: Save) -> None
     for do_break, message, hint in BREAKS:
         folder = save(processor="ViTImageProcessor", processed={"size": {"height": 64, "width": 64}})
         do_break(folder)
-        with pytest.raises(BackboneError, match=message) as raised:
+        with pytest.raises(UserError, match=message) as raised:
             from_folder(folder)
         assert hint in raised.value.hint
         shutil.rmtree(folder)

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from rulka.datasets.formats.frames import Batch
+from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
-from rulka.pretraining.fit import FitError, History, TrainingTask, _rate_factor, fit, say_if_stopped
+from rulka.pretraining.fit import History, TrainingTask, _rate_factor, fit, say_if_stopped
 from rulka.pretraining.params import FitParams
 
 NAN = float("nan")
@@ -118,10 +119,10 @@ def test_the_best_epoch_is_kept_and_training_ends_once_patience_is_over(capsys: 
 
 def test_no_finite_validation_loss_is_an_error_that_names_the_parameter() -> None:
     for patience in (None, 1):
-        with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
+        with pytest.raises(UserError, match="no epoch ended with finite losses") as caught:
             run([NAN] * 4, patience=patience)
         assert "learning_rate" in caught.value.hint
-    with pytest.raises(FitError, match="became nan in epoch 1 of 4"):
+    with pytest.raises(UserError, match="became nan in epoch 1 of 4"):
         run(spoil=lambda step, _, loss: loss * NAN if step == 4 else loss)
 
 

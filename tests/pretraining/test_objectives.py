@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
+from rulka.machine.errors import UserError
 from rulka.pretraining.objectives import (
     OBJECTIVES,
     Objective,
-    ObjectiveError,
     ViewsObjective,
     build_objective,
     random_view,
@@ -156,7 +156,7 @@ def test_a_decoder_that_no_memory_holds_is_refused_before_it_is_made(monkeypatch
     free = psutil.virtual_memory()._replace(available=16 * 308_081)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     build(AUTOENCODER)
-    with pytest.raises(ObjectiveError, match=r"images of 512 x 512 pixels .* decoder of 60\.4 GB") as caught:
+    with pytest.raises(UserError, match=r"images of 512 x 512 pixels .* decoder of 60\.4 GB") as caught:
         build(AUTOENCODER, 512, 512)
     assert "adaptive_pool" in caught.value.hint
     build(SIMCLR, 128, 128)

@@ -12,13 +12,14 @@ from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
 from rulka.datasets.formats.races import Race
 from rulka.datasets.from_recordings import race_of_ghost
 from rulka.datasets.replay import find_map, write_replay
+from rulka.machine.errors import UserError
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.container import REPLAY
 from rulka.recordings.errors import NoSamplesError
 from rulka.recordings.reader import parse_recording, read_recording
 from rulka.recordings.stream import END_OF_NODE, Cursor, Ident
-from rulka.recordings.writer import UnwritableRaceError, replay_bytes
+from rulka.recordings.writer import replay_bytes
 
 IDENT = Ident("AbCd", "Stadium", "author")
 FINISH_MS = 950
@@ -80,7 +81,7 @@ def test_a_race_reads_back_as_it_was(driven: Driven, rng: np.random.Generator, f
 def test_what_the_format_cannot_hold_is_refused(driven: Driven) -> None:
     whole = driven.controls.copy()
     driven.controls[3, 1] = 0.5
-    with pytest.raises(UnwritableRaceError, match="pressed in part"):
+    with pytest.raises(UserError, match="pressed in part"):
         driven.replay()
     driven.controls, driven.state, driven.state_time_ms = whole, driven.state[:0], driven.state_time_ms[:0]
     with pytest.raises(NoSamplesError):

@@ -11,7 +11,8 @@ import pytest
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
 from rulka.datasets.formats.races import Race, Source
 from rulka.evaluation.dataset import demonstration_results
-from rulka.report.learning_plots import TrainingLogError, read_training_log
+from rulka.machine.errors import UserError
+from rulka.report.learning_plots import read_training_log
 from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track
 
@@ -33,7 +34,7 @@ def test_training_log(tmp_path: Path) -> None:
     path = tmp_path / "training.jsonl"
     for line in ('{"env_steps": 1, "minu', '{"loss": 0.1}'):
         path.write_text(line)
-        with pytest.raises(TrainingLogError, match=r"training\.jsonl is damaged"):
+        with pytest.raises(UserError, match=r"training\.jsonl is damaged"):
             read_training_log(path, "PPO")
     path.write_text("")
     assert len(read_training_log(path, "PPO").curve("loss")[0]) == 0

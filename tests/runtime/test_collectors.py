@@ -16,7 +16,6 @@ from rulka.contracts.schedule import Moment
 from rulka.params import reference_params
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors, Turn, collector_spec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
-from rulka.runtime.shared import IncompleteBlockError
 from rulka.simulator.race_params import EngineeredRewardParams
 from rulka.simulator.race_settings import RaceSettings
 from rulka.training.environment import block_spec
@@ -146,7 +145,7 @@ def test_half_filled_block_is_never_handed_on(collectors: CollectorProcesses) ->
     script.fill(0)
     slot = script.fills[0][1].slot
     collectors._blocks[0][slot].reward[-1, -1] = np.nan
-    with pytest.raises(IncompleteBlockError, match="1 of 48 numbers of 'reward'"):
+    with pytest.raises(RuntimeError, match="1 of 48 numbers of 'reward'"):
         collectors.collect(Turn(0, 0.0))
 
 

@@ -16,8 +16,9 @@ import pytest
 from fake_main import PLACES
 from runtime_fakes import BLOCK_STEPS, fake_run, fake_stage, is_alive, memory_of, newest, until_saved
 
+from rulka.machine.errors import UserError
 from rulka.runtime.checkpoint import CheckpointError
-from rulka.runtime.connect import DiskFullError, connect, train_run
+from rulka.runtime.connect import connect, train_run
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from tests.waiting import PATIENCE_S, wait_for
@@ -71,7 +72,7 @@ def test_a_full_disk_for_metrics_is_a_named_error(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
 
     monkeypatch.setattr(MetricsLog, "write", full)
-    with pytest.raises(DiskFullError, match=r"no room to write metrics\.jsonl; checkpoints are untouched"):
+    with pytest.raises(UserError, match=r"no room to write metrics\.jsonl; checkpoints are untouched"):
         train_run(fake_run(tmp_path))
 
 

@@ -142,7 +142,7 @@ def test_a_training_is_refused_before_it_reads_or_writes_anything(
 def test_int8_of_another_network_is_refused_when_parameters_are_read(changes: dict[str, Any], words: str) -> None:
     once = {"action_repeat": 1}  # several frames at once exclude repeated actions for another reason
     params = params_of("ppo", "int8", compared=("iqn",)).model_dump()
-    data = merge_overlay(params, {"ppo": once, "iqn": once} | changes, "these", ValueError)
+    data = merge_overlay(params, {"ppo": once, "iqn": once} | changes, "these")
     with pytest.raises(ValueError, match=rf"train\.acting_precision int8 needs [\s\S]*{words}"):
         Params.model_validate(data)
     data["train"]["acting_precision"] = "bfloat16"

@@ -24,18 +24,10 @@ from rulka.agents.params import ALGORITHMS
 from rulka.buffers.experience import ExperienceBlock
 from rulka.machine.errors import UserError
 from rulka.runtime import connect as connecting
-from rulka.runtime.cluster import ActorFailedError, ActorLostError, ClusterError, Node
+from rulka.runtime.cluster import ActorFailedError, ActorLostError, Node
 from rulka.runtime.collectors import Turn
 from rulka.runtime.connect import connect, train_run
-from rulka.runtime.ray_collectors import (
-    ClusterTooSmallError,
-    CollectorRefusedError,
-    CollectorsLostError,
-    Limits,
-    RayCollectors,
-    RemoteCollector,
-    check_size,
-)
+from rulka.runtime.ray_collectors import Limits, RayCollectors, RemoteCollector, check_size
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
@@ -357,10 +349,10 @@ class Stranger(RemoteCollector):
     ("kind", "error", "words", "hint"),
     [
         (Broken, WorkerCrashError, r"was lost 3 times within 600 s; the last time it [\s\S]*collector broke down", ""),
-        (Unable, CollectorRefusedError, "is refused: this processor cannot do that", "Take another one."),
+        (Unable, UserError, "is refused: this processor cannot do that", "Take another one."),
         (
             Stranger,
-            CollectorRefusedError,
+            UserError,
             "is refused: it is of another version: code 0123456789abcdef, and the learner's is [0-9a-f]{16}",
             "Install the same version of Rulka on every node",
         ),
@@ -428,7 +420,7 @@ def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
     monkeypatch.setattr(FakeLearner, "insert", insert_and_remove)
     limits = Limits(silence_s=PATIENCE_S, node_s=2.0)
     monkeypatch.setattr(connecting, "RayCollectors", partial(RayCollectors, limits=limits))
-    with pytest.raises(CollectorsLostError, match="no node is left to collect on, and none has come for 2 s"):
+    with pytest.raises(WorkerCrashError, match="no node is left to collect on, and none has come for 2 s"):
         train_run(fake_run(tmp_path, num_collectors=2, cluster="ray", max_env_steps=10**9))
     saved = newest(tmp_path)
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
@@ -439,7 +431,7 @@ def test_a_cluster_is_joined_before_the_learner_is_built(tmp_path: Path, monkeyp
     """That of IQN imports torchrl, and with it Ray, which then knows nothing of a cluster on loopback."""
 
     def nobody_answers(_address: str) -> None:
-        raise ClusterError("nobody answers")
+        raise UserError("nobody answers")
 
     def too_early(_spec: RunSpec) -> None:
         pytest.fail("the learner is built")
@@ -447,7 +439,7 @@ def test_a_cluster_is_joined_before_the_learner_is_built(tmp_path: Path, monkeyp
     monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
     monkeypatch.setattr(connecting, "RayCluster", nobody_answers)
     monkeypatch.setattr(RunSpec, "make_learner", too_early)
-    with pytest.raises(ClusterError, match="nobody answers"):
+    with pytest.raises(UserError, match="nobody answers"):
         train_run(fake_run(tmp_path, num_collectors=1, cluster="ray"))
 
 
@@ -457,16 +449,16 @@ def test_a_cluster_is_joined_before_the_learner_is_built(tmp_path: Path, monkeyp
 def test_too_little_is_said_at_once_with_what_is_there(tmp_path: Path) -> None:
     cluster = ClusterHere(nodes(2, 1))
     wanted = r"num_collectors 4 take a CPU each, and the cluster has 3: node-0 2, node-1 1"
-    with pytest.raises(ClusterTooSmallError, match=wanted):
+    with pytest.raises(UserError, match=wanted):
         Run(tmp_path, cluster)
     cluster.taken_cpus = 2
-    with pytest.raises(ClusterTooSmallError, match="has 3, of which others have taken 2"):
+    with pytest.raises(UserError, match="has 3, of which others have taken 2"):
         Run(tmp_path, cluster, 2)
     assert cluster.actors == []
     one, other = (node._replace(store_bytes=100 << 20) for node in nodes(1, 2))
     check_size(2, [one, other], 3, 50 << 20)
     for count, there, name in ((2, one, "node-0"), (3, one._replace(store_bytes=1 << 30), "node-1")):
-        with pytest.raises(ClusterTooSmallError, match=f"of node {name} has 100 MiB, .* may take 120 MiB"):
+        with pytest.raises(UserError, match=f"of node {name} has 100 MiB, .* may take 120 MiB"):
             check_size(count, [there, other], 3, 60 << 20)
 
 

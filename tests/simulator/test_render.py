@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rulka.machine.errors import UserError
 from rulka.simulator.palette import GREY_INK, INK
 from rulka.simulator.params import CameraParams
-from rulka.simulator.render import FrameRenderer, RenderError, camera_array, render_rgb
+from rulka.simulator.render import FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.tracks.from_paths import CAR_HEIGHT_M
 from rulka.tracks.track import DROP, VERGE, WALL
@@ -253,5 +254,5 @@ def test_wrong_arrays_are_refused(straight) -> None:
         (np.stack([pose_at(), pose_at((0, np.inf, 9))]), [0, 0], lens, np.zeros((2, 8, 8), np.uint8), "pose 1 holds"),
         (pose_at((0, np.nan, 0))[None], [0], lens, out, "pose 0 holds a value that is not finite"),
     ):
-        with pytest.raises(RenderError, match=message):
+        with pytest.raises(UserError, match=message):
             FrameRenderer(poses, np.array(zones), straight, camera).render(into)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rulka.stages.outputs import OutputError, check_file, check_folder, filled_folder, new_file
+from rulka.machine.errors import UserError
+from rulka.stages.outputs import check_file, check_folder, filled_folder, new_file
 
 
 @pytest.mark.parametrize(
@@ -24,20 +25,20 @@ from rulka.stages.outputs import OutputError, check_file, check_folder, filled_f
 )
 def test_what_cannot_be_written_is_named(tmp_path: Path, check, name: str, message: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match=message):
+    with pytest.raises(UserError, match=message):
         check(tmp_path / name)
 
 
 @pytest.mark.parametrize(("check", "name"), [(check_file, "a.png"), (check_folder, "new"), (check_folder, ".")])
 def test_a_folder_that_is_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check, name: str) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(OutputError, match=f"{tmp_path} is not writable"):
+    with pytest.raises(UserError, match=f"{tmp_path} is not writable"):
         check(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["lap", "lap.gif", "mp4"])
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OutputError, match=r"must end in \.mp4 or \.mkv"):
+    with pytest.raises(UserError, match=r"must end in \.mp4 or \.mkv"):
         check_file(tmp_path / name, ".mp4", ".mkv")
 
 
@@ -60,7 +61,7 @@ def test_what_was_there_stays_until_all_is_written(tmp_path: Path, error: BaseEx
     (tmp_path / "a.txt").write_text("old")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "b.txt").write_text("old")
-    expected = OutputError if isinstance(error, OSError) else KeyboardInterrupt
+    expected = UserError if isinstance(error, OSError) else KeyboardInterrupt
     for opened in (new_file(tmp_path / "a.txt"), *(filled_folder(tmp_path / name) for name in ("folder", "new"))):
         with pytest.raises(expected) as refused:
             half_written(opened, error)
@@ -76,10 +77,10 @@ def test_what_is_not_replaced(tmp_path: Path) -> None:
     writing = new_file(tmp_path / "a.txt", may_replace=False)
     writing.__enter__().write_text("mine")
     (tmp_path / "a.txt").write_text("somebody else's, meanwhile")
-    with pytest.raises(OutputError, match=r"a\.txt exists"):
+    with pytest.raises(UserError, match=r"a\.txt exists"):
         writing.__exit__(None, None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text().startswith("somebody")
     # Otherwise root, writing to /dev/null, would replace the device by a file.
-    with pytest.raises(OutputError, match="/dev/null is a device"), new_file(Path("/dev/null")):
+    with pytest.raises(UserError, match="/dev/null is a device"), new_file(Path("/dev/null")):
         pytest.fail("nothing is to be written")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rulka.machine.disk import DiskError, check_can_hold, disk_error_of
+from rulka.machine.disk import check_can_hold, disk_error_of
+from rulka.machine.errors import UserError
 from rulka.stages.outputs import filled_folder, new_file
-from rulka.stages.stage import StageInputError, StageRunningError, output_folder, require
+from rulka.stages.stage import output_folder, require
 from tests.machine.test_processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_require_names_the_stage_to_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):
-        with pytest.raises(StageInputError, match=f"{name} is missing or incomplete: run `dvc repro capture` first"):
+        with pytest.raises(UserError, match=f"{name} is missing or incomplete: run `dvc repro capture` first"):
             require(tmp_path / name, "capture")
 
 
@@ -63,7 +64,7 @@ def test_output_folder_leaves_alone_what_another_process_is_writing(tmp_path: Pa
     assert writer.stdout is not None
     child = int(writer.stdout.readline())
     beside = tmp_path / ".out.new"
-    with pytest.raises(StageRunningError, match="another process is writing"), output_folder(tmp_path / "out"):
+    with pytest.raises(UserError, match="another process is writing"), output_folder(tmp_path / "out"):
         pass
     assert (beside / "half").exists()
     writer.kill()
@@ -87,7 +88,7 @@ def test_a_folder_that_is_closed_is_found_before_the_work(tmp_path: Path, monkey
     check_can_hold(Path("data/deeper"))
     # The tests may run as root, so the operating system's answer is replaced.
     monkeypatch.setattr(os, "access", lambda folder, _mode: Path(folder) != tmp_path)
-    with pytest.raises(DiskError, match="is not writable"):
+    with pytest.raises(UserError, match="is not writable"):
         check_can_hold(Path("data"))
     (tmp_path / "data").mkdir()
     check_can_hold(Path("data"))

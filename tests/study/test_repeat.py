@@ -11,7 +11,6 @@ import pytest
 
 from rulka.machine.errors import UserError
 from rulka.study.repeat import repeat_stage
-from rulka.study.work import UnfinishedError
 from rulka.training.agent_run import describe_divergence
 from tests.cli.conftest import call
 from tests.study.conftest import write_project
@@ -79,7 +78,7 @@ def test_what_differs_is_named_with_when_the_weights_parted(encoder: Path, capsy
 def test_what_cannot_be_repeated_is_said() -> None:
     with pytest.raises(UserError, match=r"no stage 'pretrian'; did you mean pretrain\?"):
         repeat_stage("pretrian", print)
-    with pytest.raises(UnfinishedError, match="transfer did not come to an end"):
+    with pytest.raises(UserError, match="transfer did not come to an end"):
         repeat_stage("transfer", print)
 
 

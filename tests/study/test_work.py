@@ -21,7 +21,6 @@ from rulka.machine.errors import UserError
 from rulka.study import work
 from rulka.study.experiment import run_experiment
 from rulka.study.plan import EXPERIMENTS, do_stages, read_plan
-from rulka.study.work import UnfinishedError
 from tests.study.conftest import write_project
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -223,7 +222,7 @@ def test_stages_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch
 def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     said: list[str] = []
     path = write(variants={"plain": {}, "bad": {"ppo": {"gamma": 0.5}}})
-    with pytest.raises(UnfinishedError, match=r"2 of 4 cells .* bad/1, bad/2"):
+    with pytest.raises(UserError, match=r"2 of 4 cells .* bad/1, bad/2"):
         run_experiment(path, (), 2, Path("page.md"), said.append)
     failures = [line for line in said if "failed" in line]
     assert len(failures) == 2

@@ -26,7 +26,7 @@ from rulka.contracts.artifacts import Artifact, load_artifact, network_input_con
 from rulka.contracts.observation import reference_normalisation
 from rulka.datasets.formats.checksums import SEAL, sealed
 from rulka.datasets.formats.frames import Batch, FrameDataset, FrameRace, frames_of
-from rulka.datasets.formats.races import RaceDataError, RaceDataset
+from rulka.datasets.formats.races import RaceDataset
 from rulka.datasets.formats.split import SPLITS
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
@@ -368,7 +368,7 @@ def test_without_a_finished_race_nothing_is_followed(
     races, frames = driven
     monkeypatch.setattr(RaceDataset, "on_main_track", lambda _: [])
     folders = Folders(races, frames, encoder_dir, tmp_path / "policy", tmp_path / "runs")
-    with pytest.raises(RaceDataError, match=r"clone\.dagger\.adviser"):
+    with pytest.raises(UserError, match=r"clone\.dagger\.adviser"):
         start(folders, epochs=3, race_every=0, batch_size=64, dagger=DAGGER | {"adviser": "recording"})
     assert not folders.out.exists()
 

@@ -22,7 +22,6 @@ from rulka.machine.errors import UserError
 from rulka.params import Params, reference_params
 from rulka.pretraining import objectives
 from rulka.pretraining.backbones import FirstEncoder
-from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective, nt_xent_loss
 from rulka.pretraining.params import PretrainParams
 from tasks.pretrain import pretrain
@@ -137,7 +136,7 @@ def test_an_encoder_that_tells_no_frames_apart_is_said_to(
 
 def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=1, num_frames=1)
-    with pytest.raises(FitError, match="there is one training frame"):
+    with pytest.raises(UserError, match="there is one training frame"):
         run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES["simclr"])
 
 
@@ -159,7 +158,7 @@ def test_views_of_later_frames(write_frames: Write, tmp_path: Path, monkeypatch:
     run(frames_dir, tmp_path / "most", epochs=1, objective=OBJECTIVES["simclr"] | {"later": most})
     assert max(lengths["train"]) > most + 2
     with pytest.raises(
-        FitError, match=f"looks {most + 1} decisions ahead, and the longest held-out race has"
+        UserError, match=f"looks {most + 1} decisions ahead, and the longest held-out race has"
     ) as caught:
         run(frames_dir, tmp_path / "other", objective=OBJECTIVES["simclr"] | {"later": most + 1})
     assert f"up to {most}" in caught.value.for_people()

@@ -11,7 +11,7 @@ import pytest
 from rulka.cli.recordings import quarantine
 from rulka.contracts.actions import action_table
 from rulka.contracts.observation import CAR
-from rulka.datasets.formats.races import RaceDataError, load_races, reference_path
+from rulka.datasets.formats.races import load_races, reference_path
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
 from rulka.datasets.params import RaceParams
 from rulka.machine.errors import UserError
@@ -62,7 +62,7 @@ def test_same_seed_same_files_and_another_seed_another(tmp_path: Path) -> None:
 
 
 def test_drivers_that_never_finish_are_an_error_with_what_to_change(tmp_path: Path) -> None:
-    with pytest.raises(RaceDataError, match="none of 4 built-in drivers finished") as caught:
+    with pytest.raises(UserError, match="none of 4 built-in drivers finished") as caught:
         run(tmp_path / "none", tmp_path / "races", params(), max_race_s=1.0)
     assert "race_end.max_race_s" in caught.value.hint
     assert not (tmp_path / "races").exists()

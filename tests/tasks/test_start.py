@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rulka.contracts.artifacts import META_FILE, WEIGHTS_FILE
+from rulka.machine.errors import UserError
 from rulka.stages.folders import AGENT, ENCODER, POLICY
-from rulka.stages.stage import StageInputError
 from tasks import clone, pretrain, train
 from tests.waiting import PATIENCE_S
 
@@ -65,5 +65,5 @@ def test_a_long_stage_does_not_make_anew_what_the_cache_holds(
     if left is not None:
         out.mkdir(parents=True)
         (out / left).touch()
-    with pytest.raises(StageInputError, match=f"^{out}.* is not there, and DVC's cache holds the one of before"):
+    with pytest.raises(UserError, match=f"^{out}.* is not there, and DVC's cache holds the one of before"):
         main()

@@ -23,7 +23,6 @@ from rulka.params import Params
 from rulka.runtime.metrics import MEASURED
 from rulka.simulator.race_params import RewardParams
 from rulka.simulator.simulator import Simulator
-from rulka.stages.stage import StageInputError
 from rulka.training.agent_run import Folders
 from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.training.preference_pairs import CapturedRaces
@@ -84,7 +83,7 @@ def test_a_compared_algorithm_that_dvc_does_not_see_is_refused(tmp_path: Path, m
         main()
     assert caught.value.hint == "Add `- ppo` there, and `ppo: {}` to params.yaml."
     (tmp_path / "params.yaml").write_text("train: {algorithm: ppo, compared: []}")
-    with pytest.raises(StageInputError):
+    with pytest.raises(UserError, match=r"params\.yaml is wrong"):
         main()
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from rulka.agents.load import load_policy
 from rulka.contracts.artifacts import load_artifact
-from rulka.datasets.formats.frames import FrameDataError, FrameDataset
+from rulka.datasets.formats.frames import FrameDataset
 from rulka.datasets.formats.races import load_races
+from rulka.machine.errors import UserError
 from rulka.params import Params
 from rulka.training.agent_run import AgentRun, Folders
 from rulka.training.preference_pairs import CapturedRaces, PreferenceError
@@ -96,8 +97,8 @@ def test_a_wrong_pair_is_named_before_training(prepare: Prepare, tmp_path: Path)
 def test_frames_of_other_races_are_refused(driven: tuple[Path, Path]) -> None:
     races = load_races(driven[0])
     moved = replace(races, main_track=replace(races.main_track, uid="elsewhere"))
-    with pytest.raises(FrameDataError, match=r"the frames show track '.*', the main track is 'elsewhere'"):
+    with pytest.raises(UserError, match=r"the frames show track '.*', the main track is 'elsewhere'"):
         CapturedRaces(driven[1], moved, 1, 1)
     fewer = replace(races, races=races.races[1:])
-    with pytest.raises(FrameDataError, match=f"race {races.races[0].race_id} was captured but is not among"):
+    with pytest.raises(UserError, match=f"race {races.races[0].race_id} was captured but is not among"):
         CapturedRaces(driven[1], fewer, 1, 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
+from rulka.machine.errors import UserError
 from rulka.params import reference_params
-from rulka.tracks.find import DuplicateTrackError, chosen_tracks
+from rulka.tracks.find import chosen_tracks
 from rulka.tracks.generate import generate_track
 from rulka.tracks.params import TracksParams
 from rulka.tracks.track import TrackError
@@ -56,5 +57,5 @@ def test_seeds_that_make_no_track_are_passed_over(main, monkeypatch) -> None:
 
 def test_a_track_that_comes_twice_is_named(main) -> None:
     twice = {"kind": "campaign", "slugs": ["sidewinder"]}
-    with pytest.raises(DuplicateTrackError, match="campaign-sidewinder"):
+    with pytest.raises(UserError, match="campaign-sidewinder"):
         chosen_tracks(read(twice, twice), main)

@@ -19,14 +19,14 @@ from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.networks import build_actor_critic
 from rulka.contracts import artifacts
 from rulka.contracts.artifacts import META_FILE, WEIGHTS_FILE, Artifact, ArtifactError
-from rulka.envs.episodes import UnfitEnvironmentError, read_facts
+from rulka.envs.episodes import read_facts
+from rulka.machine.errors import UserError
 from rulka.params.presets import environment_params
 from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.stop import StopRequestedError
 from rulka.training.gymnasium_environment import (
     FINAL_SEED,
-    EnvironmentRunError,
     load_environment_agent,
     race_in_environment,
     train_in_environment,
@@ -177,7 +177,7 @@ def test_recordings_that_an_environment_brings_are_learned_from(tmp_path: Path) 
     iqn = {"iqn": {"demonstration_share": 0.5}}
     agent = train("small/Recorded-v0", tmp_path, algorithm="iqn", max_env_steps=1500, extras=iqn)
     assert agent.provenance["training"]["gradient_steps"] > 0
-    with pytest.raises(UnfitEnvironmentError, match="goes on behind the end of its episode, seed 2"):
+    with pytest.raises(UserError, match="goes on behind the end of its episode, seed 2"):
         train("small/RecordedTooLong-v0", tmp_path / "long", algorithm="iqn", max_env_steps=1500, extras=iqn)
 
 
@@ -196,7 +196,7 @@ BACKBONE = {"kind": "backbone", "source": {"kind": "folder", "path": "somewhere"
     ],
 )
 def test_parameters_that_cannot_be_are_named(tmp_path: Path, algorithm: str, extras: dict[str, Any], said: str) -> None:
-    with pytest.raises(EnvironmentRunError, match=said):
+    with pytest.raises(UserError, match=said):
         train("benchmarks.qrdqn.catch:rulka/Catch64-v0", tmp_path / "run", algorithm=algorithm, extras=extras)
     assert not (tmp_path / "run").exists()
 
@@ -221,7 +221,7 @@ def test_a_damaged_agent_is_refused(
     tmp_path: Path, trained: dict[str, bytes], names: tuple[str, ...], said: str
 ) -> None:
     lay(tmp_path, {name: trained[name] for name in names})
-    with pytest.raises(EnvironmentRunError, match=said) as refused:
+    with pytest.raises(UserError, match=said) as refused:
         load_environment_agent(tmp_path)
     assert refused.value.hint == "`rulka env train` makes one, and says where."
 
@@ -237,5 +237,5 @@ def test_an_environment_that_has_changed_is_refused(tmp_path: Path, trained: dic
     meta = json.loads(trained[META_FILE]) | {"environment": "Acrobot-v1"}
     meta["meta_sha256"] = artifacts._meta_hash(meta)
     lay(tmp_path, trained | {META_FILE: json.dumps(meta).encode()})
-    with pytest.raises(UnfitEnvironmentError, match="Acrobot-v1 shows or takes something else than when"):
+    with pytest.raises(UserError, match="Acrobot-v1 shows or takes something else than when"):
         race_in_environment(load_environment_agent(tmp_path), 1, 0)

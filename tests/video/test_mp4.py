@@ -8,8 +8,9 @@ import av
 import numpy as np
 import pytest
 
+from rulka.machine.errors import UserError
 from rulka.video import race_video
-from rulka.video.race_video import VideoError, write_mp4
+from rulka.video.race_video import write_mp4
 
 
 def test_video_holds_its_frames_and_missing_encoders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,8 +25,8 @@ def test_video_holds_its_frames_and_missing_encoders_are_named(tmp_path: Path, m
     np.testing.assert_allclose(means, greys, atol=4)
     content = path.read_bytes()
     assert 0 < content.index(b"moov") < content.index(b"mdat"), "so that a page can start it"
-    with pytest.raises(VideoError, match="at least one frame"):
+    with pytest.raises(UserError, match="at least one frame"):
         write_mp4(path, [], fps=25)
     monkeypatch.setattr(race_video, "ENCODERS", {"no_such_encoder": {}})
-    with pytest.raises(VideoError, match="no_such_encoder"):
+    with pytest.raises(UserError, match="no_such_encoder"):
         write_mp4(tmp_path / "video.mp4", [np.zeros((48, 64, 3), np.uint8)], fps=25)

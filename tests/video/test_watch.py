@@ -13,21 +13,15 @@ import pytest
 
 from rulka.contracts.actions import action_table
 from rulka.evaluation.results import RaceResult
+from rulka.machine.errors import UserError
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference
 from rulka.tracks.campaign import campaign_track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, race_frames
 from rulka.video.show import show_races
-from rulka.video.sources import (
-    LEFT_TO_RIGHT,
-    OtherMapError,
-    UnknownSourceError,
-    gather,
-    recorded_races,
-    sort_sources,
-)
-from rulka.video.window import NoWindowError, check_screen, show_frames
+from rulka.video.sources import LEFT_TO_RIGHT, OtherMapError, gather, recorded_races, sort_sources
+from rulka.video.window import check_screen, show_frames
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
 needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")
@@ -100,10 +94,10 @@ def test_what_is_missing_is_said_before_the_screen_is(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
     for sources, message in (((), "nothing is named"), ((Path("runs/none"),), "none is nothing")):
-        with pytest.raises(UnknownSourceError, match=message) as refused:
+        with pytest.raises(UserError, match=message) as refused:
             show_races(sources, small, track=None, num_races=1, out=None)
         assert "runs/train" in refused.value.hint
-    with pytest.raises(NoWindowError) as without:
+    with pytest.raises(UserError) as without:
         check_screen()
     assert "--out" in without.value.hint
 

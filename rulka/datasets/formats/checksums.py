@@ -54,9 +54,7 @@ def write_sealed(path: Path, version: int, content: Mapping[str, Any]) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def read_sealed(
-    path: Path, kind: str, version: int, form: type[ValueT], *, error: type[UserError], hint: str
-) -> ValueT:
+def read_sealed(path: Path, kind: str, version: int, form: type[ValueT], *, hint: str) -> ValueT:
     """Reads and verifies a file from `write_sealed`; returns its content without version and checksum.
 
     Args:
@@ -64,27 +62,26 @@ def read_sealed(
         kind: kind of dataset, for messages: `race`, `frame`.
         version: the supported schema version.
         form: type of the content.
-        error: error class to raise.
         hint: remedy, for messages.
 
     Raises:
-        UserError: of the class of `error`, if it is missing, unreadable, damaged, or of another version.
+        UserError: if it is missing, unreadable, damaged, or of another version.
     """
     folder = path.parent.as_posix()
-    content = plain_json(path, f"{kind} dataset", error=error, hint=hint)
+    content = plain_json(path, f"{kind} dataset", hint=hint)
     if not isinstance(content, dict) or SEAL not in content:
         message = f"{folder} holds no {kind} dataset: {path.name} is of something else, or of a version without {SEAL}"
-        raise error(message, hint=hint)
+        raise UserError(message, hint=hint)
     found = content.get("schema_version", 0)
     if found != version:
         age = "newer" if isinstance(found, int) and found > version else "older"
         message = f"{folder} has {kind} schema {found}, {age} than the {version} that is read here"
-        raise error(message, hint=hint)
+        raise UserError(message, hint=hint)
     if content.get(SEAL) != _seal(content):
         message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
-        raise error(message, hint=hint)
+        raise UserError(message, hint=hint)
     found = {name: value for name, value in content.items() if name not in ("schema_version", SEAL)}
-    return checked(found, form, path.as_posix(), error, hint)
+    return checked(found, form, path.as_posix(), hint=hint)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:

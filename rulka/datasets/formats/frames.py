@@ -57,10 +57,6 @@ _DTYPES: dict[str, type] = {
 }
 
 
-class FrameDataError(UserError):
-    """A frame dataset is missing, incomplete, damaged, invalid or of another version."""
-
-
 @dataclass(frozen=True)
 class CapturedRace:
     """All frames of one race, in time order.
@@ -188,7 +184,7 @@ class FrameWriter:
         """Adds all frames of one race.
 
         Raises:
-            FrameDataError: if it holds invalid values, such as non-finite numbers or unknown actions.
+            UserError: if it holds invalid values, such as non-finite numbers or unknown actions.
         """
         _check_values(race, self._actions)
         split, num_frames = self._splits[race.race_id], len(race.image)
@@ -205,13 +201,13 @@ class FrameWriter:
         """Writes what is pending and then the index.
 
         Raises:
-            FrameDataError: if no frame of the main track was added for training.
+            UserError: if no frame of the main track was added for training.
         """
         for split in self._pending:
             self._flush(split)
         if not any(race.split == "train" and race.map_uid == self._main_track for race in self._races):
             message = f"no frame to learn from was captured on the main track {self._main_track}"
-            raise FrameDataError(message)
+            raise UserError(message)
         shards: dict[str, list[str]] = {split: list(names) for split, names in self._shards.items()}
         statistics = _statistics(self._folder, shards, self._races)
         files = [f"{shard}/{name}.npy" for names in shards.values() for shard in names for name in _DTYPES]
@@ -258,7 +254,7 @@ class FrameDataset:
             same way. `race_index` points into `index.races`.
 
     Raises:
-        FrameDataError: if the dataset is missing, incomplete, damaged, or of another version, or has no such split.
+        UserError: if the dataset is missing, incomplete, damaged, or of another version, or has no such split.
     """
 
     def __init__(self, folder: Path, split: Split, frames: int = 1, places: int = 1) -> None:
@@ -266,13 +262,13 @@ class FrameDataset:
         self.index = read_index(folder)
         if split not in self.index.shards:
             message = f"there is no split {split!r}: {folder.as_posix()} has {', '.join(self.index.shards)}"
-            raise FrameDataError(message)
+            raise UserError(message)
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
         damage = find_damage(folder, self.index.checksums, files)
         if damage:
-            raise FrameDataError(damage, hint=HINT)
+            raise UserError(damage, hint=HINT)
         paths = [folder / shard for shard in shards]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
@@ -282,7 +278,7 @@ class FrameDataset:
         self.race_index, self.time_ms, self.along_m = arrays["race"], arrays["time_ms"], arrays["along_m"]
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
-            raise FrameDataError(message, hint=HINT)
+            raise UserError(message, hint=HINT)
         self._back, self._places = np.arange(1 - frames, 1), places
         self._keys = action_table(1).keys()
         self._first = np.concatenate([np.zeros(0, np.int64), *(np.full(r.num_frames, r.start) for r in self.races)])
@@ -406,13 +402,13 @@ def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
     """Reads and checks `index.json`; `hint` is the remedy in error messages.
 
     Raises:
-        FrameDataError: if it is missing, unreadable, damaged, or of an older or newer version.
+        UserError: if it is missing, unreadable, damaged, or of an older or newer version.
     """
-    return read_sealed(folder / INDEX_FILE, "frame", SCHEMA_VERSION, FrameIndex, error=FrameDataError, hint=hint)
+    return read_sealed(folder / INDEX_FILE, "frame", SCHEMA_VERSION, FrameIndex, hint=hint)
 
 
 def _check_values(race: CapturedRace, actions: ActionTable) -> None:
-    """Raises FrameDataError naming the first array and frame with an invalid value."""
+    """Raises UserError naming the first array and frame with an invalid value."""
     num_frames = len(race.image)
     is_possible = {
         "floats": np.isfinite(race.floats).all(axis=1),
@@ -426,19 +422,19 @@ def _check_values(race: CapturedRace, actions: ActionTable) -> None:
     for name, is_right in is_possible.items():
         if len(is_right) != num_frames:
             message = f"race {race.race_id} has {num_frames} images and {len(is_right)} rows of {name}"
-            raise FrameDataError(message)
+            raise UserError(message)
         if not is_right.all():
             frame = int(np.argmin(is_right))
             value = getattr(race, name)[frame]
             message = f"race {race.race_id}: {name} of frame {frame} holds what cannot be: {value!s:.200}"
-            raise FrameDataError(message)
+            raise UserError(message)
 
 
 def check_contract(index: FrameIndex, observation: ObservationContract, actions: ActionTable) -> None:
     """Rejects frames that were captured for another observation or action table.
 
     Raises:
-        FrameDataError: naming the field that differs.
+        UserError: naming the field that differs.
     """
     expected = {"observation": asdict(observation), "actions": actions_to_json(actions)}
     stored = {"observation": asdict(index.observation), "actions": index.actions}
@@ -446,7 +442,7 @@ def check_contract(index: FrameIndex, observation: ObservationContract, actions:
         for name, value in values.items():
             if stored[part].get(name) != value:
                 message = f"the frames have {part}.{name} {stored[part].get(name)!r}, expected {value!r}"
-                raise FrameDataError(message, hint=HINT)
+                raise UserError(message, hint=HINT)
 
 
 def _open(shards: Sequence[Path], name: str) -> ShardedArray:
@@ -454,7 +450,7 @@ def _open(shards: Sequence[Path], name: str) -> ShardedArray:
         return ShardedArray([np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for shard in shards])
     except (OSError, ValueError) as error:
         message = f"a shard of the frames cannot be read: {error}"
-        raise FrameDataError(message, hint=HINT) from error
+        raise UserError(message, hint=HINT) from error
 
 
 def _statistics(folder: Path, shards: Mapping[str, list[str]], races: Sequence[FrameRace]) -> dict[str, Any]:

@@ -74,10 +74,6 @@ _RACES_SCHEMA = pa.schema(
 _QUARANTINE_SCHEMA = pa.schema(dict.fromkeys(("file", "error", "hint"), _TEXT))
 
 
-class RaceDataError(UserError):
-    """A race dataset is missing, incomplete, damaged, inconsistent or of another version."""
-
-
 @dataclass(frozen=True)
 class Race:
     """One race.
@@ -115,7 +111,7 @@ class Race:
         shapes = (self.controls.shape[1:], self.state.shape[1:], self.state_time_ms.shape)
         if shapes != ((3,), (NUM_CAR_FIELDS,), (len(self.state),)):
             message = f"race {self.race_id}: controls, states and their times do not fit: shapes {shapes}"
-            raise RaceDataError(message)
+            raise UserError(message)
 
     def __repr__(self) -> str:
         return f"Race({self.race_id!r}, {self.duration_ms / 1000} s)"
@@ -184,22 +180,22 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     """Writes a race dataset into an existing folder, metadata last.
 
     Raises:
-        RaceDataError: if two races have the same id, a race holds a non-finite number or has no track, or two tracks
+        UserError: if two races have the same id, a race holds a non-finite number or has no track, or two tracks
             would share a file.
     """
     races = sorted(dataset.races, key=lambda race: race.race_id)
     if len({race.race_id for race in races}) != len(races):
         message = "two races have the same race_id"
-        raise RaceDataError(message)
+        raise UserError(message)
     paths = {uid: track_path(folder, uid) for uid in dataset.tracks}
     if len(set(paths.values())) != 1 + len(dataset.other_tracks):
         message = f"tracks of two maps have the same UID, but for characters that no file name may have: {list(paths)}"
-        raise RaceDataError(message)
+        raise UserError(message)
     for race in races:
         _check_finite(race)
         if race.map_uid not in paths:
             message = f"race {race.race_id} was driven on {race.map_uid!r}, of which there is no track"
-            raise RaceDataError(message)
+            raise UserError(message)
     pq.write_table(_race_table(races), folder / "races.parquet")
     tick_ms = [np.arange(race.num_ticks, dtype=np.int64) * TICK_MS for race in races]
     ticks = _long_table(races, tick_ms, [race.controls for race in races], CONTROL_COLUMNS)
@@ -245,16 +241,16 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """Reads `meta.json`.
 
     Raises:
-        RaceDataError: if it is missing, unreadable, damaged or of another schema version.
+        UserError: if it is missing, unreadable, damaged or of another schema version.
     """
-    return read_sealed(folder / META_FILE, "race", SCHEMA_VERSION, _Meta, error=RaceDataError, hint=HINT).model_dump()
+    return read_sealed(folder / META_FILE, "race", SCHEMA_VERSION, _Meta, hint=HINT).model_dump()
 
 
 def load_main_track(folder: Path) -> Track:
     """Reads only the track that agents are trained and evaluated on.
 
     Raises:
-        RaceDataError: if there is no complete race dataset, or the track file is missing or damaged.
+        UserError: if there is no complete race dataset, or the track file is missing or damaged.
     """
     meta = read_meta(folder)
     return _track(folder, meta, meta["main_track"])
@@ -269,7 +265,7 @@ def _track(folder: Path, meta: Mapping[str, Any], uid: str) -> Track:
 def _refuse_damage(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> None:
     damage = find_damage(folder, meta["checksums"], names)
     if damage:
-        raise RaceDataError(damage, hint=HINT)
+        raise UserError(damage, hint=HINT)
 
 
 def _check_finite(race: Race) -> None:
@@ -278,14 +274,14 @@ def _check_finite(race: Race) -> None:
         if not is_finite.all():
             source = f" ({race.file})" if race.file else ""
             message = f"race {race.race_id}{source}: row {int(np.argmin(is_finite))} of its {name} is not finite"
-            raise RaceDataError(message)
+            raise UserError(message)
 
 
 def load_races(folder: Path) -> RaceDataset:
     """Reads a whole race dataset.
 
     Raises:
-        RaceDataError: if it is missing, incomplete, damaged, or of another schema version.
+        UserError: if it is missing, incomplete, damaged, or of another schema version.
     """
     meta = read_meta(folder)
     main, *others = (_track(folder, meta, uid) for uid in meta["tracks"])
@@ -302,7 +298,7 @@ def load_quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
     """Reads only the rejected files and ghosts of a race dataset.
 
     Raises:
-        RaceDataError: if the dataset is missing, incomplete, damaged, or of another schema version.
+        UserError: if the dataset is missing, incomplete, damaged, or of another schema version.
     """
     _refuse_damage(folder, read_meta(folder), ("quarantine.parquet",))
     return _quarantine(folder)
@@ -312,7 +308,7 @@ def race_rows(folder: Path) -> list[dict[str, Any]]:
     """Returns the rows of `races.parquet`.
 
     Raises:
-        RaceDataError: as for `load_races`.
+        UserError: as for `load_races`.
     """
     _refuse_damage(folder, read_meta(folder), ("races.parquet",))
     return _read(folder / "races.parquet").to_pylist()
@@ -336,7 +332,7 @@ def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
     """Returns the trajectories of the given races by id; unknown ids are left out.
 
     Raises:
-        RaceDataError: as for `load_races`.
+        UserError: as for `load_races`.
     """
     _refuse_damage(folder, read_meta(folder), ("states.parquet",))
     columns, chosen = ["race_id", "time_ms", *_PLACE, *_VELOCITY], [("race_id", "in", list(race_ids))]
@@ -356,7 +352,7 @@ def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
     race_id, num_ticks = row["race_id"], row.pop("num_ticks")
     if race_id not in states or len(ticks.get(race_id, ((), ()))[1]) != num_ticks:
         message = f"race {race_id} has no states, or not the {num_ticks} ticks it should have"
-        raise RaceDataError(message, hint=HINT)
+        raise UserError(message, hint=HINT)
     row["checkpoint_times_ms"] = tuple(row["checkpoint_times_ms"])
     state_time_ms, state = states[race_id]
     return Race(**row, controls=ticks[race_id][1], state_time_ms=state_time_ms, state=state)
@@ -399,4 +395,4 @@ def _read(path: Path, **chosen: Any) -> pa.Table:
         return pq.read_table(path, **chosen) if chosen else pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         message = f"{path.as_posix()} cannot be read: {error}"
-        raise RaceDataError(message, hint=HINT) from error
+        raise UserError(message, hint=HINT) from error
