@@ -226,7 +226,7 @@ def start_states(windows: Windows, physics: PhysicsParams) -> NDArray[np.float64
     state[:, columns.TURBO], state[:, columns.SHIFT_S] = windows.turbo_s, windows.shift_s
     state[:, columns.SLIDES : columns.SLIDES + 4] = rows[:, CAR["is_sliding"]] > 0.5
     state[:, columns.CONTACT], state[:, columns.LOAD] = contact, contact * physics.gravity_mps2
-    state[:, columns.FRICTION], state[:, columns.ZONE], state[:, columns.ALONG] = 1.0, zone, windows.along_m
+    state[:, columns.ZONE], state[:, columns.ALONG] = zone, windows.along_m
     return state
 
 

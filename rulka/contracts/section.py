@@ -45,7 +45,6 @@ LearningPrecision = Annotated[
         description="Precision of learning; auto is bfloat16 if the processor has instructions for it, else float32."
     ),
 ]
-GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
 NEEDS_FREE = "needs train.order free, as no run of it repeats, but it is exact: set it to free"
 """Rest of the error message for settings that `train.order: exact` does not support."""
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from rulka.contracts.observation import num_floats, places_and_speeds
 from rulka.contracts.schedule import Moment
 from rulka.contracts.step_results import Floats, Images, StepResult
-from rulka.envs.randomising import NUM_DRAWS, Randomiser, physics_variants
+from rulka.envs.randomising import NUM_VARIANTS, physics_variants
 from rulka.envs.scoring import Scores
 from rulka.envs.starts import EarlierStates, EqualStarts
 from rulka.machine.errors import UserError
@@ -35,10 +35,9 @@ from rulka.tracks.track import Track
 Observation = dict[str, NDArray]
 SETTING_OF = {
     "counters": "number of cars",
-    "draws": "domain randomisation",
     "earlier": "`start_from_earlier`",
     "frames": "number or size of frames",
-    "starts": "`races_per_start`",
+    "starts": "`races_per_start` or domain randomisation",
 }
 """Setting that determines the shape of each part of a batch's state."""
 
@@ -135,11 +134,7 @@ class RaceBatch(RacingCars):
         variants = physics_variants(settings.simulator.physics, settings.randomisation.physics)
         self.simulator = Simulator(track, num_cars, settings.simulator, settings.table, variants)
         self.scores = Scores(settings, track, self.simulator.view)
-        camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
-        self._randomiser: Randomiser | None = None
-        if not randomisation.is_off:
-            self._randomiser = Randomiser(randomisation, settings.simulator.camera, num_cars)
-            camera = self._randomiser.cameras()
+        camera = camera_array(settings.simulator.camera)
         self._renderer = FrameRenderer(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
         self._drive = self.simulator.step_controls if settings.continuous else self.simulator.step
         self._earlier: EarlierStates | None = None
@@ -148,8 +143,8 @@ class RaceBatch(RacingCars):
         if num_cars % settings.races_per_start:
             message = f"{num_cars} cars are no multiple of races_per_start {settings.races_per_start}"
             raise SimulatorError(message)
-        num_uniforms = NUM_UNIFORMS + (0 if self._randomiser is None else NUM_DRAWS)
-        self._starts = EqualStarts(num_cars, settings.races_per_start, num_uniforms)
+        self._has_variants = len(variants) > 0
+        self._starts = EqualStarts(num_cars, settings.races_per_start, NUM_UNIFORMS + self._has_variants)
         self.generators: list[np.random.Generator] = []
         self._frame_stack: FrameStack | None = None
         if settings.image.frames > 1 and settings.image.shows_image:
@@ -158,7 +153,6 @@ class RaceBatch(RacingCars):
         none = np.zeros((num_cars, 0))
         self._kept = {
             "counters": self.scores.counters,
-            "draws": none if self._randomiser is None else self._randomiser.draws,
             "earlier": none if self._earlier is None else self._earlier.rows,
             "frames": none if self._frame_stack is None else self._frame_stack.stack,
             "starts": self._starts.rows,
@@ -220,20 +214,14 @@ class RaceBatch(RacingCars):
         if not self.settings.image.shows_image:
             image_out[:] = 0
         elif self._frame_stack is None:
-            self._draw(image_out[:, 0])
+            self._renderer.render(image_out[:, 0])
         else:
-            self._draw(self._frame_stack.newest)
+            self._renderer.render(self._frame_stack.newest)
             self._frame_stack.push(self._has_moved, self._has_begun)
             image_out[:] = self._frame_stack.stack
             self._has_moved, self._has_begun[:] = False, False
         self.simulator.floats(floats_out)
         self.scores.find_potentials(potential_out)
-
-    def _draw(self, frame_out: NDArray[np.uint8]) -> None:
-        """Writes the frames [N, H, W] of all cars."""
-        self._renderer.render(frame_out)
-        if self._randomiser is not None:
-            self._randomiser.relight(frame_out, self.simulator.time_ms)
 
     def cars(self) -> Floats:
         """Returns world position in metres and speed in m/s [N, 4]."""
@@ -243,9 +231,8 @@ class RaceBatch(RacingCars):
         """Returns a copy of the complete state of the races, plain arrays and numbers by name.
 
         `cars` holds rows of `Simulator.save`, `counters` the episode counters (`rulka.envs.scoring`), `earlier` the
-        saved start states and `starts` the equal starts (`rulka.envs.starts`), `frames` the stacked frames, `draws` the
-        domain randomisation (`rulka.envs.randomising`), `chance` the RNG states. Parts that the settings do not use are
-        empty, and so is `chance` before the first reset.
+        saved start states and `starts` the equal starts (`rulka.envs.starts`), `frames` the stacked frames, `chance`
+        the RNG states. Parts that the settings do not use are empty, and so is `chance` before the first reset.
         """
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
         return {name: values.copy() for name, values in self._kept.items()} | {
@@ -277,8 +264,6 @@ class RaceBatch(RacingCars):
             values[:] = state[name]
         self._has_moved, self._has_begun[:] = False, False
         self.scores.set_over(self.scores.is_over)
-        if self._randomiser is not None:
-            self._renderer.cameras[:] = self._randomiser.cameras()
         # New generators: the current ones may belong to an environment, which keeps using them.
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in state["chance"]]
         for generator, chance in zip(self.generators, state["chance"], strict=True):
@@ -297,11 +282,8 @@ class RaceBatch(RacingCars):
                 cars, states = self._earlier.draw(cars, uniforms[cars, ALONG])
                 self.simulator.set_states(cars, states)
                 is_full_race[cars] = False
-        if self._randomiser is not None:
-            self._randomiser.begin(which, uniforms[:, NUM_UNIFORMS:])
-            self.simulator.set_friction(which, self._randomiser.friction())
-            self.simulator.set_variant(which, self._randomiser.variants())
-            self._renderer.cameras[:] = self._randomiser.cameras()
+        if self._has_variants:
+            self.simulator.set_variant(which, 1 + (uniforms[:, NUM_UNIFORMS] * NUM_VARIANTS).astype(np.int64))
         self.scores.begin(which, is_full_race)
         self._has_begun |= which
 

@@ -19,13 +19,13 @@ from rulka.tracks.track import DROP, NO_GROUND, WALL
 # the game's position, in the `CAR` row, is lower and further back in the body.
 X, Y, Z, VX, VY, VZ, FX, FY, FZ, UX, UY, UZ = range(12)  # position, velocity, forward axis, up axis
 YAW, PITCH, ROLL, STEER = range(12, 16)  # angular rates about the car's axes; wheels in [-1, 1], positive right
-GEAR, SHIFT_S, TURBO, FRICTION = range(16, 20)  # seconds left of a gear change and of turbo; factor on the tyres' grip
-CONTACT, LOAD, PUSH, PULL = range(20, 24)  # flag; accelerations from the road along its normal, forward and left
-SLIDES = 24  # first of four flags: front left, front right, rear right, rear left
-ZONE, ALONG, LATERAL, HEIGHT = range(28, 32)  # last zone; along, left of and above the road (0 at rest)
-TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(32, 37)  # decisions in a gear change so far; gates passed; flags
-VARIANT = 37  # index of the car's physics in the world
-GATE_MS = 38  # first of the gate times, which fill the rest of the row
+GEAR, SHIFT_S, TURBO = range(16, 19)  # seconds left of a gear change and of turbo
+CONTACT, LOAD, PUSH, PULL = range(19, 23)  # flag; accelerations from the road along its normal, forward and left
+SLIDES = 23  # first of four flags: front left, front right, rear right, rear left
+ZONE, ALONG, LATERAL, HEIGHT = range(27, 31)  # last zone; along, left of and above the road (0 at rest)
+TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(31, 36)  # decisions in a gear change so far; gates passed; flags
+VARIANT = 36  # index of the car's physics in the world
+GATE_MS = 37  # first of the gate times, which fill the rest of the row
 NUM_STATE = GATE_MS
 
 # Columns of a zone of the road.
@@ -404,7 +404,7 @@ def apply_tyre_forces(
     ahead, aside, turned = motion[AHEAD], motion[ASIDE], car[YAW] * c[AXLE_M]
     sine = -car[STEER] / (c[STEER_RADIUS] + c[STEER_RADIUS_PER_SPEED] * abs(ahead))
     cosine = math.sqrt(1.0 - sine * sine)
-    share = 0.25 * min(max(car[LOAD] * c[PER_GRAVITY], c[LEAST_LOAD]), 1.0) * car[FRICTION] * steady
+    share = 0.25 * min(max(car[LOAD] * c[PER_GRAVITY], c[LEAST_LOAD]), 1.0) * steady
     grip = share * at_speed(tables[SIDE_GRIP], ahead)
     slide = share * at_speed(tables[SLIDE_GRIP], ahead) * (c[LOCKED_GRIP] if is_locked else 1.0)
     pull, back, is_lost = 0.0, 0.0, is_locked

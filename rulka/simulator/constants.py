@@ -157,7 +157,6 @@ def place_on_road(
     state[:, columns.X : columns.X + 3] = position
     state[:, columns.VX : columns.VX + 3] = speed_mps[:, None] * forward
     state[:, columns.FX : columns.FX + 3], state[:, columns.UX : columns.UX + 3] = forward, up
-    state[:, columns.FRICTION] = 1.0
     state[:, columns.CONTACT], state[:, columns.LOAD] = 1.0, c[columns.GRAVITY] * up[:, 1]
     state[:, columns.GEAR] = 1 + (speed_mps[:, None] > c[columns.GEAR_UP : columns.GEAR_UP + 4]).sum(axis=1)
     state[:, columns.ZONE], state[:, columns.ALONG], state[:, columns.LATERAL] = zone, along_m, lateral_m

@@ -8,7 +8,6 @@ from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import (
     MOST,
     AngleDeg,
-    GreyLevels,
     LateralM,
     NotNegative,
     RaceSeconds,
@@ -75,18 +74,7 @@ class RewardParams(Section):
 class RandomisationParams(Section):
     """Domain randomisation of races; 0 switches a key off. See `rulka.envs.randomising`."""
 
-    friction: float = key(0.0, "Largest relative change of the tyres' grip.", ge=0, lt=1)
     physics: float = key(0.0, "Spread of the physics, in standard deviations of leave-one-map-out fits.", ge=0, le=5)
-    camera_m: float = key(0.0, "Largest shift of the camera, back and up, in metres.", ge=0, le=10)
-    camera_deg: float = key(0.0, "Largest change of the camera's pitch, in degrees.", ge=0, le=45)
-    light_gain: float = key(0.0, "Largest relative change of contrast.", ge=0, lt=1)
-    light_offset: GreyLevels = key(0.0, "Largest change of brightness, in grey levels.")
-    pixel_noise: GreyLevels = key(0.0, "Largest standard deviation of pixel noise, in grey levels.")
-
-    @property
-    def is_off(self) -> bool:
-        """Whether nothing is randomised."""
-        return not any(self.model_dump().values())
 
 
 class TrainingRaceParams(RaceStartParams):

@@ -42,7 +42,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     actions_per_decision: Times = Field(1, description="Consecutive actions that share a decision's ticks.")
     continuous: bool = Field(False, description="Actions as steer, gas and brake instead of an index.")
     action_repeat: Times = Field(1, description="Number of times that each decision is taken in a row.")
-    randomisation: RandomisationParams = Field(ALIKE, description="Randomised physics, camera, light and noise.")
+    randomisation: RandomisationParams = Field(ALIKE, description="Randomised physics.")
     races_per_start: Several = Field(1, description="Number of cars side by side that share a start; 1 for none.")
 
     def _check_combinations(self) -> Iterator[str]:

@@ -38,12 +38,9 @@ def camera_array(camera: CameraParams) -> NDArray[np.float32]:
 
 
 class FrameRenderer:
-    """Draws the views of all cars' cameras in one kernel call, without the cars.
+    """Draws the views of all cars in one kernel call, without the cars.
 
     A frame depends only on its own pose and zone, bit for bit, not on the rest of the batch. Not thread-safe.
-
-    Attributes:
-        cameras: [1 or N, 5]; callers may write to it.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class FrameRenderer:
             poses: [N, 12] contiguous position and rotation of every car; longer rows are allowed.
             zone_index: [N] contiguous zone of every car; road is drawn from there ahead and back.
             scene: from `bake_scene`.
-            camera: [5] from `camera_array`, or [N, 5] for one per frame.
+            camera: [5] from `camera_array`.
 
         Raises:
             UserError: if an array has a wrong shape, type or layout.
@@ -65,12 +62,12 @@ class FrameRenderer:
             message = f"contiguous float32 poses of {POSE_SIZE} numbers, got {poses.dtype} {poses.shape}"
         elif zone_index.dtype != np.int64 or zone_index.shape != (num,) or not _is_dense(zone_index):
             message = f"as many int64 zones as poses, {num}, got {zone_index.dtype} {zone_index.shape}"
-        elif camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (num, CAMERA_SIZE)):
-            message = f"a camera of {CAMERA_SIZE} float32 numbers, or {num}, got {camera.dtype} {camera.shape}"
+        elif camera.dtype != np.float32 or camera.shape != (CAMERA_SIZE,):
+            message = f"a camera of {CAMERA_SIZE} float32 numbers, got {camera.dtype} {camera.shape}"
         if message:
             message = f"a renderer needs {message}"
             raise UserError(message)
-        self.cameras = np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
+        self._camera = np.ascontiguousarray(camera)
         # Copies read-only arrays, for which numba would compile the kernel once more.
         self._poses = np.require(poses, requirements=["C", "W"])
         self._zone_index = np.require(zone_index, requirements=["C", "W"])
@@ -86,7 +83,7 @@ class FrameRenderer:
             message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
             raise UserError(message)
         _check_drawn(
-            draw_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._scratch, out)
+            draw_frames(self._poses, self._zone_index, self._scene, self._camera, _NO_CARS, self._scratch, out)
         )
 
 
@@ -120,7 +117,7 @@ def render_rgb(
     if others is not None and len(others):
         cars = np.concatenate([cars, np.asarray(others, np.float32)[:, :POSE_SIZE]])
     large = np.empty((3, 1, 2 * height, 2 * width), np.uint8)
-    lens = camera_array(_PEOPLE)[None]
+    lens = camera_array(_PEOPLE)
     scratch = new_scratch()
     for channel in range(3):
         tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))

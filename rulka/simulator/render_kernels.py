@@ -825,7 +825,7 @@ def draw_frames(
     poses: Floats,
     zone_index: NDArray[np.int64],
     scene: Scene,
-    cameras: Floats,
+    camera: Floats,
     cars: Floats,
     scratch: Scratch,
     out: Bytes,
@@ -836,7 +836,7 @@ def draw_frames(
         poses: [N, >= 12] position and rotation of each car.
         zone_index: [N] zone of each car.
         scene: from `bake_scene`.
-        cameras: [1 or N, 5] from `camera_array`: one for all, or one per pose.
+        camera: [5] from `camera_array`.
         cars: [M, >= 12] poses of cars to draw; the first is the own car.
         scratch: from `new_scratch`, one per thread.
         out: [N, H, W], C-contiguous, overwritten.
@@ -848,7 +848,7 @@ def draw_frames(
     for n in range(poses.shape[0]):
         if not is_finite(poses, n):
             return n
-        place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
+        place_camera(poses, n, camera, height, width, scratch.lens)
         lift_eye(scene, zone_index[n], scratch.lens)
         draw_background(out[n], scratch.lens, scene.ink)
         num_items = collect_road(scene, zone_index[n], scratch)

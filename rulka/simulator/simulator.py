@@ -128,22 +128,6 @@ class Simulator:
         self.previous_keys[cars] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._update_view(cars)
 
-    def set_friction(self, which: NDArray[np.bool_], scale: ArrayLike) -> None:
-        """Sets the grip factor of selected cars; their next reset sets it back to 1.
-
-        Args:
-            which: [N] mask of cars to change; the others are unchanged.
-            scale: positive factor, a scalar or [N].
-
-        Raises:
-            SimulatorError: if a factor is not a positive number.
-        """
-        wide = np.broadcast_to(np.asarray(scale, np.float64), (self.num_cars,))[which]
-        if not (np.isfinite(wide) & (wide > 0.0)).all():
-            message = f"friction is scaled by positive numbers, got {wide!r:.120}"
-            raise SimulatorError(message)
-        self._state[which, columns.FRICTION] = wide
-
     def set_variant(self, which: NDArray[np.bool_], variant: ArrayLike) -> None:
         """Switches selected cars to other physics until their next reset.
 

@@ -21,7 +21,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "number or size of frames": {"observation": sees(64, 64).model_copy(update={"frames": 4})},
     "start_from_earlier": {"start_from_earlier": 0.5, "max_race_s": 3.0},
     "races_per_start": {"races_per_start": 3},
-    "domain randomisation": {"randomisation": {"friction": 0.3, "camera_m": 1.0, "pixel_noise": 8.0}},
+    "domain randomisation": {"randomisation": {"physics": 1.0}},
 }
 """Settings that keep a part of the state of their own, by the words that a state without it is refused with."""
 

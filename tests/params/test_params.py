@@ -130,6 +130,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"track.length_m": float("inf")}, r"track.length_m: must be a finite number \(got inf\)"),
         ({"ppo.clone_weight": 0.1}, r"ppo.clone_weight was renamed: use ppo.initial_kl_weight$"),
         ({"iqn.n_stops": 3}, r"iqn.n_stops is not a key that is known here; did you mean n_steps\?$"),
+        ({"train.randomisation.friction": 0.1}, r"train.randomisation.friction is not a key .*; known are physics$"),
         ({"network.iqn.spectral_norm": True}, r"iqn.spectral_norm is not .*; did you mean encoder.spectral_norm\?$"),
         ({"encoder.spectral_norm": True}, "spectral_norm is a key of another kind of encoder: this one has kind"),
         ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),

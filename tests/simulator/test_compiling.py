@@ -67,7 +67,7 @@ def test_all_that_kernels_import_is_in_the_digest() -> None:
     """Constants and kernels alike; classes and functions that only Python calls are no part of machine code."""
     package = Path(compiling.__file__).parents[1]
     kernel_files = [file for file in package.rglob("*.py") if "_kernel\ndef " in file.read_text(encoding="utf-8")]
-    assert len(kernel_files) > 6
+    assert len(kernel_files) > 5
     assert set(kernel_files) <= set(compiling.SOURCES)
     for file in kernel_files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

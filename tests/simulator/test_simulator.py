@@ -148,9 +148,6 @@ def test_actions_controls_and_places_that_are_none_are_refused(make_track, simul
     for place in ({"along_m": 400.0}, {"along_m": -1.0}, {"speed_mps": -1.0}, {"lateral_m": np.nan}):
         with pytest.raises(SimulatorError, match="cars are placed"):
             simulator.reset(everyone(simulator), **place)
-    for wrong in (0.0, -1.0, np.nan):
-        with pytest.raises(SimulatorError, match="positive numbers"):
-            simulator.set_friction(everyone(simulator), wrong)
 
 
 def test_previous_keys_hold_the_last_five_decisions(make_track, simulator_params, table) -> None:
