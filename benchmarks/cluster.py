@@ -35,7 +35,7 @@ from rulka.machine.device import weights_on_host
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.cluster import RayCluster
-from rulka.runtime.collectors import CollectorProcesses, Turn
+from rulka.runtime.collectors import CollectLimits, CollectorProcesses
 from rulka.runtime.ray_collectors import RayCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
@@ -86,7 +86,7 @@ class Setup:
         goal, give_up_s = self._count + num_blocks, time.monotonic() + LIMIT_S
         while self._count < goal:
             assert time.monotonic() < give_up_s
-            for delivery in self._collectors.collect(Turn(goal * self._spec.block.num_env_steps, 1.0)):
+            for delivery in self._collectors.collect(CollectLimits(goal * self._spec.block.num_env_steps, 1.0)):
                 for name in self._spec.block.layout():
                     np.copyto(getattr(self._ring, name), getattr(delivery.block, name))
                 self._collectors.release(delivery)

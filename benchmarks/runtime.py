@@ -45,7 +45,7 @@ from rulka.machine.precision import raise_malloc_thresholds
 from rulka.params import Params, read_params
 from rulka.runtime.central import Inference
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.runtime.collectors import CollectorProcesses, Turn
+from rulka.runtime.collectors import CollectLimits, CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
@@ -257,7 +257,7 @@ def inference(
 
 def take_blocks(collectors: CollectorProcesses) -> list[int]:
     """Waits for blocks, releases them unread, and returns the indices of their collectors."""
-    deliveries = collectors.collect(Turn(NEVER, 1.0))
+    deliveries = collectors.collect(CollectLimits(NEVER, 1.0))
     for delivery in deliveries:
         collectors.release(delivery)
     return [delivery.collector for delivery in deliveries]

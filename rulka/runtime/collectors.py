@@ -70,7 +70,7 @@ class Delivery:
     facts: BlockFilled
 
 
-class Turn(NamedTuple):
+class CollectLimits(NamedTuple):
     """Limits on one call of `Collectors.collect`.
 
     Attributes:
@@ -126,7 +126,7 @@ class Collectors(ABC):
         """Starts the processes, if there are any; the caller must call `stop`, even after an error."""
 
     @abstractmethod
-    def collect(self, turn: Turn) -> list[Delivery]:
+    def collect(self, limits: CollectLimits) -> list[Delivery]:
         """Permits blocks and returns the filled ones, in the order of their permissions."""
 
     def release(self, delivery: Delivery) -> None:  # noqa: B027  the next call of `collect` fills the only one again
@@ -178,11 +178,11 @@ class SerialCollectors(Collectors):
         self._weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
         self._actor.load(version, tensors)
 
-    def collect(self, turn: Turn) -> list[Delivery]:
+    def collect(self, limits: CollectLimits) -> list[Delivery]:
         """Fills one block if it is allowed; never waits."""
-        if self._env_steps >= turn.allowed_env_steps or turn.most_blocks == 0:
+        if self._env_steps >= limits.allowed_env_steps or limits.most_blocks == 0:
             return []
-        moment = Moment(self._env_steps + turn.env_steps_elsewhere, turn.budget_share)
+        moment = Moment(self._env_steps + limits.env_steps_elsewhere, limits.budget_share)
         facts = self._collector.fill(self._block, moment)
         self._env_steps += self._block.spec.num_env_steps
         return [Delivery(0, self._block, facts)]
@@ -271,34 +271,34 @@ class PermittedCollectors(Collectors):
         for part in self._beside:
             part.stop()
 
-    def collect(self, turn: Turn) -> list[Delivery]:
-        """Permits blocks, waits for the next one if it is not ready, and returns those whose turn it is."""
-        self._give_out(turn)
+    def collect(self, limits: CollectLimits) -> list[Delivery]:
+        """Permits blocks, waits for the next one if it is not ready, and returns those that are next in order."""
+        self._give_out(limits)
         is_there = bool(self._given_out) and self._given_out[0].delivery is not None
-        self._poll(0.0 if is_there or turn.most_blocks == 0 else turn.timeout_s)
+        self._poll(0.0 if is_there or limits.most_blocks == 0 else limits.timeout_s)
         deliveries: list[Delivery] = []
-        while len(deliveries) != turn.most_blocks and self._given_out:
+        while len(deliveries) != limits.most_blocks and self._given_out:
             if (delivery := self._given_out[0].delivery) is None:
                 break
             self._given_out.popleft()
             deliveries.append(delivery)
-        self._give_out(turn)
+        self._give_out(limits)
         return deliveries
 
     def release(self, delivery: Delivery) -> None:
         """Frees the slot of a block."""
         self._free[delivery.collector].add(delivery.facts.slot)
 
-    def _give_out(self, permitted: Turn) -> None:
+    def _give_out(self, limits: CollectLimits) -> None:
         """Permits blocks while slots are free."""
         is_exact = self._spec.train.order == "exact"
-        while self._env_steps < permitted.allowed_env_steps:
+        while self._env_steps < limits.allowed_env_steps:
             able = [index for index, free in enumerate(self._free) if free and self._is_there(index)]
-            turn = sum(self._num_given) % len(self._free)
-            if not able or (is_exact and turn not in able):
+            next_index = sum(self._num_given) % len(self._free)
+            if not able or (is_exact and next_index not in able):
                 return
-            index = turn if is_exact else min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
-            moment = Moment(self._env_steps + permitted.env_steps_elsewhere, permitted.budget_share)
+            index = next_index if is_exact else min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+            moment = Moment(self._env_steps + limits.env_steps_elsewhere, limits.budget_share)
             self._num_given[index] += 1
             self._permit(index, self._note(index, moment, self.version if is_exact else None).fill)
 

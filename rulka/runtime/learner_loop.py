@@ -14,7 +14,7 @@ from rulka.machine.errors import UserError
 from rulka.machine.processes import cpu_seconds
 from rulka.machine.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import Turn
+from rulka.runtime.collectors import CollectLimits
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck, Records
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceCounts, TimeShares
@@ -254,7 +254,7 @@ class LearnerLoop:
         takes, and then all learn for as long as they can.
         """
         env_steps_before = self.state.env_steps
-        ingested: list[IngestResult] = self._everywhere(Rank.ingest, self._turns())
+        ingested: list[IngestResult] = self._everywhere(Rank.ingest, self._collect_limits())
         self._progress_by_rank = [each.progress for each in ingested]
         self.state.is_whole &= all(progress.is_whole for progress in self._progress_by_rank)
         if self._is_exact:
@@ -272,18 +272,18 @@ class LearnerLoop:
             self._shares.add_learner(rank, each.spent_s)
         return self.state.env_steps - env_steps_before
 
-    def _turns(self) -> list[tuple[Turn]]:
-        """Returns each rank's turn; a rank that has enough does not make the others wait for more."""
+    def _collect_limits(self) -> list[tuple[CollectLimits]]:
+        """Returns each rank's limits; a rank that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._progress_by_rank)
         due = self.state.due
-        turns = []
+        limits = []
         for rank, progress in enumerate(self._progress_by_rank):
             wait_s = 0.0 if self._has_work or (progress.is_ready and self._size > 1 and not due) else WAIT_S
             elsewhere = self.state.env_steps - progress.num_env_steps
-            turns.append((Turn(most[rank], wait_s, share, elsewhere, int(due[rank]) if due else None),))
-        return turns
+            limits.append((CollectLimits(most[rank], wait_s, share, elsewhere, int(due[rank]) if due else None),))
+        return limits
 
     def _learn(self) -> None:
         """Makes an update unless blocks are due; in exact order they are due after an update lacked experience."""

@@ -44,7 +44,7 @@ from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.processes import STOP_GRACE_S, end_with_parent, ending_of, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
-from rulka.runtime.collectors import Collectors, Turn
+from rulka.runtime.collectors import CollectLimits, Collectors
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.messages import BlockFilled
 from rulka.runtime.metrics import Activity, Spent
@@ -127,11 +127,11 @@ class Rank:
         self._spent, self.is_whole = Spent(), is_whole
         self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
-    def ingest(self, turn: Turn) -> IngestResult:
-        """Inserts ready blocks, waiting briefly for one, and permits more within its own limit and the turn's."""
-        allowed = min(self.learner.num_allowed_env_steps(), turn.allowed_env_steps)
+    def ingest(self, limits: CollectLimits) -> IngestResult:
+        """Inserts ready blocks, waiting briefly for one, and permits more within its own limit and the given ones."""
+        allowed = min(self.learner.num_allowed_env_steps(), limits.allowed_env_steps)
         with self.spending("waiting"):
-            deliveries = self.collectors.collect(turn._replace(allowed_env_steps=allowed))
+            deliveries = self.collectors.collect(limits._replace(allowed_env_steps=allowed))
         blocks = []
         for delivery in deliveries:
             with self.spending("inserting"):

@@ -30,7 +30,7 @@ from rulka.machine.device import CPU
 from rulka.machine.processes import end_group
 from rulka.params import read_params
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import Turn
+from rulka.runtime.collectors import CollectLimits
 from rulka.runtime.connect import connect
 from rulka.runtime.greedy_check import RECORD_FILE
 from rulka.runtime.learner_loop import LearnerLoop, Outcome
@@ -428,7 +428,7 @@ def until_all_work(collectors: RayCollectors) -> None:
     """Waits until every collector is built: from then on each gets its share of the permissions."""
 
     def all_work() -> bool:
-        collectors.collect(Turn(0, 0.05))
+        collectors.collect(CollectLimits(0, 0.05))
         return all(remote.state == "working" for remote in collectors.remotes)
 
     wait_for(all_work, "all collectors to work")

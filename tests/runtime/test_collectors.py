@@ -14,7 +14,7 @@ from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run, fake_train
 from rulka.contracts.actions import action_table
 from rulka.contracts.schedule import Moment
 from rulka.params import reference_params
-from rulka.runtime.collectors import CollectorProcesses, SerialCollectors, Turn, collector_spec
+from rulka.runtime.collectors import CollectLimits, CollectorProcesses, SerialCollectors, collector_spec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
 from rulka.simulator.race_params import EngineeredRewardParams
 from rulka.simulator.race_settings import RaceSettings
@@ -76,9 +76,9 @@ def _script(collectors: CollectorProcesses) -> ScriptedSupervisor:
 
 def test_permission_ends_at_the_limit_and_is_shared_evenly(collectors: CollectorProcesses) -> None:
     """A block may be begun while fewer steps are out than allowed: with room for 3.5 blocks, four."""
-    assert collectors.collect(Turn(1000, 0.0)) == []
+    assert collectors.collect(CollectLimits(1000, 0.0)) == []
     assert _script(collectors).fills == []
-    collectors.collect(Turn(1000 + 3 * BLOCK_STEPS + BLOCK_STEPS // 2, 0.0))
+    collectors.collect(CollectLimits(1000 + 3 * BLOCK_STEPS + BLOCK_STEPS // 2, 0.0))
     fills = _script(collectors).fills
     assert [index for index, _ in fills] == [0, 1, 2, 0]
     assert [fill.moment.env_steps for _, fill in fills] == [1000 + k * BLOCK_STEPS for k in range(4)]
@@ -87,8 +87,8 @@ def test_permission_ends_at_the_limit_and_is_shared_evenly(collectors: Collector
 
 def test_blocks_are_driven_by_the_schedules_of_the_moment_they_were_given_out(collectors: CollectorProcesses) -> None:
     """Environment steps of other learners count, too."""
-    collectors.collect(Turn(1000 + BLOCK_STEPS, 0.0, 0.25))
-    collectors.collect(Turn(1000 + 2 * BLOCK_STEPS, 0.0, 0.5, env_steps_elsewhere=500))
+    collectors.collect(CollectLimits(1000 + BLOCK_STEPS, 0.0, 0.25))
+    collectors.collect(CollectLimits(1000 + 2 * BLOCK_STEPS, 0.0, 0.5, env_steps_elsewhere=500))
     moments = [fill.moment for _, fill in _script(collectors).fills]
     assert moments == [Moment(1000, 0.25), Moment(1500 + BLOCK_STEPS, 0.5)]
 
@@ -96,57 +96,57 @@ def test_blocks_are_driven_by_the_schedules_of_the_moment_they_were_given_out(co
 def test_who_waited_longest_is_next_when_few_blocks_are_allowed(collectors: CollectorProcesses) -> None:
     script = _script(collectors)
     for number in range(6):  # one at a time
-        collectors.collect(Turn(1000 + (number + 1) * BLOCK_STEPS, 0.0))
+        collectors.collect(CollectLimits(1000 + (number + 1) * BLOCK_STEPS, 0.0))
         script.fill(number)
-        for delivery in collectors.collect(Turn(0, 0.0)):
+        for delivery in collectors.collect(CollectLimits(0, 0.0)):
             collectors.release(delivery)
     assert [index for index, _ in script.fills] == [0, 1, 2, 0, 1, 2]
 
 
 def test_slots_bound_what_is_out(collectors: CollectorProcesses) -> None:
-    collectors.collect(Turn(10**9, 0.0))
+    collectors.collect(CollectLimits(10**9, 0.0))
     assert len(_script(collectors).fills) == 9  # three slots each
     assert len({(index, fill.slot) for index, fill in _script(collectors).fills}) == 9
 
 
 def test_blocks_come_in_the_order_of_permission(collectors: CollectorProcesses) -> None:
     script = _script(collectors)
-    collectors.collect(Turn(1000 + 4 * BLOCK_STEPS, 0.0))
+    collectors.collect(CollectLimits(1000 + 4 * BLOCK_STEPS, 0.0))
     for number in (1, 3):
         script.fill(number)
-    assert collectors.collect(Turn(0, 0.0)) == []
+    assert collectors.collect(CollectLimits(0, 0.0)) == []
     script.fill(0)
-    first = collectors.collect(Turn(0, 0.0))
+    first = collectors.collect(CollectLimits(0, 0.0))
     assert [float(delivery.block.reward[0, 0]) for delivery in first] == [0.0, 1.0]
     script.fill(2)
-    assert [delivery.facts.version for delivery in collectors.collect(Turn(0, 0.0))] == [2, 3]
+    assert [delivery.facts.version for delivery in collectors.collect(CollectLimits(0, 0.0))] == [2, 3]
 
 
 def test_permission_of_the_dead_is_given_out_again(collectors: CollectorProcesses) -> None:
     """Collector 1 dies with one block said to be filled and one not: the first counts, the second is poisoned."""
     script = _script(collectors)
-    collectors.collect(Turn(1000 + 5 * BLOCK_STEPS, 0.0))  # to 0, 1, 2, 0, 1
+    collectors.collect(CollectLimits(1000 + 5 * BLOCK_STEPS, 0.0))  # to 0, 1, 2, 0, 1
     for number in (0, 1):
         script.fill(number)
     script.dying = [1]
-    deliveries = collectors.collect(Turn(1000 + 5 * BLOCK_STEPS, 0.0))
+    deliveries = collectors.collect(CollectLimits(1000 + 5 * BLOCK_STEPS, 0.0))
     assert [delivery.collector for delivery in deliveries] == [0, 1]
     again = script.fills[5:]
     assert [(index, fill.moment.env_steps) for index, fill in again] == [(1, 1000 + 4 * BLOCK_STEPS)]
     assert np.isnan(collectors._blocks[1][again[0][1].slot].reward).all()
     for number in (2, 3, 5):
         script.fill(number)
-    assert [delivery.facts.version for delivery in collectors.collect(Turn(0, 0.0))] == [2, 3, 5]
+    assert [delivery.facts.version for delivery in collectors.collect(CollectLimits(0, 0.0))] == [2, 3, 5]
 
 
 def test_half_filled_block_is_never_handed_on(collectors: CollectorProcesses) -> None:
     script = _script(collectors)
-    collectors.collect(Turn(1001, 0.0))
+    collectors.collect(CollectLimits(1001, 0.0))
     script.fill(0)
     slot = script.fills[0][1].slot
     collectors._blocks[0][slot].reward[-1, -1] = np.nan
     with pytest.raises(RuntimeError, match="1 of 48 numbers of 'reward'"):
-        collectors.collect(Turn(0, 0.0))
+        collectors.collect(CollectLimits(0, 0.0))
 
 
 def test_every_start_of_every_collector_has_a_seed_of_its_own(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_rewards_follow_the_run_block_by_block(tmp_path: Path) -> None:
         races = RaceEnvironment(RaceSettings.for_training(*sections, train, 1), [straight_track(200.0)])
         spec = replace(fake_run(tmp_path), cars_of=races.cars_of_collector, block=block)
         collectors = SerialCollectors(spec, 0, 0)
-        turns = (Turn(10**9, 0.0, env_steps_elsewhere=others) for others in (0, 8, 0))
+        turns = (CollectLimits(10**9, 0.0, env_steps_elsewhere=others) for others in (0, 8, 0))
         deliveries = (collectors.collect(turn)[0] for turn in turns)
         return [(each.block.action.copy(), each.block.reward.copy()) for each in deliveries]
 

@@ -27,7 +27,7 @@ from runtime_fakes import (
 
 from rulka.contracts.schedule import Moment
 from rulka.runtime.central import CentralInference
-from rulka.runtime.collectors import Delivery, Turn
+from rulka.runtime.collectors import CollectLimits, Delivery
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import Request
@@ -74,7 +74,7 @@ def _let_two_blocks_lag(loop: LearnerLoop) -> None:
     """Holds back two of the first four blocks until there are newer weights than those that drove in all four."""
     learner, collect, held = loop._learner, loop._collectors.collect, list[Delivery]()
 
-    def collect_late(turn: Turn) -> list[Delivery]:
+    def collect_late(turn: CollectLimits) -> list[Delivery]:
         held.extend(collect(turn))
         if not learner.version and len(held) < 4:
             return []

@@ -25,7 +25,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.machine.errors import UserError
 from rulka.runtime import connect as connecting
 from rulka.runtime.cluster import ActorFailedError, ActorLostError, Node
-from rulka.runtime.collectors import Turn
+from rulka.runtime.collectors import CollectLimits
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.ray_collectors import Limits, RayCollectors, RemoteCollector, check_size
 from rulka.runtime.specs import RunSpec
@@ -203,7 +203,7 @@ class Run:
         give_up_s = time.monotonic() + PATIENCE_S
         while not is_enough():
             assert time.monotonic() < give_up_s
-            for delivery in self.collectors.collect(Turn(self.learner.num_allowed_env_steps(), 0.05)):
+            for delivery in self.collectors.collect(CollectLimits(self.learner.num_allowed_env_steps(), 0.05)):
                 self.learner.insert(delivery.block, delivery.collector, delivery.facts.version)
                 self.collectors.release(delivery)
             self.most_under_way = max(self.most_under_way, self.collectors.num_under_way)
@@ -301,7 +301,7 @@ def test_one_that_stands_still_is_made_again(begin: Begin, caplog: pytest.LogCap
     still.is_still = True
     still.remote._step()
     remote.heard_s, remote.asked_s = remote.heard_s - 2.0 * PATIENCE_S, 0.0
-    run.collectors.collect(Turn(0, 0.0))
+    run.collectors.collect(CollectLimits(0, 0.0))
     assert run.collectors.num_restarts == 0
     still.remote._began_s -= 2.0 * PATIENCE_S
     remote.asked_s = 0.0

@@ -29,7 +29,7 @@ from rulka.buffers.experience import new_block
 from rulka.contracts.schedule import Moment
 from rulka.runtime import learner_loop
 from rulka.runtime.collector import Collector, LocalActor
-from rulka.runtime.collectors import Delivery, Turn
+from rulka.runtime.collectors import CollectLimits, Delivery
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.ranks import DivergedError
@@ -152,7 +152,7 @@ def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypa
     with StopSignals() as stop, connect(fake_run(tmp_path, max_minutes=2.0), stop) as loop:
         collect, num_calls = loop._collectors.collect, 0
 
-        def late(turn: Turn) -> list[Delivery]:
+        def late(turn: CollectLimits) -> list[Delivery]:
             nonlocal now_s, num_calls
             num_calls += 1
             now_s += 60.0 if num_calls <= 10 else 1.0
