@@ -63,7 +63,7 @@ TRACKS: Columns = {
     "times_reference": ("x reference", "{:.3f}"),
 }
 CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
-AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))
+AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, earlier stages included"))
 DASHES = ("-", "--", "-.", ":")
 ANY_FINISH = np.finfo(np.float64).tiny
 """A pace that every greedy check with a finished race reaches."""
@@ -163,7 +163,7 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
         "## Results",
         format_results(plan, results),
         _explanation(file),
-        *([f"Not come to their end: {missing}."] if missing else []),
+        *([f"Unfinished cells: {missing}."] if missing else []),
     ]
     columns, pictures = RUNS, dict[str, Draw]()
     if file.measures:
@@ -181,7 +181,7 @@ def write_experiment(plan: Plan, results: Results, page: Path, command: str) -> 
 
 
 def _by_track(tracks: pd.DataFrame) -> list[str]:
-    """Returns what agents and the cloned policies finish: on all tracks but those of training together, and on each."""
+    """Returns finish rates of agents and cloned policies: over all held-out tracks together, and on each track."""
     unseen = pd.DataFrame(tracks[~tracks["trained_on"]])
     sums = unseen.groupby(["variant", "driver", "seed"], sort=False).agg({"finished": "sum", "races": "sum"})
     sums = sums.reset_index()
@@ -196,13 +196,14 @@ def _by_track(tracks: pd.DataFrame) -> list[str]:
     )
     rows = pooled.reset_index().assign(trained_on=lambda each: each["trained_on"].map({True: "yes", False: "no"}))
     summary = [
-        "Share of the races finished on all tracks that `train.tracks` does not name: mean over seeds, and range. "
-        "*Cloned* is the policy of stage `clone`.",
+        "Finish rate over all tracks that are not in `train.tracks`: mean over seeds, range in brackets. *Cloned*: the"
+        " policy of stage `clone`.",
         table(together, {name: (name, "{}") for name in ("variant", "driver", "finished")}),
     ]
     return [
         *(summary if together else []),
-        "On each track, the races of all seeds; times are medians, over the runs that finished any, of their medians.",
+        "Races of all seeds on each track. Times are medians over runs of each run's median time; runs without a"
+        " finished race have none.",
         table(rows.to_dict("records"), TRACKS),
     ]
 
@@ -211,28 +212,28 @@ def _variants(file: ExperimentFile) -> str:
     shared = file.overrides | ({} if file.budget is None else {"budget": file.budget.model_dump(exclude_none=True)})
     overlays = {"*all*": shared} | file.variants
     rows = [{"variant": name, "overlay": inline(overlay)} for name, overlay in overlays.items()]
-    return table(rows, {"variant": ("variant", "{}"), "overlay": ("what differs from `params.yaml`", "{}")})
+    return table(rows, {"variant": ("variant", "{}"), "overlay": ("difference from `params.yaml`", "{}")})
 
 
 def _explanation(file: ExperimentFile) -> str:
     if file.measures:
-        return f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, and their range."
+        return f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, range in brackets."
     return (
-        "Lap share: mean over a run's races of the reference lap's time over theirs, 0 where the race was not finished;"
-        " over runs their interquartile mean. In brackets 95 % bootstrap intervals over runs, which few runs make wide."
-        f" *Beats the baseline*: the chance that a run has a higher lap share than one of `{file.baseline}`. *Kept*:"
-        " the lowest finish rate of the greedy checks in the first tenth of training, in units of that of the weights"
-        " that it began with; the least of the runs. *CPU min* are those of training; *before*, those of the stages"
-        " before it that an agent takes something over from, recordings and frames included."
+        "*Lap share*: reference lap time divided by race time, 0 for unfinished races; mean over a run's races,"
+        " interquartile mean over runs. Brackets: 95 % bootstrap intervals over runs, wide for few runs."
+        f" *Beats the baseline*: probability that a run has a higher lap share than a run of `{file.baseline}`. *Kept*:"
+        " lowest finish rate in the first tenth of training, divided by the initial weights' finish rate; minimum over"
+        " runs. *CPU min*: CPU minutes of training. *Before*: CPU minutes of the earlier stages that the agent depends"
+        " on, recordings and frames included."
     )
 
 
 def _arrivals(results: Results, baseline: str) -> list[str]:
-    """Returns the sections on the first finish and the first check as good as the baseline's, if any run got there."""
-    first = "When a race of a run's greedy checks first finished; the first check is of what it began with."
+    """Returns the sections on the first finish and the first check as good as the baseline's, if any run reached it."""
+    first = "First greedy check with a finished race; the first check is of the initial weights."
     as_good = (
-        f"When a greedy check of a run first came to what the best one of a run of `{baseline}` comes to (the share"
-        " finished over their mean time; median over its runs)."
+        f"First greedy check as good as the best check of `{baseline}`: finish rate divided by mean time, median over"
+        " its runs."
     )
     parts = []
     for title, level, text in (
@@ -240,7 +241,7 @@ def _arrivals(results: Results, baseline: str) -> list[str]:
         (f"As good as `{baseline}`", results.level(baseline), as_good),
     ):
         if level > 0.0 and not results.steps_to_level(level).empty:
-            told = f"{text} Medians and ranges of the runs that got there; the others never did."
+            told = f"{text} Medians and ranges over the runs that reached it."
             parts += [f"## {title}", _when(results, level, baseline), told]
     return parts
 
@@ -259,10 +260,10 @@ def _when(results: Results, level: float, baseline: str) -> str:
         rows.append(row | {"share": share, "minutes": _middle(minutes, ".1f")})
     columns = {
         "variant": ("variant", "{}"),
-        "there": ("runs that got there", "{}"),
+        "there": ("runs that reached it", "{}"),
         "steps": ("env steps", "{}"),
-        "share": ("of the baseline's", "{:.2f}"),
-        "minutes": ("CPU min, with what came before", "{}"),
+        "share": ("relative to the baseline", "{:.2f}"),
+        "minutes": ("CPU min, earlier stages included", "{}"),
     }
     return table(rows, columns)
 

@@ -100,20 +100,19 @@ def write_population(folder: PopulationFolder, evaluated: Path, page: Path, comm
     picture = f"population-{name}-schedule.png"
     parts = [
         *head_of(file, command),
-        f"{file.members} members, {file.turns} turns of {file.turn_env_steps:,} environment steps each, compared by"
-        f" {file.races} greedy races after each; seed {file.seed}. For all: {inline(file.overrides)}. Searched:"
-        f" {inline(searched)}.",
-        "## How it ended",
+        f"{file.members} members, {file.turns} turns of {file.turn_env_steps:,} environment steps each; seed"
+        f" {file.seed}. Members are ranked by {file.races} greedy races after each turn. Shared parameters:"
+        f" {inline(file.overrides)}. Searched parameters: {inline(searched)}.",
+        "## Final standings",
         format_standings(ended),
-        "After the last turn, the best first; *m/s* is the mean speed of the greedy races, where one that did not"
-        f" finish counts for little. The agent of member {ended[0].member}, evaluated: {agent['finish_rate']:.0%} of"
-        f" its races finish, median {median}, lap share {agent['lap_share']:.3f} (the mean of the reference lap's time"
-        f" over theirs, as in experiments). All turns took {folder.cpu_seconds() / 60.0:.1f} CPU minutes, starting"
-        " processes and races included.",
+        "After the last turn, best member first. *m/s*: mean speed in the greedy races; an unfinished race counts for"
+        f" little. Evaluation of member {ended[0].member}'s agent: finish rate {agent['finish_rate']:.0%}, median time"
+        f" {median}, lap share {agent['lap_share']:.3f} (reference lap time divided by race time, as in experiments)."
+        f" All turns took {folder.cpu_seconds() / 60.0:.1f} CPU minutes, process starts and races included.",
         f"![{name}](images/{picture})",
-        "What is searched; blue on the way to the best member, grey all members, dashed the hand-made schedule of the"
-        " parameters.",
-        "## The way to the best member",
+        "Searched parameters over training. Blue: lineage of the best member. Grey: all members. Dashed: the hand-made"
+        " schedule.",
+        "## Lineage of the best member",
         _way(way),
         "## Copies",
         _copies(turns),
@@ -140,8 +139,8 @@ def _copies(turns: Sequence[Sequence[Result]]) -> str:
             changed = {name: f"{theirs.order.values[name]:.3g} to {value:.3g}" for name, value in order.values.items()}
             rows.append(row | changed)
     if not rows:
-        return "None: no gap was more than chance explains."
-    heads: dict[str, str] = {"turn": "after turn", "parent": "went on from", "ahead": "which was ahead by, m/s"}
+        return "None: no gap between members was statistically significant."
+    heads: dict[str, str] = {"turn": "after turn", "parent": "replaced by", "ahead": "lead of that member, m/s"}
     return table(rows, {name: (heads.get(str(name), str(name)), "{}") for name in rows[0]})
 
 
@@ -158,7 +157,7 @@ def _schedules(folder: PopulationFolder, way: Sequence[Result]) -> Figure:
             values = [results[member].order.values[name] for results in turns]
             axes.stairs(values, edges, baseline=None, color=MUTED, linewidth=0.8, alpha=0.6)
         found = [each.order.values[name] for each in way]
-        axes.stairs(found, edges, baseline=None, color=BLUE, linewidth=2.2, label="on the way to the best member")
+        axes.stairs(found, edges, baseline=None, color=BLUE, linewidth=2.2, label="lineage of the best member")
         base_schedule = [
             folder.population.base_schedules[name].at(Moment(int(at), at / file.env_steps)) for at in steps
         ]

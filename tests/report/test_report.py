@@ -140,9 +140,9 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert known["Training"].startswith("IQN, one process with 32 cars: 123,456 env steps")
     assert known["Also trained"].startswith("PPO, one process")
     assert known["Pretraining"] == "Level 0: simclr on frames, 1 epoch."
-    assert "of the best 4 and the initial weights" in known["Choice of weights"]
+    assert "The best 4 and the initial weights" in known["Weight selection"]
     for text in ("25% of the training races start anywhere", "50% of every batch", "first 1,000 decisions"):
-        assert text in known["Help on the way"]
+        assert text in known["Initialisation and aids"]
     assert known["Software"] == "torch 2.9; agent made at commit cccccccccc, with changes that were not committed."
 
 
@@ -160,8 +160,8 @@ def test_facts_say_what_each_agent_started_with(track: Track, make_race: MakeRac
         initial = {"provenance": {"parameters": {"transfer": {algorithm: parts, "seed": 1}}}}
         for shown, compared in ((agent, ()), (other, (agent,))):
             facts = used(track, make_race, Origins({}, {}, initial, shown, compared))
-            assert facts["Help on the way"].startswith(sentence)
-        assert "starts" not in used(track, make_race, Origins({}, {}, {}, agent, ()))["Help on the way"]
+            assert facts["Initialisation and aids"].startswith(sentence)
+        assert "starts" not in used(track, make_race, Origins({}, {}, {}, agent, ()))["Initialisation and aids"]
     agent["provenance"]["parameters"]["train"]["environment"] = "game"
-    in_game = used(track, make_race, Origins({}, {}, {}, agent, ()))["Help on the way"]
+    in_game = used(track, make_race, Origins({}, {}, {}, agent, ()))["Initialisation and aids"]
     assert in_game.endswith("drives the track in the game, evaluation in the simulator.")

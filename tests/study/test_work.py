@@ -227,7 +227,7 @@ def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     failures = [line for line in said if "failed" in line]
     assert len(failures) == 2
     assert all("failed: gamma is bad; see runs/experiments/train-" in line for line in failures)
-    assert "Not come to their end: `bad/1`, `bad/2`." in Path("page.md").read_text()
+    assert "Unfinished cells: `bad/1`, `bad/2`." in Path("page.md").read_text()
     Path("tasks/train.py").write_text(TRAIN.replace("== 0.5", "== 0.55"))
     run_experiment(path, (), 2, None, lambda _: None)
 

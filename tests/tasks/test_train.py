@@ -83,7 +83,7 @@ def test_a_compared_algorithm_that_dvc_does_not_see_is_refused(tmp_path: Path, m
         main()
     assert caught.value.hint == "Add `- ppo` there, and `ppo: {}` to params.yaml."
     (tmp_path / "params.yaml").write_text("train: {algorithm: ppo, compared: []}")
-    with pytest.raises(UserError, match=r"params\.yaml is wrong"):
+    with pytest.raises(UserError, match="data/agent_init is missing or incomplete"):
         main()
 
 
