@@ -93,7 +93,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for package in ("rulka", "rulka/study"):
         Path(package, "__init__.py").touch()
     Path("rulka/study/turn.py").write_text(TURN)
-    for name in ("study/selection", "statistics"):
+    Path("rulka/evaluation").mkdir()
+    for name in ("study/selection", "evaluation/statistics"):
         Path(f"rulka/{name}.py").touch()
     return tmp_path
 
