@@ -90,19 +90,18 @@ def evaluate_on_tracks(
     }
 
 
-def drive_from_the_line(agent: Path | str, params: Params, track: str | None, races_dir: Path = RACES) -> Race:
+def drive_from_the_line(agent: Path | str, params: Params, track: str | None) -> Race:
     """Runs one greedy race of an agent from the middle of the start line, where races of the game start.
 
     Args:
         agent: artifact of an agent or a cloned policy, or a function; see `agent_driver`.
         params: all other settings of the race.
         track: as for `evaluate_agent`.
-        races_dir: the race dataset, for its tracks.
 
     Raises:
         UserError: if the agent, the track or the race dataset is missing or damaged.
     """
-    where, _ = track_and_demonstrations(track, races_dir)
+    where, _ = track_and_demonstrations(track, RACES)
     start = with_given(params.evaluate, num_races=1, start_lateral_m=0.0, start_heading_deg=0.0)
     races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, start, params.race_end)
     driver = agent_driver(agent, races, CPU)

@@ -22,7 +22,6 @@ class GameProtocolError(GameError):
 
     def __init__(self, expected: str, got: str) -> None:
         super().__init__(f"the game broke the protocol: expected {expected}, got {got}")
-        self.expected, self.got = expected, got
 
 
 class GameOrderError(GameError):

@@ -25,7 +25,7 @@ from rulka.tracks.track import Track
 LAPS_DIR = Path(__file__).parent / "laps"
 """Laps of the campaign's tracks, one `<slug>.txt` each."""
 NUMBERS = ("time_ms", "ticks_per_action", "seed", "budget")
-TEXTS = ("track", "geometry", "physics")
+TEXTS = ("track", "geometry", "physics", "driver")
 SEARCH = "search"
 
 
@@ -149,7 +149,6 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         texts = {name: facts[name] for name in TEXTS}
         num_decisions = int(facts["decisions"])
         searched_ms = tuple(map(int, facts.get("searches", "").split()))  # missing for an agent's lap
-        driver = facts.get("driver", SEARCH)  # missing in laps of earlier versions
         num_ticks = num_decisions * numbers["ticks_per_action"]
         if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
             message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"
@@ -171,7 +170,7 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         physics=texts["physics"],
         actions=table.index_of(gas, brake, steer, 0.5),
         searched_ms=searched_ms,
-        driver=driver,
+        driver=texts["driver"],
         **numbers,
     )
 

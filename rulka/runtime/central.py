@@ -203,21 +203,20 @@ def _write(slots: Sequence[ExperienceBlock], decision: Decision) -> None:
 class CentralInference:
     """The learner's side: the policy worker process, the request slots and the pipes."""
 
-    def __init__(self, spec: RunSpec, weights: SharedWeights, num_starts: int, silence_limit_s: float) -> None:
+    def __init__(self, spec: RunSpec, weights: SharedWeights, num_starts: int) -> None:
         """Reserves the memory; `start` starts the process, and `stop` frees everything.
 
         Args:
             spec: of the run.
             weights: to act with.
             num_starts: number of earlier starts of the run.
-            silence_limit_s: see `Supervisor`.
         """
         count = spec.train.num_collectors
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
         self._slots = [SharedBlocks(_slot_spec(spec), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
-        self._supervisor = Supervisor("policy worker", self._make_work, self._forget, silence_limit_s)
+        self._supervisor = Supervisor("policy worker", self._make_work, self._forget)
 
     @property
     def num_restarts(self) -> int:

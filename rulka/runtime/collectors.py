@@ -49,7 +49,7 @@ from rulka.runtime.shared import (
     memory_bytes,
 )
 from rulka.runtime.specs import CollectorSpec, RunSpec
-from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, MakeWork, Supervisor, Work
+from rulka.runtime.supervisor import HEARTBEAT_S, MakeWork, Supervisor, Work
 
 STATES_FOLDER = "collectors"
 """In a run's folder, while it runs: the states in which its collectors begin their next blocks."""
@@ -477,7 +477,6 @@ class CollectorProcesses(PermittedCollectors):
         tensors: Mapping[str, Tensor],
         env_steps: int,
         num_starts: int,
-        silence_limit_s: float = SILENCE_LIMIT_S,
         policy_process: PolicyProcess | None = None,
     ) -> None:
         """Reserves the memory.
@@ -487,7 +486,6 @@ class CollectorProcesses(PermittedCollectors):
             tensors: weights as published, for their names, shapes and dtypes.
             env_steps: see `PermittedCollectors`.
             num_starts: see `PermittedCollectors`.
-            silence_limit_s: see `Supervisor`.
             policy_process: see `PermittedCollectors`.
 
         Raises:
@@ -506,9 +504,9 @@ class CollectorProcesses(PermittedCollectors):
         self._has_lost_states, self._num_starts_before = False, num_starts
         self._inference = None
         if spec.train.inference == "central":
-            self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
+            self._inference = CentralInference(spec, self._weights, num_starts)
             self._beside.append(self._inference)
-        self._supervisor = Supervisor("collector", self._make_work, self._forget, silence_limit_s)
+        self._supervisor = Supervisor("collector", self._make_work, self._forget)
 
     def start(self) -> None:
         """Starts the processes; the caller must call `stop`, even after an error."""

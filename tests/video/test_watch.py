@@ -19,9 +19,8 @@ from rulka.reference.lap import LAPS_DIR, drive, read_reference, store_reference
 from rulka.tracks.campaign import campaign_track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, race_frames
-from rulka.video.show import show_races
+from rulka.video.show import check_screen, show_frames, show_races
 from rulka.video.sources import LEFT_TO_RIGHT, OtherMapError, gather, recorded_races, sort_sources
-from rulka.video.window import check_screen, show_frames
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
 needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")
