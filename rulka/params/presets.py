@@ -16,8 +16,6 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from rulka.agents.params import ALGORITHMS
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.stored import checked
@@ -31,7 +29,7 @@ from rulka.params import (
     read_sections,
     resolved,
 )
-from rulka.params.reader import parsed
+from rulka.params.reader import one_line, parsed
 from rulka.params.writer import with_sections, with_values
 from rulka.stages.folders import PRESETS_LOG
 from rulka.stages.outputs import new_file
@@ -132,7 +130,7 @@ def undo_preset() -> Applied:
 
 
 def _format_changes(found: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
-    return [f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}" for keys, old, new in found]
+    return [f"{'.'.join(keys)}: {one_line(old)} -> {one_line(new)}" for keys, old, new in found]
 
 
 def _noted() -> list[dict[str, Any]]:
@@ -253,7 +251,3 @@ def merge_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any], whose: st
 def _is_whole(base: dict[str, Any], value: dict[str, Any]) -> bool:
     """True if a mapping replaces another as a whole: a schedule, or a section of another kind."""
     return "points" in value or "shares" in value or value.get("kind", base.get("kind")) != base.get("kind")
-
-
-def _short(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()

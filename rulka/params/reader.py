@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -135,3 +136,8 @@ def packaged_file(path: Path) -> Path:
     package = Path(__file__).resolve().parents[1]
     is_checkout = (package.parent / "pyproject.toml").is_file()
     return package.parent / path if is_checkout else package / "project" / path
+
+
+def one_line(value: Any) -> str:
+    """Formats a value as one line of YAML."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("\n...\n").strip()

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import MOST
 from rulka.machine.errors import UserError
+from rulka.params.reader import one_line
 from rulka.params.sections import Params
 
 SCHEMA_FILE = Path("params.schema.json")
@@ -141,7 +140,7 @@ def _resolved(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _shown(value: Any, sections: Iterable[Mapping[str, Any]]) -> str | None:
-    return None if any(_is_of(each, value) for each in sections) else _yaml(value)
+    return None if any(_is_of(each, value) for each in sections) else one_line(value)
 
 
 def _is_of(section: Mapping[str, Any], value: Any) -> bool:
@@ -204,7 +203,3 @@ def _bounds(node: Mapping[str, Any]) -> str:
 
 def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("\n...\n").strip()

@@ -10,13 +10,13 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
 from rulka.evaluation.statistics import Interval
+from rulka.params.reader import one_line
 from rulka.report.theme import BLUE, GREEN, MUTED, ORANGE, PINK, WIDTH_IN, Draw, to_png
 from rulka.stages.outputs import new_file
 from rulka.stages.provenance import current_commit, library_versions
@@ -114,7 +114,7 @@ def head_of(file: StudyFile, command: str) -> list[str]:
 
 def inline(value: object) -> str:
     """Formats parameters as one line of YAML in backticks; empty if there are none."""
-    return f"`{yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).strip()}`" if value else ""
+    return f"`{one_line(value)}`" if value else ""
 
 
 # The page of an experiment --------------------------------------------------------------------------------------------
