@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import MOST
