@@ -118,20 +118,17 @@ class IqnNetwork(Torso):
         self._is_noisy = sizes.noisy_sigma > 0.0
         self.guide: Guide | None = None
 
-    def forward(self, image: Tensor, floats: Tensor, tau: Tensor, *, is_encoded: bool = False) -> Quantiles:
+    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
         """Maps raw observations and fractions to quantiles of the return.
 
         Args:
             image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
-            is_encoded: whether `image` holds features.
         """
-        return Quantiles(self._values(self.state(image, floats, is_encoded=is_encoded), tau), tau)
+        return Quantiles(self._values(self.state(image, floats), tau), tau)
 
-    def of_action(
-        self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor, *, is_encoded: bool = False
-    ) -> Tensor:
+    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Computes the return distribution of one action per observation, as needed for learning.
 
         Args:
@@ -139,12 +136,11 @@ class IqnNetwork(Torso):
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
             action: [B] int64.
-            is_encoded: whether `image` holds features.
 
         Returns:
             [B, T] float32, `forward(...).value` gathered at the actions.
         """
-        state = self.state(image, floats, is_encoded=is_encoded)
+        state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
             index = action[:, None, None].expand(-1, tau.shape[-1], 1)
             return self._values(state, tau).gather(2, index)[:, :, 0]
@@ -158,24 +154,23 @@ class IqnNetwork(Torso):
         with torch.autocast(state.device.type, enabled=False):  # as in `models.layers.output`
             return (units.float() * weight) @ factors.float().T + bias[:, None]
 
-    def advantages(self, image: Tensor, floats: Tensor, tau: Tensor, *, is_encoded: bool = False) -> Tensor:
+    def advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Computes the mean advantage of every action, as needed for acting; does not run the value head.
 
         Args:
             image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [T] fractions, the same for all rows, see `fixed_fractions`.
-            is_encoded: whether `image` holds features.
 
         Returns:
             [B, A] float32; differs from the mean Q-values by a constant per row.
         """
-        return self.advantages_by(self.acting_factors(tau), image, floats, is_encoded=is_encoded)
+        return self.advantages_by(self.acting_factors(tau), image, floats)
 
-    def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor, *, is_encoded: bool = False) -> Tensor:
+    def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
         """Does the same with precomputed `acting_factors`, which depend only on the weights."""
         # The output layer is linear, so the mean over fractions may be taken before it.
-        state = self.state(image, floats, is_encoded=is_encoded)
+        state = self.state(image, floats)
         return output(self.output_layers()[0], self._advantage_units(factors, state))
 
     def acting_factors(self, tau: Tensor) -> Tensor:

@@ -128,9 +128,9 @@ class Torso(nn.Module):
         features = self.encoder.tokens(seen) if self._takes_tokens else self.encoder(seen)
         return features.reshape(len(image), self.num_encoded)
 
-    def state(self, image: Tensor, floats: Tensor, *, is_encoded: bool = False) -> Tensor:
-        """Maps images [B, L, H, W] uint8, or if `is_encoded` their features [B, E], and raw floats [B, F] to [B, D]."""
-        return self.join(image if is_encoded else self.encode(image), floats)
+    def state(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps images [B, L, H, W] uint8, or their features [B, E] from `encode`, and raw floats [B, F] to [B, D]."""
+        return self.join(self.encode(image) if image.dtype == torch.uint8 else image, floats)
 
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""

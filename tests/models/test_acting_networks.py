@@ -58,9 +58,9 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     expected = network(image, floats, tau.expand(5, -1)).value
     torch.testing.assert_close(network(image, floats, tau).value, expected)
     expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
-    for shown, is_encoded in ((image, False), (network.encode(image), True)):
+    for shown in (image, network.encode(image)):
         for fractions in (tau, tau.expand(5, -1)):
-            found = network.of_action(shown, floats, fractions, action, is_encoded=is_encoded)
+            found = network.of_action(shown, floats, fractions, action)
             torch.testing.assert_close(found, expected)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = network.of_action(image, floats, tau, action)

@@ -54,13 +54,11 @@ class Sample(NamedTuple):
         batch: [B] all transitions.
         row: [own] int64 rows of the ring.
         clock: [own] int64 decisions since the mini-race of each began.
-        is_encoded: True if the batch holds image features instead of images.
     """
 
     batch: Batch
     row: Tensor
     clock: Tensor
-    is_encoded: bool = False
 
 
 class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
@@ -165,7 +163,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             demonstrations, _ = self._batch_in_mini_races(self.replay.draw_demonstrations(num_demonstrations))
             batch = Batch(*(torch.cat(columns) for columns in zip(batch, demonstrations, strict=True)))
         self._num_learned += len(drawn.row)
-        return Sample(batch, drawn.row, clock, self.replay.has_features)
+        return Sample(batch, drawn.row, clock)
 
     def _batch_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
         """Places each transition at random in a mini-race; returns the batch, and the clocks [B] in main memory."""
@@ -270,7 +268,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             return 0.0
         with autocast(self.precision, self._device):
             seen = batch.image[demonstrated], batch.floats[demonstrated]
-            value = self.network.advantages(*seen, self._tau_choosing, is_encoded=sample.is_encoded)
+            value = self.network.advantages(*seen, self._tau_choosing)
         loss = margin_loss(value, batch.action[demonstrated], params.margin)
         means.add(margin_loss=loss.mean())
         return params.weight * loss.sum()
@@ -278,14 +276,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns sampled returns [B, S] of the transitions, and their fractions [B, S] or [S]."""
         tau = self._draw_fractions()
-        networks = Networks(self.network, self.target, self.replay.has_features)
+        networks = Networks(self.network, self.target)
         with autocast(self.precision, self._device):
             return target_quantiles(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _predicted(self, batch: Batch, tau: Tensor) -> Tensor:
         """Returns the online network's quantiles [B, T] of the actions taken."""
-        seen, is_encoded = (batch.image, batch.floats), self.replay.has_features
-        return quantiles_of(self.network, *seen, tau, batch.action, is_encoded=is_encoded)
+        return quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
 
     def _draw_fractions(self) -> Tensor:
         """Returns fractions [B, T]; or [T], shared by the batch, if `embedding_at` is hidden."""
@@ -332,8 +329,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         if self._latest is None:
             return {}
         sampler = self.replay.sampler
-        seen, is_encoded = (self._latest.batch.image, self._latest.batch.floats), self._latest.is_encoded
-        values = inspect_values(self.network, *seen, self._tau_choosing, self._chunk_shape, is_encoded=is_encoded)
+        seen = self._latest.batch.image, self._latest.batch.floats
+        values = inspect_values(self.network, *seen, self._tau_choosing, self._chunk_shape)
         return super().inspect() | values | ({} if sampler is None else inspect_priorities(sampler.priorities.measured))
 
     def state_dict(self) -> dict[str, Any]:
@@ -398,11 +395,10 @@ def mini_race_returns(transitions: Transitions, clock: NDArray[np.int64], gamma:
 
 
 class Networks(NamedTuple):
-    """Online and target network; `is_encoded` if their inputs are features instead of images."""
+    """Online and target network."""
 
     online: IqnNetwork
     target: IqnNetwork
-    is_encoded: bool = False
 
 
 @torch.no_grad()
@@ -418,23 +414,23 @@ def target_quantiles(networks: Networks, batch: Batch, tau: Tensor, tau_choosing
             Munchausen the softmax over the target network's values; otherwise each quantile takes its own best action.
     """
     following = batch.next_image, batch.next_floats
-    chunk_shape, is_encoded = tuple(batch.action.shape[1:]), networks.is_encoded
+    chunk_shape = tuple(batch.action.shape[1:])
     reward = batch.n_step_return
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
-        advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing, is_encoded=is_encoded)
+        advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
         advantage = by_place(advantage, chunk_shape)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        value_bta = networks.target(*following, tau, is_encoded=is_encoded).value
+        value_bta = networks.target(*following, tau).value
         next_value = chunk_soft_value(value_bta, chunk_shape, temperature)
     elif params.use_double_dqn:
-        advantage = networks.online.advantages(*following, tau_choosing, is_encoded=is_encoded)
+        advantage = networks.online.advantages(*following, tau_choosing)
         if networks.online.guide is not None and batch.next_guide.shape[1]:
             advantage = networks.online.guide.limit(advantage, batch.next_guide)
         action = by_place(advantage, chunk_shape).argmax(dim=-1)
-        next_value = quantiles_of(networks.target, *following, tau, action, is_encoded=is_encoded)
+        next_value = quantiles_of(networks.target, *following, tau, action)
     else:
-        value_bta = networks.target(*following, tau, is_encoded=is_encoded).value
+        value_bta = networks.target(*following, tau).value
         next_value = chunk_values(value_bta, *chunk_shape).best() if chunk_shape else value_bta.amax(dim=2)
     return reward[:, None] + batch.bootstrap_discount[:, None] * next_value
 
@@ -500,14 +496,12 @@ def chunk_values(value: Tensor, num_places: int) -> ChunkValues:
     return ChunkValues(state, places - places.mean(dim=3, keepdim=True))
 
 
-def quantiles_of(
-    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor, *, is_encoded: bool = False
-) -> Tensor:
+def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
     """Returns quantiles [B, T] of one action [B], or chunk [B, K], for each observation; tau is [B, T] or [T]."""
     if action.dim() > 1:
-        value_bta = network(image, floats, tau, is_encoded=is_encoded).value
+        value_bta = network(image, floats, tau).value
         return chunk_values(value_bta, action.shape[1]).of(action)
-    return network.of_action(image, floats, tau, action, is_encoded=is_encoded)
+    return network.of_action(image, floats, tau, action)
 
 
 def chunk_soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: float) -> Tensor:
@@ -608,8 +602,6 @@ def inspect_values(
     floats: Tensor,
     tau: Tensor,
     chunk_shape: tuple[int, ...],
-    *,
-    is_encoded: bool = False,
 ) -> dict[str, float]:
     """Returns the quantile spread of each action, and the action gap between the best and the second-best decision.
 
@@ -622,12 +614,11 @@ def inspect_values(
         floats: [B, F] float32, raw.
         tau: [T] fractions.
         chunk_shape: () for single actions, [K] for chunks, whose tags name place and action.
-        is_encoded: True if `image` holds features.
     """
     was_training = network.training
     network.eval()  # must not update spectral norms
     rows = slice(0, MAX_ROWS)
-    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1), is_encoded=is_encoded).value
+    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
     network.train(was_training)
     best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
     lead = best[..., 0] - best[..., 1]

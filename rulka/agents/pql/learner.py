@@ -172,7 +172,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         with autocast(self.precision, self._device):
             target = self._target(batch)
             with torch.set_grad_enabled(is_warm):  # during warm-up the cloned policy's torso does not change
-                state = self.network.state(batch.image, batch.floats, is_encoded=self.replay.has_features)
+                state = self.network.state(batch.image, batch.floats)
             rated = self._decisions.rate_taken(self.critics, state, batch.action)
         loss = critic_loss(rated, target).mean()
         self._optimizer.zero_grad(set_to_none=True)
@@ -195,8 +195,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     def _target(self, batch: Batch) -> Tensor:
         """Returns the target [B] of both critics: the slow critics rate the policy's next decision."""
         state, slow_state = (
-            network.state(batch.next_image, batch.next_floats, is_encoded=self.replay.has_features)
-            for network in (self.network, self._slow_network)
+            network.state(batch.next_image, batch.next_floats) for network in (self.network, self._slow_network)
         )
         outputs = self.network.read_out(self.network.trunk(state))
         rated = self._decisions.rate(self._slow_critics, slow_state, outputs)
@@ -332,7 +331,7 @@ class PolicyHalf:
         self.num_updates += 1
         with autocast(self._precision, self._device):
             with torch.no_grad():
-                state = self._network.state(image, floats, is_encoded=replay.has_features)
+                state = self._network.state(image, floats)
             outputs = self._network.read_out(self._network.trunk(state))
             rated = self._decisions.rate(self._critics, state, outputs)
         value = (rated.probability * rated.values[0]).sum(dim=1).mean()
