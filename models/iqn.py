@@ -37,6 +37,7 @@ class IqnSizes(NamedTuple):
         noisy_sigma: sigma_0 of the noisy layers of both heads; 0 for plain ones.
         embedding_at: where the embedded fractions are multiplied in.
         fusion: of image features and floats.
+        actions_per_decision: K.
     """
 
     float_hidden: int
@@ -46,10 +47,15 @@ class IqnSizes(NamedTuple):
     noisy_sigma: float = 0.0
     embedding_at: EmbeddingPlace = "state"
     fusion: FusionConfig = CONCAT
+    actions_per_decision: int = 1
 
 
 class Quantiles(NamedTuple):
-    """Return distribution of every action: `value` [B, T, A] float32 at the fractions `tau` [B, T] or [T]."""
+    """Return distribution of every action: `value` [B, T, K, A] float32 at the fractions `tau` [B, T] or [T].
+
+    The return of a decision is the sum over its K actions: Q(s, a_1 .. a_K) = sum over k of value[k, a_k]. So the best
+    decision consists of the best actions.
+    """
 
     value: Tensor
     tau: Tensor
@@ -60,36 +66,32 @@ class Guide(nn.Module):
 
     An action is allowed if its probability is at least a share (`floor`) of that of the likeliest action, Fujimoto et
     al. 2019 (discrete BCQ), arXiv:1910.01708. With 1 only the likeliest one is allowed, so that the agent drives like
-    the clone; with 0 all are. Values of untried actions thus affect neither acting nor learning. If a decision has
-    several places, each is masked independently.
+    the clone; with 0 all are. Values of untried actions thus affect neither acting nor learning. The K actions of a
+    decision are masked independently.
 
     Attributes:
         policy: frozen.
-        num_places: K.
+        actions_per_decision: K.
         floor: share of the likeliest action's probability, 0 to 1; part of the weights, so that a network that loads
             these has the same mask.
     """
 
     floor: Tensor
 
-    def __init__(self, policy: ClonePolicy, num_places: int = 1) -> None:
+    def __init__(self, policy: ClonePolicy, actions_per_decision: int = 1) -> None:
         super().__init__()
-        self.num_places = num_places
+        self.actions_per_decision = actions_per_decision
         self.policy = policy.requires_grad_(False)
         self.register_buffer("floor", torch.zeros(()))
 
     def log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images [B, L, H, W] uint8 and raw floats [B, F] to log-probabilities [B, K A] float32."""
-        return self._by_place(self.policy(image, floats)).log_softmax(dim=2).flatten(1)
+        """Maps raw images [B, L, H, W] uint8 and raw floats [B, F] to log-probabilities [B, K, A] float32."""
+        return self.policy(image, floats).unflatten(1, (self.actions_per_decision, -1)).log_softmax(dim=2)
 
     def limit(self, preference: Tensor, log_probs: Tensor) -> Tensor:
-        """Returns preferences [B, K A] with minus infinity for masked actions."""
-        likely = self._by_place(log_probs)
-        is_left = likely >= likely.amax(dim=2, keepdim=True) + self.floor.log()
-        return preference.masked_fill(~is_left.flatten(1), -torch.inf)
-
-    def _by_place(self, values: Tensor) -> Tensor:
-        return values.unflatten(1, (self.num_places, -1))
+        """Returns preferences [B, K, A] with minus infinity for masked actions."""
+        is_allowed = log_probs >= log_probs.amax(dim=2, keepdim=True) + self.floor.log()
+        return preference.masked_fill(~is_allowed, -torch.inf)
 
 
 class IqnNetwork(Torso):
@@ -103,16 +105,17 @@ class IqnNetwork(Torso):
 
     frequency: Tensor
 
-    def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
+    def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_outputs: int) -> None:
         super().__init__(inputs, encoder, sizes.float_hidden, sizes.fusion, layer_norm=sizes.layer_norm)
         frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
         self.register_buffer("frequency", frequency, persistent=False)
         self.embedding_at: EmbeddingPlace = sizes.embedding_at
+        self.actions_per_decision = sizes.actions_per_decision
         num_factors = self.num_state if sizes.embedding_at == "state" else 2 * (sizes.dense_hidden // 2)
         self.tau_embed = nn.Sequential(
             nn.Linear(sizes.tau_embedding, num_factors), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)
         )
-        self.advantage_head = _head(self.num_state, num_actions, sizes)
+        self.advantage_head = _head(self.num_state, num_outputs, sizes)
         self.value_head = _head(self.num_state, 1, sizes)
         initialise(_first(self.tau_embed), TAU_GAIN)
         self._is_noisy = sizes.noisy_sigma > 0.0
@@ -129,27 +132,31 @@ class IqnNetwork(Torso):
         return Quantiles(self._values(self.state(image, floats), tau), tau)
 
     def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-        """Computes the return distribution of one action per observation, as needed for learning.
+        """Computes the return distribution of one decision per observation, as needed for learning.
 
         Args:
             image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
-            action: [B] int64.
+            action: [B, K] int64.
 
         Returns:
-            [B, T] float32, `forward(...).value` gathered at the actions.
+            [B, T] float32, `forward(...).value` gathered at the actions and summed over them.
         """
         state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
-            index = action[:, None, None].expand(-1, tau.shape[-1], 1)
-            return self._values(state, tau).gather(2, index)[:, :, 0]
+            index = action[:, None, :, None].expand(-1, tau.shape[-1], -1, 1)
+            return self._values(state, tau).gather(3, index)[..., 0].sum(dim=2)
         # Everything after the hidden units is linear: V + A(a) - mean A for all fractions is one matrix product,
         # without values of other actions and without hidden units [B, T, G]. This saves a sixth of the update.
         advantage, value = self.output_layers()
-        relative = advantage.weight - advantage.weight.mean(dim=0)
-        weight = torch.cat([value.weight.expand(len(action), -1), relative.index_select(0, action)], dim=1)
-        bias = value.bias + advantage.bias[action] - advantage.bias.mean()
+        by_action = advantage.weight.unflatten(0, (self.actions_per_decision, -1))
+        relative = (by_action - by_action.mean(dim=1, keepdim=True)).flatten(0, 1)
+        row = action + by_action.shape[1] * torch.arange(self.actions_per_decision, device=action.device)
+        taken = relative.index_select(0, row.flatten()).unflatten(0, row.shape).sum(dim=1)
+        weight = torch.cat([value.weight.expand(len(action), -1), taken], dim=1)
+        num_taken = self.actions_per_decision  # the mean over all outputs is a K-th of the sum of each action's mean
+        bias = value.bias + advantage.bias[row].sum(dim=1) - num_taken * advantage.bias.mean()
         units, factors = torch.cat([_hidden(head, state) for head in self._heads()], dim=1), self.embed(tau)
         with torch.autocast(state.device.type, enabled=False):  # as in `models.layers.output`
             return (units.float() * weight) @ factors.float().T + bias[:, None]
@@ -163,12 +170,13 @@ class IqnNetwork(Torso):
             tau: [T] fractions, the same for all rows, see `fixed_fractions`.
 
         Returns:
-            [B, A] float32; differs from the mean Q-values by a constant per row.
+            [B, K, A] float32; differs from the mean Q-values by a constant per row and action of the decision.
         """
-        return self.advantages_by(self.acting_factors(tau), image, floats)
+        outputs = self.advantages_by(self.acting_factors(tau), image, floats)
+        return outputs.unflatten(1, (self.actions_per_decision, -1))
 
     def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
-        """Does the same with precomputed `acting_factors`, which depend only on the weights."""
+        """Returns them as outputs [B, K A], from precomputed `acting_factors`, which depend only on the weights."""
         # The output layer is linear, so the mean over fractions may be taken before it.
         state = self.state(image, floats)
         return output(self.output_layers()[0], self._advantage_units(factors, state))
@@ -202,7 +210,8 @@ class IqnNetwork(Torso):
             mixed = state[:, None, :] * factors
             units = [_hidden(head, mixed) for head in self._heads()]
         value, advantage = (output(_last(head), own) for head, own in zip(self._heads(), units, strict=True))
-        return value + advantage - advantage.mean(dim=2, keepdim=True)
+        advantage = advantage.unflatten(2, (self.actions_per_decision, -1))
+        return value[..., None] / self.actions_per_decision + advantage - advantage.mean(dim=3, keepdim=True)
 
     def _heads(self) -> tuple[nn.Sequential, nn.Sequential]:
         """Returns the value head and the advantage head, in the order of their hidden units and factors."""
@@ -231,8 +240,8 @@ class ClonedIqn(IqnNetwork):
 
     tau: Tensor
 
-    def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
-        super().__init__(inputs, encoder, sizes, num_actions)
+    def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_outputs: int) -> None:
+        super().__init__(inputs, encoder, sizes, num_outputs)
         self.register_buffer("tau", fixed_fractions(NUM_CLONED_FRACTIONS), persistent=False)
 
     @property
@@ -241,7 +250,7 @@ class ClonedIqn(IqnNetwork):
         return self.output_layers()[0].in_features
 
     def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """Maps image features [B, E] and raw floats [B, F] to logits [B, A] float32."""
+        """Maps image features [B, E] and raw floats [B, F] to logits [B, K A] float32."""
         return self.read_out(self.hidden(encoded, floats))
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
@@ -249,7 +258,7 @@ class ClonedIqn(IqnNetwork):
         return self._advantage_units(self.acting_factors(self.tau), self.join(encoded, floats))
 
     def read_out(self, hidden: Tensor) -> Tensor:
-        """Maps hidden units [B, G / 2] to logits [B, A]."""
+        """Maps hidden units [B, G / 2] to logits [B, K A]."""
         return output(self.output_layers()[0], hidden)
 
 

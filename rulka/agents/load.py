@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,4 +129,10 @@ def _choice(artifact: Artifact, device: torch.device) -> _Choice:
     network: Any = build(*seen, sizes, artifact.normalisation, artifact.actions.space.num_outputs)
     network.load_state_dict(tensors)
     network.eval().to(device)
-    return network, choose(network, artifact, device), None if draw is None else partial(draw, network, artifact)
+
+    def as_given(decide: Choose) -> Choose:
+        """Returns decisions [N, K] as users know them: [N] if each is a single discrete action."""
+        return lambda image, floats: decide(image, floats).view(-1, *artifact.actions.decision_shape)
+
+    greedy = as_given(choose(network, artifact, device))
+    return network, greedy, None if draw is None else lambda generator: as_given(draw(network, artifact, generator))

@@ -2,8 +2,8 @@
 
 Collectors send blocks to learners, off-policy and on-policy alike. The module also has the other forms of experience
 that learners accept and return.
-Dimensions: T decisions, N cars, L frames seen at once, oldest first, H x W pixels, F floats; of preferences M
-decisions, S stretches, P pairs, K actions of a decision.
+Dimensions: T decisions, N cars, L frames seen at once, oldest first, H x W pixels, F floats, K
+actions of a decision, or numbers of a continuous one; of preferences M decisions, S stretches, P pairs.
 
 A race that ends at decision t (`terminated` or `truncated`) leaves its true last observation at index t + 1; decision
 t + 1 resets the environment: its row has `is_reset` set and is not a transition (gymnasium's "next step" autoreset).
@@ -25,17 +25,14 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """Shape of a block; the same for all blocks of a run.
-
-    `decision_shape` is the shape of one decision: () for one action, [K] for K actions, or K numbers if `continuous`.
-    """
+    """Shape of a block; the same for all blocks of a run. `decision_size` is K."""
 
     num_steps: int
     num_cars: int
     height: int
     width: int
     num_floats: int
-    decision_shape: tuple[int, ...] = ()
+    decision_size: int = 1
     continuous: bool = False
     frames: int = 1
 
@@ -56,7 +53,7 @@ class BlockSpec:
             "image": ((*cars, *self.image_shape), np.uint8),
             "floats": ((*cars, self.num_floats), np.float32),
             "potential": (cars, np.float32),
-            "action": ((*steps, *self.decision_shape), np.float32 if self.continuous else np.uint8),
+            "action": ((*steps, self.decision_size), np.float32 if self.continuous else np.uint8),
             "reward": (steps, np.float32),
             "terminated": (steps, np.bool_),
             "truncated": (steps, np.bool_),
@@ -80,13 +77,12 @@ class ExperienceBlock:
         image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32, unnormalised.
         potential: [T + 1, N] float32 shaping potential of each observation, in reward units.
-        action: [T, N] uint8 index into the action table; [T, N, K] for chunks of K actions; [T, N, K] float32 if
-            decisions are continuous.
+        action: [T, N, K] uint8 indices into the action table; float32 if decisions are continuous.
         reward: [T, N] float32 reward for the decision, without shaping.
         terminated: [T, N] terminal: finished or off the track.
         truncated: [T, N] a limit cut the race; its last observation still has a value.
         is_reset: [T, N] an autoreset step: the action was ignored, so this is not a transition.
-        is_greedy: [T, N] the action, or the whole chunk, is the greedy one of the policy that acted.
+        is_greedy: [T, N] all K actions are the greedy ones of the policy that acted.
         log_prob: [T, N] log-probability of the action under the policy that acted; 0 if it has no probabilities.
         number: one more than the number of the block that this one continues.
     """
@@ -129,18 +125,15 @@ def as_block(observations: Mapping[str, NDArray], decisions: Mapping[str, NDArra
 
     Args:
         observations: `image` [T + 1, L, H, W], `floats` [T + 1, F], `potential` [T + 1] (optional, 0).
-        decisions: `action` [T], or [T, K] for chunks, `reward` [T], `terminated` [T], `truncated` [T] (optional,
-            false).
+        decisions: `action` [T, K], or [T] if K is 1, `reward` [T], `terminated` [T], `truncated` [T] (optional, false).
 
     Returns:
         A block whose decisions all count as greedy, so that transitions can span several of them.
     """
     num_steps = len(decisions["action"])
     frames, height, width = observations["image"].shape[-3:]
-    places = decisions["action"].size // num_steps
-    shape = () if places == 1 else (places,)
-    floats = observations["floats"].shape[-1]
-    block = new_block(BlockSpec(num_steps, 1, height, width, floats, decision_shape=shape, frames=frames))
+    size, floats = decisions["action"].size // num_steps, observations["floats"].shape[-1]
+    block = new_block(BlockSpec(num_steps, 1, height, width, floats, size, frames=frames))
     for name, values in {**observations, **decisions}.items():
         target = getattr(block, name)
         target[...] = values.reshape(target.shape)

@@ -8,7 +8,7 @@ torchrl's own prioritised samplers do not load with torch 2.13; `PrioritisedRows
 
 Importing torchrl takes 3 s of CPU time and some 95 MB: only off-policy learners import this module.
 Dimensions: B batch, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, E image features,
-A actions, K actions of a chunk.
+K actions of a decision, A choices for each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rulka.machine.device import CPU
 _LOGGER = logging.getLogger(__name__)
 
 FEATURES, GUIDE = "features", "guide"
-"""Outputs stored with observations: features [E] of the image, log-probabilities [K A] of the cloned policy."""
+"""Outputs stored with observations: features [E] of the image, log-probabilities [K, A] of the cloned policy."""
 PIECE_STEPS = 64
 """Decisions in one stored piece of a demonstration; the unused rest of a race's last piece is marked as reset."""
 
@@ -51,7 +51,7 @@ class Drawn(NamedTuple):
         floats: [B, F] float32, raw.
         next_image: as `image`, after the transition.
         next_floats: [B, F] float32, raw.
-        next_guide: [B, K A] float32 log-probabilities of the cloned policy there, if the ring stores `GUIDE`; else
+        next_guide: [B, K, A] float32 log-probabilities of the cloned policy there, if the ring stores `GUIDE`; else
             [B, 0].
         row: [B] int64 first row of each transition in the ring.
         weight: [B] float32 importance weights; 1 if sampling is uniform.
@@ -73,13 +73,13 @@ class Batch(NamedTuple):
     Attributes:
         image: [B, L, H, W] uint8; or features [B, E] of the images, if the ring stores `FEATURES`.
         floats: [B, F] float32, raw.
-        action: [B] int64; [B, K] chunks of actions; [B, K] float32 if decisions are continuous.
+        action: [B, K] int64; float32 if decisions are continuous.
         n_step_return: [B] float32, rewards discounted over the decisions of the transition, with shaping.
         bootstrap_discount: [B] float32 factor of the value of the next observation; 0 if nothing follows.
         next_image: as `image`.
         next_floats: [B, F] float32, raw.
         weight: [B] float32 importance weights; 1 if sampling is uniform.
-        next_guide: [B, K A] float32 log-probabilities of the cloned policy at the next observation, if the ring
+        next_guide: [B, K, A] float32 log-probabilities of the cloned policy at the next observation, if the ring
             stores `GUIDE`; else [B, 0].
     """
 

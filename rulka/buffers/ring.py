@@ -8,7 +8,7 @@ overwritten next.
 The ring can store the output of a frozen network with each observation, to compute it once instead of at every draw; or
 store it instead of the image, which is several times as large.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
-transitions, K actions of a chunk. A *row* is the flat index of a decision, (slot T + step) N + car.
+transitions, K actions of a decision. A *row* is the flat index of a decision, (slot T + step) N + car.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RingArrays(NamedTuple):
     """All fields of all slots except observations, for compiled code; see `ExperienceBlock`."""
 
     potential: NDArray[np.float32]  # [S, T + 1, N]
-    action: NDArray  # [S, T, N] uint8, [S, T, N, K] for chunks of actions; float32 if decisions are continuous
+    action: NDArray  # [S, T, N, K] uint8; float32 if decisions are continuous
     reward: NDArray[np.float32]  # [S, T, N], as the flags below
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -341,7 +341,7 @@ class Transitions(NamedTuple):
         next_observation: [B] int64 flat index of the observation after the last one.
         potential: [B] float32 of the observation.
         next_potential: [B] float32 of the next observation.
-        action: [B] int64 first action; [B, K] first chunk of actions, or float32 numbers.
+        action: [B, K] int64 first actions; float32 if decisions are continuous.
     """
 
     reward: NDArray[np.float32]
@@ -370,7 +370,7 @@ def find_transitions(
         past_exploring: continues past decisions that were not greedy, for policies with noise in every decision.
     """
     batch = len(rows)
-    first = ring.action.reshape(-1, *ring.action.shape[3:])[rows]
+    first = ring.action.reshape(-1, ring.action.shape[-1])[rows]
     found = Transitions(
         reward=np.zeros((batch, max_steps), np.float32),
         num_steps=np.zeros(batch, np.int64),

@@ -156,7 +156,7 @@ class Collector:
             decision = self._policy.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]))
             acted_s = time.perf_counter()
             result = self._environment.step_into(
-                decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
+                decision.for_environment, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
             )
             acting_s += acted_s - began_s
             simulating_s += time.perf_counter() - acted_s

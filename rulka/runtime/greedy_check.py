@@ -226,8 +226,8 @@ class GreedyCheck:
         image, floats = torch.from_numpy(self._image), torch.from_numpy(self._floats)
         decision = self._actor.act(image, floats, explore=False)
         if on_decided:
-            on_decided(decision.action)
-        return self._environment.step_into(decision.action, self._image, self._floats, self._potential)
+            on_decided(decision.for_environment)
+        return self._environment.step_into(decision.for_environment, self._image, self._floats, self._potential)
 
 
 class BestWeights:

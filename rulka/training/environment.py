@@ -6,6 +6,7 @@ code here is the same for both.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -235,7 +236,7 @@ def block_spec(
         height=observation.height,
         width=observation.width,
         num_floats=num_floats,
-        decision_shape=actions.decision_shape,
+        decision_size=math.prod(actions.decision_shape),
         continuous=isinstance(actions.space, Intervals),
         frames=observation.frames,
     )

@@ -6,6 +6,7 @@ and learners are driven through the interface that the runtime uses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -188,7 +189,8 @@ class Races:
 
     def _step(self, block: ExperienceBlock, t: int, car: int) -> None:
         action = block.action[t, car]
-        step = self.probe(int(self.state[car]), int(action) if action.ndim == 0 else action)
+        is_single = len(action) == 1 and not self.spec.continuous
+        step = self.probe(int(self.state[car]), int(action[0]) if is_single else action)
         self.state[car] = step.state
         block.reward[t, car] = step.reward
         block.terminated[t, car], block.truncated[t, car] = step.end == "terminated", step.end == "truncated"
@@ -206,8 +208,8 @@ def random_races(spec: AgentSpec, seed: int, **shape: int) -> Races:
         return Step(float(rng.standard_normal()), float(rng.standard_normal()), str(end))
 
     races = Races(probe, starts=rng.standard_normal(20_000), noise=np.random.default_rng(100 + seed), **shape)
-    continuous, decision_shape = not isinstance(spec.actions, Choices), spec.actions.decision_shape
-    races.spec, races.rng = replace(races.spec, decision_shape=decision_shape, continuous=continuous), rng
+    continuous, size = not isinstance(spec.actions, Choices), math.prod(spec.actions.decision_shape)
+    races.spec, races.rng = replace(races.spec, decision_size=size, continuous=continuous), rng
     return races
 
 
@@ -233,7 +235,7 @@ class Trained(NamedTuple):
         image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
         floats = torch.zeros(len(states), NUM_FLOATS)
         floats[:, 1] = torch.tensor(states)
-        return self.actor.act(image, floats, explore=False).action.tolist()
+        return self.actor.act(image, floats, explore=False).for_environment.tolist()
 
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:

@@ -46,7 +46,7 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(algorith
     assert (action_values.name, after.dtype) == (name, np.float32)
     np.testing.assert_array_equal(after, fresh.action_values(image, floats).value)
     assert np.abs(after - before).max() > 1e-4
-    np.testing.assert_array_equal(after.argmax(axis=1), actor.act(image, floats, explore=False).action)
+    np.testing.assert_array_equal(after.argmax(axis=1), actor.act(image, floats, explore=False).for_environment)
 
 
 @pytest.mark.parametrize("is_fast", [True, False])

@@ -38,7 +38,9 @@ def test_lead_of_a_block_over_the_second_best_block() -> None:
 
     Over all outputs at once, the two best would be 9.5 and 9 of one place, also where the other place decides.
     """
-    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), CONV, IqnSizes(8, 16, 4), 6)
+    network = IqnNetwork(
+        InputShape(34, 34, torch.zeros(3), torch.ones(3)), CONV, IqnSizes(8, 16, 4, actions_per_decision=2), 6
+    )
     image, floats = torch.zeros(5, 1, 34, 34, dtype=torch.uint8), torch.zeros(5, 3)
     for second, lead in (([9.0, 9.5, 2.0], 0.5), ([90.0, 95.0, 2.0], 2.0)):
         with torch.no_grad():
@@ -46,7 +48,7 @@ def test_lead_of_a_block_over_the_second_best_block() -> None:
                 layer.weight.zero_()
                 layer.bias.zero_()
             network.output_layers()[0].bias.copy_(torch.tensor([1.0, 5.0, 3.0, *second]))
-        found = inspect_values(network, image, floats, fixed_fractions(4), (2,))
+        found = inspect_values(network, image, floats, fixed_fractions(4))
         assert found["RL/action_gap"] == pytest.approx(lead)
     names = {f"IQN/quantile_std_action_{place}_{action}" for place in range(2) for action in range(3)}
     assert names < set(found)

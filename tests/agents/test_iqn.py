@@ -30,13 +30,13 @@ def test_epsilon_is_the_share_of_random_actions():
     """A third of the random actions are the greedy one by chance."""
     spec = small_spec("iqn", epsilon={"interpolation": "linear", "points": [[0, 1.0], [1000, 0.3]]})
     actor = make_actor(spec, seed=0)
-    greedy = int(actor.act(*views(1, None), explore=False).action[0])
+    greedy = int(actor.act(*views(1, None), explore=False).for_environment[0])
     for env_steps, epsilon in ((0, 1.0), (500, 0.65), (10_000, 0.3)):
         actor.set_moment(Moment(env_steps))
         decision = actor.act(*views(3000, None), explore=True)
-        assert float((decision.action != greedy).mean()) == pytest.approx(epsilon * 2 / 3, abs=0.03)
-        np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
-    assert (actor.act(*views(50, None), explore=False).action == greedy).all()
+        assert float((decision.for_environment != greedy).mean()) == pytest.approx(epsilon * 2 / 3, abs=0.03)
+        np.testing.assert_array_equal(decision.is_greedy, decision.for_environment == greedy)
+    assert (actor.act(*views(50, None), explore=False).for_environment == greedy).all()
 
 
 def test_each_car_has_an_epsilon_of_its_own():
@@ -44,8 +44,8 @@ def test_each_car_has_an_epsilon_of_its_own():
     actor = make_actor(small_spec("iqn", epsilon=constant(0.5), epsilon_spread=3.0), seed=0)
     assert actor._epsilon(4).tolist() == pytest.approx([0.5**1, 0.5**2, 0.5**3, 0.5**4])
     image, floats = views(4, None)
-    greedy = actor.act(image, floats, explore=False).action
-    explored = np.mean([actor.act(image, floats, explore=True).action != greedy for _ in range(200)], axis=0)
+    greedy = actor.act(image, floats, explore=False).for_environment
+    explored = np.mean([actor.act(image, floats, explore=True).for_environment != greedy for _ in range(200)], axis=0)
     assert explored[0] > 3 * explored[3]
 
 
@@ -53,11 +53,11 @@ def test_cloned_policy_drives_during_the_warm_up_only():
     actor = make_actor(small_spec("iqn", {"guided": True}, warmup_steps=100, epsilon=constant(0.0)), seed=0)
     actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]))
     decision = actor.act(*views(4000, None), explore=True)
-    np.testing.assert_allclose(np.bincount(decision.action) / 4000, [0.2, 0.5, 0.3], atol=0.03)
-    np.testing.assert_array_equal(decision.is_greedy, decision.action == 1)
-    own = actor.act(*views(4, None), explore=False).action
+    np.testing.assert_allclose(np.bincount(decision.for_environment) / 4000, [0.2, 0.5, 0.3], atol=0.03)
+    np.testing.assert_array_equal(decision.is_greedy, decision.for_environment == 1)
+    own = actor.act(*views(4, None), explore=False).for_environment
     actor.set_moment(Moment(100))
-    np.testing.assert_array_equal(actor.act(*views(4, None), explore=True).action, own)
+    np.testing.assert_array_equal(actor.act(*views(4, None), explore=True).for_environment, own)
 
 
 @pytest.mark.parametrize(("floor", "allowed"), [(1.0, [1]), (0.6, [1, 2]), (0.39, [0, 1, 2]), (0.0, [0, 1, 2])])
@@ -68,7 +68,7 @@ def test_the_best_action_within_the_limits_of_the_guide_is_taken(floor, allowed)
     actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]) | {"guide.floor": torch.tensor(floor)})
     value = free.action_values(*views(50, None)).value
     left = np.where(np.isin(np.arange(3), allowed), value, -np.inf)
-    np.testing.assert_array_equal(actor.act(*views(50, None), explore=False).action, left.argmax(axis=1))
+    np.testing.assert_array_equal(actor.act(*views(50, None), explore=False).for_environment, left.argmax(axis=1))
     np.testing.assert_allclose(actor.action_values(*views(50, None)).value, value, rtol=1e-5, atol=1e-6)
 
 
@@ -84,13 +84,13 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races):
     assert float(learner.network.guide.floor) == float(learner.target.guide.floor) == 1.0
     batch = learner._latest.batch
     torch.testing.assert_close(
-        batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.n_step_return), -1)
+        batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.n_step_return), 1, -1)
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():
-        free = learner.network.advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=1)
+        free = learner.network.advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=2)
         assert (free != 2).any(), "or limits would not matter"
-        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 2]
+        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 0, 2]
     torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * following)
 
 

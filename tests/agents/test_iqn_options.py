@@ -16,19 +16,19 @@ def test_boltzmann_noise_moves_close_calls_only():
     for noise, expected in ((1e-9, 0.0), (1e6, 0.5 * 2 / 3)):
         spec = small_spec("iqn", epsilon=constant(0.0), boltzmann_epsilon=constant(0.5), boltzmann_noise=noise)
         decision = make_actor(spec, seed=0).act(*views(4000, None), explore=True)
-        greedy = make_actor(spec, seed=0).act(*views(1, None), explore=False).action[0]
-        assert float((decision.action != greedy).mean()) == pytest.approx(expected, abs=0.03)
-        np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
+        greedy = make_actor(spec, seed=0).act(*views(1, None), explore=False).for_environment[0]
+        assert float((decision.for_environment != greedy).mean()) == pytest.approx(expected, abs=0.03)
+        np.testing.assert_array_equal(decision.is_greedy, decision.for_environment == greedy)
 
 
 def test_noisy_actors_explore_by_their_noise_and_race_without():
     actor = make_actor(small_spec("iqn", {"noisy_sigma": 3.0}, epsilon=constant(0.0)), seed=0)
-    greedy = {int(actor.act(*views(1, None), explore=False).action[0]) for _ in range(5)}
+    greedy = {int(actor.act(*views(1, None), explore=False).for_environment[0]) for _ in range(5)}
     decisions = [actor.act(*views(1, None), explore=True) for _ in range(60)]
     assert len(greedy) == 1
-    assert len({int(decision.action[0]) for decision in decisions}) > 1
+    assert len({int(decision.for_environment[0]) for decision in decisions}) > 1
     assert all(decision.is_greedy.all() for decision in decisions), "greedy through the noise"
-    assert {int(actor.act(*views(1, None), explore=False).action[0])} == greedy
+    assert {int(actor.act(*views(1, None), explore=False).for_environment[0])} == greedy
 
 
 def test_a_noisy_learner_draws_new_noise_for_each_step(races):

@@ -53,16 +53,19 @@ def test_self_loss_by_hand():
 )
 def test_munchausen_bonus_by_hand(value, temperature, floor, logarithm):
     values = torch.tensor([value]).expand(len(value), -1)
-    bonus = munchausen_bonus(values, torch.arange(len(value)), alpha=0.9, temperature=temperature, floor=floor)
+    bonus = munchausen_bonus(
+        values[:, None], torch.arange(len(value))[:, None], alpha=0.9, temperature=temperature, floor=floor
+    )
     assert bonus.tolist() == pytest.approx([0.9 * each for each in logarithm], abs=1e-6)
 
 
 def test_margin_by_hand() -> None:
     """Rows: another action is better; the demonstrated one leads by less than the margin; by more; by exactly it."""
     value = torch.tensor([[1.0, 3.0, 0.0], [1.0, 0.8, 0.0], [1.0, 0.2, 0.0], [0.0, 1.0, 0.5]])
-    loss = margin_loss(value, torch.tensor([0, 0, 0, 1]), 0.5)
+    loss = margin_loss(value[:, None], torch.tensor([[0], [0], [0], [1]]), 0.5)
     torch.testing.assert_close(loss, torch.tensor([2.5, 0.3, 0.0, 0.0]))
-    shifted = margin_loss(value + torch.tensor([[7.0], [-2.0], [0.5], [1.0]]), torch.tensor([0, 0, 0, 1]), 0.5)
+    value = value + torch.tensor([[7.0], [-2.0], [0.5], [1.0]])
+    shifted = margin_loss(value[:, None], torch.tensor([[0], [0], [0], [1]]), 0.5)
     torch.testing.assert_close(shifted, loss)
 
 

@@ -97,12 +97,12 @@ def test_exploring_follows_the_policy_and_its_seed():
     for actor in actors[1:]:
         actor.load_network(actors[0].network.state_dict())
     first, same, other = (actor.act(image, floats, explore=True) for actor in actors)
-    np.testing.assert_allclose(np.bincount(first.action) / 4000, [0.1, 0.6, 0.3], atol=0.03)
-    np.testing.assert_allclose(np.exp(first.log_prob), np.array([0.1, 0.6, 0.3])[first.action], rtol=1e-5)
-    np.testing.assert_array_equal(first.is_greedy, first.action == 1)
-    np.testing.assert_array_equal(first.action, same.action)
-    assert (first.action != other.action).any()
-    assert (actors[0].act(image, floats, explore=False).action == 1).all()
+    np.testing.assert_allclose(np.bincount(first.for_environment) / 4000, [0.1, 0.6, 0.3], atol=0.03)
+    np.testing.assert_allclose(np.exp(first.log_prob), np.array([0.1, 0.6, 0.3])[first.for_environment], rtol=1e-5)
+    np.testing.assert_array_equal(first.is_greedy, first.for_environment == 1)
+    np.testing.assert_array_equal(first.for_environment, same.for_environment)
+    assert (first.for_environment != other.for_environment).any()
+    assert (actors[0].act(image, floats, explore=False).for_environment == 1).all()
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

@@ -51,13 +51,13 @@ def test_actors_take_what_is_published_and_mostly_act_alike(algorithm: str, prec
     block = block_of(200, 1)
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     full, low = (each.act(image, floats, explore=False) for each in (exact, actor))
-    assert (full.action == low.action).mean() >= least
+    assert (full.for_environment == low.for_environment).mean() >= least
     values = [each.action_values(image, floats).value for each in (exact, actor)]
     assert np.abs(values[0] - values[1]).max() > 0, "computed in something else"
-    np.testing.assert_array_equal(values[1].argmax(axis=1), low.action)
+    np.testing.assert_array_equal(values[1].argmax(axis=1), low.for_environment)
     if algorithm == "ppo":  # what on-policy algorithms divide by is that of the policy which took the action
         drawn = actor.act(image, floats, explore=True)
-        np.testing.assert_allclose(np.exp(drawn.log_prob), values[1][np.arange(200), drawn.action], rtol=1e-5)
+        np.testing.assert_allclose(np.exp(drawn.log_prob), values[1][np.arange(200), drawn.for_environment], rtol=1e-5)
 
 
 def test_float32_is_handed_on_untouched() -> None:

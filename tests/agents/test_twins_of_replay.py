@@ -105,9 +105,10 @@ class NaivePql(Twin):
             outputs = self.policy(*after)
             slow = self.rate(self.slow_critics, self.slow_network.state(*after), torch.tanh(outputs[:, :2]))
         state = self.network.state(*before)
-        taken = torch.from_numpy((action - np.array([0.0, 1.5])) / np.array([1.0, 1.5])) if action.ndim > 1 else state
+        is_choice = isinstance(self.actions, Choices)
+        taken = state if is_choice else torch.from_numpy((action - np.array([0.0, 1.5])) / np.array([1.0, 1.5]))
         found = self.rate(self.critics, state if self.num_critic_updates else state.detach(), taken)
-        said = found[:, torch.arange(len(action)), 0 if action.ndim > 1 else torch.from_numpy(action).long()]
+        said = found[:, torch.arange(len(action)), torch.from_numpy(action[:, 0]).long() if is_choice else 0]
         paid, factor = torch.tensor(worth, dtype=torch.float64).T
         opinion = (self.probabilities(outputs) * slow).sum(dim=2).amin(dim=0)
         loss = 0.5 * ((said - (paid + factor * opinion)) ** 2).sum(dim=0).mean()
@@ -224,7 +225,7 @@ def test_iqn(decisions: str, embedding_at: str, changes: dict[str, Any]) -> None
         weight = [each / max(importance) for each in importance] + [1.0] * (len(places) - num_own)
         error = twin.learn(
             (image, floats),
-            np.stack([np.atleast_1d(here.at("action", place)) for place in places]),
+            np.stack([here.at("action", place) for place in places]),
             (next_image, next_floats),
             (torch.tensor(returns), torch.tensor(factors), torch.tensor(weight)),
             *(each.expand(len(places), -1) for each in fractions[2 * number_of_step :][:2]),  # the online one's first

@@ -30,7 +30,7 @@ class Cars(Races):
         self.deal(size)
 
     def act(self, _image: object, floats: object, *, explore: bool) -> Decision:
-        return Decision(np.zeros(NUM_CARS, np.int64), np.zeros(NUM_CARS, np.float32), np.ones(NUM_CARS, np.bool_))
+        return Decision(np.zeros((NUM_CARS, 1), np.int64), np.zeros(NUM_CARS, np.float32), np.ones(NUM_CARS, np.bool_))
 
     def block(self) -> ExperienceBlock:
         return self.drive(self)

@@ -41,7 +41,7 @@ def make_stream() -> Callable[..., list[ExperienceBlock]]:
             block.potential[...] = rng.normal(size=block.potential.shape)
             block.reward[...] = rng.normal(size=block.reward.shape)
             block.action[...] = rng.integers(0, 12, block.action.shape)
-            block.is_greedy[...] = rng.random(block.action.shape) < 0.8
+            block.is_greedy[...] = rng.random(block.is_greedy.shape) < 0.8
             for step in range(spec.num_steps):
                 ends = rng.random(spec.num_cars)
                 block.is_reset[step] = was_over

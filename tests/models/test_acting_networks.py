@@ -54,10 +54,10 @@ def test_parameter_counts_of_iqn(height: int, width: int, embedding: int, expect
 def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     torch.manual_seed(0)
     network, (image, floats) = IqnNetwork(PLAIN, CONV, SIZES._replace(embedding_at=embedding_at), 3), seen()
-    tau, action = torch.rand(4), torch.tensor([0, 1, 2, 0, 1])
+    tau, action = torch.rand(4), torch.tensor([0, 1, 2, 0, 1])[:, None]
     expected = network(image, floats, tau.expand(5, -1)).value
     torch.testing.assert_close(network(image, floats, tau).value, expected)
-    expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
+    expected = expected.gather(3, action[:, None, :, None].expand(-1, 4, -1, 1))[..., 0, 0]
     for shown in (image, network.encode(image)):
         for fractions in (tau, tau.expand(5, -1)):
             found = network.of_action(shown, floats, fractions, action)
@@ -108,9 +108,9 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     cloned, iqn = ClonedIqn(PLAIN, CONV, sizes, 3), IqnNetwork(PLAIN, CONV, sizes, 3)
     iqn.load_state_dict(cloned.state_dict())
     logits = cloned.decide(cloned.encode(image), floats)
-    values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).value.mean(dim=1)
+    values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).value.mean(dim=1)[:, 0]
     torch.testing.assert_close(logits.log_softmax(dim=1), values.log_softmax(dim=1))
-    assert torch.equal(logits, iqn.advantages(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)))
+    assert torch.equal(logits, iqn.advantages(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS))[:, 0])
     functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0, 1])).backward()
     learns = {name.split(".")[0] for name, weight in cloned.named_parameters() if weight.grad is not None}
     assert learns == {"encoder", "float_head", "tau_embed", "advantage_head"}
@@ -122,7 +122,7 @@ def outputs(kind: str, inputs: InputShape, encoder: EncoderConfig = CONV) -> Cal
     torch.manual_seed(0)
     if kind == "iqn":
         network = IqnNetwork(inputs, encoder, SIZES, 3).eval().requires_grad_(False)
-        return lambda image, floats: network.advantages(image, floats, fixed_fractions(4))
+        return lambda image, floats: network.advantages(image, floats, fixed_fractions(4))[:, 0]
     if kind == "ppo":
         critic = ActorCritic(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
         return lambda image, floats: torch.cat([critic(image, floats).outputs, critic(image, floats).value[:, None]], 1)

@@ -174,11 +174,13 @@ class FakeActor:
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         num_cars = len(floats)
-        action = self._generator.integers(NUM_ACTIONS, size=num_cars) if explore else np.ones(num_cars, np.int64)
+        action = (
+            self._generator.integers(NUM_ACTIONS, size=(num_cars, 1)) if explore else np.ones((num_cars, 1), np.int64)
+        )
         low, high = float(self.network.weight.min()), float(self.network.weight.max())
         assert low == high, "torn weights"
         log_prob = np.full(num_cars, low + min(self._env_steps * MOMENT, 1.0 - MOMENT), np.float32)
-        return Decision(action, log_prob, action == 1)
+        return Decision(action, log_prob, action[:, 0] == 1)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Thinks most of action 1, and more of all the more decisions a race has taken."""
@@ -340,8 +342,8 @@ def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = Fal
     else:
         assert (versions_in(block) == version).all(), "one version in the whole block"
         assert (block.log_prob == block.log_prob[0, 0]).all(), "one moment in the whole block"
-    assert (block.reward == np.where(block.is_reset, 0.0, 1.0 + block.action)).all()
-    assert (block.is_greedy == (block.action == 1)).all()
+    assert (block.reward == np.where(block.is_reset, 0.0, 1.0 + block.action[..., 0])).all()
+    assert (block.is_greedy == (block.action[..., 0] == 1)).all()
     ended = block.floats[1:, :, 3] == RACE_STEPS
     assert (block.terminated == (ended & (car[1:] % 2 == 0))).all()
     assert (block.truncated == (ended & (car[1:] % 2 == 1))).all()

@@ -61,7 +61,7 @@ def test_central_inference_decides_there(tmp_path: Path, track: Path, device: to
     asking = [InferenceClient(each, pipe[0], 0, lambda: None) for each, pipe in zip(slots, pipes, strict=True)]
     for remote in asking:
         decision = remote.act(image, floats)
-        assert decision.action.shape == (3,)
+        assert decision.for_environment.shape == (3,)
         assert remote.version == 4
     ours.send(Stop())
     thread.join(PATIENCE_S)
@@ -69,4 +69,4 @@ def test_central_inference_decides_there(tmp_path: Path, track: Path, device: to
     there, here = inference._actor, make_actor(spec.make_actor.args[0], 5)
     here.load_network(weights)
     one, other = (actor.act(image, floats, explore=False) for actor in (here, there))
-    np.testing.assert_array_equal(one.action, other.action)
+    np.testing.assert_array_equal(one.action, other.for_environment)

@@ -50,7 +50,7 @@ def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: Shared
         np.testing.assert_array_equal(blocks[slot].image, np.full((5, 2, 1, 3, 5), 10 * slot))
 
 
-NUMBERS = BlockSpec(1, num_cars=2, height=3, width=5, num_floats=6, decision_shape=(2,), continuous=True)
+NUMBERS = BlockSpec(1, num_cars=2, height=3, width=5, num_floats=6, decision_size=2, continuous=True)
 
 
 @pytest.mark.parametrize(

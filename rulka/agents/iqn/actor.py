@@ -3,8 +3,7 @@
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
 Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon per car), arXiv:1803.00933;
 Zhou et al. 2024 (warm-up with a given policy), arXiv:2412.07762.
-Decisions of K actions: see `rulka.agents.iqn.learner`.
-Dimensions: N cars, K actions of a decision, A actions.
+Dimensions: N cars, K actions of a decision, A choices for each.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from models.torso import ActingHead
 from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.acting import NetworkActor, decision_of
 from rulka.agents.shared.distributions import Categoricals
-from rulka.agents.shared.networks import IQN_PARTS, build_iqn, by_place
+from rulka.agents.shared.networks import IQN_PARTS, build_iqn
 from rulka.agents.shared.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.contracts.artifacts import Artifact
 from rulka.machine.device import CPU, upload
@@ -30,14 +29,14 @@ from rulka.machine.device import CPU, upload
 def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
     """Returns the greedy decision function: the largest mean advantage at the acting fractions, within the guide."""
     tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
-    decision_shape, guide = artifact.actions.decision_shape, network.guide
+    guide = network.guide
     is_limited = guide is not None and float(guide.floor) > 0.0
 
     def choose(image: Tensor, floats: Tensor) -> Tensor:
         advantage = network.advantages(image, floats, tau)
         if guide is not None and is_limited:
             advantage = guide.limit(advantage, guide.log_probs(image, floats))
-        return by_place(advantage, decision_shape).argmax(dim=-1)
+        return advantage.argmax(dim=2)
 
     return choose
 
@@ -52,7 +51,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
     greedy_choice = staticmethod(choose_by_iqn)
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
-        self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
+        self._choices = spec.choices
         self._clones = Categoricals(spec.choices)
         super().__init__(spec, seed, device)
         self._params: IqnParams = spec.params
@@ -82,30 +81,26 @@ class IqnActor(NetworkActor[IqnNetwork]):
         if self._floor > 0.0:  # minus infinity for actions outside the limits of the guide
             assert self.network.guide is not None
             advantage = self.network.guide.limit(advantage, self._cloned(image, floats))
-        advantage = by_place(advantage, self._chunk_shape)
         greedy = advantage.argmax(dim=-1)
         return decision_of(self._explore(advantage, greedy) if explore else greedy, greedy)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
-        """Returns the mean Q-values [N, A] at the acting fractions, without noise; see `Actor`.
-
-        For chunks [N, K, A]: the value of a chunk with an action in one place and the best ones in all others.
-        """
+        """Returns the mean Q-values [N, A] or [N, K, A] at the acting fractions, without noise; see `Actor`."""
         image, floats = upload((image, floats), self._device)
         # Decisions compare bit-identical advantages; Q-values average to the state's value.
-        advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
+        advantage = self._advantages(image, floats, explore=False)
         with torch.inference_mode():
             value = self._in_torch(len(floats))(image, floats, self._tau).value
-        centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
-        if self._chunk_shape:
-            best = centred.amax(dim=2, keepdim=True)
-            centred = centred + best.sum(dim=1, keepdim=True) - best
-            state = state[:, None]
-        return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
+        centred, state = advantage - advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
+        best = centred.amax(dim=2, keepdim=True)
+        others = best.sum(dim=1, keepdim=True) - best
+        q_value = centred + others + state[:, None, None]
+        return ActionValues("q_value", q_value.view(len(q_value), *self._choices.decision_shape, -1).cpu().numpy())
 
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        """Returns the mean advantages [N, K, A] of all actions."""
         self._is_exploring = explore
-        return self._outputs(image, floats)
+        return self._outputs(image, floats).unflatten(1, (self._choices.num_places, -1))
 
     def _outputs_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
         if self._is_noisy and self._is_exploring:
@@ -120,18 +115,18 @@ class IqnActor(NetworkActor[IqnNetwork]):
         return self.network.acting_head(self._tau)
 
     def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [N, A] of the cloned policy, or [N, K A]."""
+        """Returns the log-probabilities [N, K, A] of the cloned policy."""
         guide = self._in_torch(len(floats)).guide
         assert guide is not None, "parameters make sure of that"
         with torch.inference_mode():
             return guide.log_probs(image, floats)
 
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
-        """Replaces some greedy actions [N] or [N, K]; one uniform number per action decides how it explores."""
+        """Replaces some greedy actions [N, K]; one uniform number per action decides how it explores."""
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand(greedy.shape, **draws)
-        epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
-        random = torch.randint(self._num_actions, greedy.shape, **draws)
+        epsilon = self._epsilon(len(greedy))[:, None]
+        random = torch.randint(self._choices.num_choices, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)
         boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
         if boltzmann_epsilon > 0.0:

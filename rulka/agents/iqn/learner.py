@@ -10,7 +10,7 @@ Two features cut across the module. While the encoder is frozen, the ring stores
 switches to images at the encoder's first update. And the network may carry a guide, the cloned policy: its
 `guide_floor` limits the actions taken and the next actions that double DQN chooses. The guide's logits are never used
 as Q-values.
-Dimensions: B batch, T quantile fractions, S sampled returns (as many), A actions, K actions of a decision (a chunk), E
+Dimensions: B batch, T quantile fractions, S sampled returns (as many), K actions of a decision, A choices for each, E
 image features, L frames seen at once, H x W pixels, F floats.
 """
 
@@ -30,7 +30,7 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
 from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.learner import MetricMeans
-from rulka.agents.shared.networks import IQN_PARTS, build_iqn, by_place
+from rulka.agents.shared.networks import IQN_PARTS, build_iqn
 from rulka.agents.shared.off_policy import OffPolicyLearner
 from rulka.agents.shared.reductions import fewest, mean_of, sum_gradients
 from rulka.agents.shared.spec import AgentError, AgentSpec
@@ -72,7 +72,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned")
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
-        self._chunk_shape = spec.choices.decision_shape
         super().__init__(spec, spec.fresh_network(build_iqn, seed).to(device), IQN_PARTS, seed, device)
         params = self._params
         self.target = copy.deepcopy(self.network).requires_grad_(False)
@@ -189,7 +188,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self.replay.update_priorities(sample.row[counts], errors[counts])
 
     def _guide_log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [B, K A] of the cloned policy, in float32 as in evaluation."""
+        """Returns the log-probabilities [B, K, A] of the cloned policy, in float32 as in evaluation."""
         assert self.network.guide is not None
         parts = zip(image.split(self._params.batch_size), floats.split(self._params.batch_size), strict=True)
         with torch.no_grad():
@@ -282,7 +281,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def _predicted(self, batch: Batch, tau: Tensor) -> Tensor:
         """Returns the online network's quantiles [B, T] of the actions taken."""
-        return quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
+        return self.network.of_action(batch.image, batch.floats, tau, batch.action)
 
     def _draw_fractions(self) -> Tensor:
         """Returns fractions [B, T]; or [T], shared by the batch, if `embedding_at` is hidden."""
@@ -330,7 +329,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             return {}
         sampler = self.replay.sampler
         seen = self._latest.batch.image, self._latest.batch.floats
-        values = inspect_values(self.network, *seen, self._tau_choosing, self._chunk_shape)
+        values = inspect_values(self.network, *seen, self._tau_choosing)
         return super().inspect() | values | ({} if sampler is None else inspect_priorities(sampler.priorities.measured))
 
     def state_dict(self) -> dict[str, Any]:
@@ -414,24 +413,19 @@ def target_quantiles(networks: Networks, batch: Batch, tau: Tensor, tau_choosing
             Munchausen the softmax over the target network's values; otherwise each quantile takes its own best action.
     """
     following = batch.next_image, batch.next_floats
-    chunk_shape = tuple(batch.action.shape[1:])
     reward = batch.n_step_return
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
         advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
-        advantage = by_place(advantage, chunk_shape)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        value_bta = networks.target(*following, tau).value
-        next_value = chunk_soft_value(value_bta, chunk_shape, temperature)
+        next_value = soft_value(networks.target(*following, tau).value, temperature)
     elif params.use_double_dqn:
         advantage = networks.online.advantages(*following, tau_choosing)
         if networks.online.guide is not None and batch.next_guide.shape[1]:
             advantage = networks.online.guide.limit(advantage, batch.next_guide)
-        action = by_place(advantage, chunk_shape).argmax(dim=-1)
-        next_value = quantiles_of(networks.target, *following, tau, action)
+        next_value = networks.target.of_action(*following, tau, advantage.argmax(dim=2))
     else:
-        value_bta = networks.target(*following, tau).value
-        next_value = chunk_values(value_bta, *chunk_shape).best() if chunk_shape else value_bta.amax(dim=2)
+        next_value = networks.target(*following, tau).value.amax(dim=3).sum(dim=2)
     return reward[:, None] + batch.bootstrap_discount[:, None] * next_value
 
 
@@ -439,17 +433,16 @@ def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: f
     """Returns the bonus on the reward [B]: alpha times temperature log pi(action), at least alpha times `floor`.
 
     Vieillard et al. 2020, equation 4, with the target network as the policy softmax(Q / temperature). A policy over
-    chunks is the product of one for each place, so its log-probability is their sum.
+    decisions is the product of one for each of the K actions, so its log-probability is their sum.
 
     Args:
-        value: [B, A] Q-values of the target network, or advantages: a constant added to a row changes nothing;
-            [B, K, A] for chunks.
-        action: [B] int64, taken; [B, K] for chunks.
+        value: [B, K, A] Q-values of the target network, or advantages: a constant added to a row changes nothing.
+        action: [B, K] int64, taken.
         alpha: weight, 0.9 in the paper.
         temperature: of the policy, in return units; positive.
         floor: at most 0; -1 in the paper.
     """
-    log_policy = torch.log_softmax(value / temperature, dim=-1).gather(-1, action[..., None]).flatten(1).sum(dim=1)
+    log_policy = torch.log_softmax(value / temperature, dim=2).gather(2, action[..., None])[..., 0].sum(dim=1)
     return alpha * (temperature * log_policy).clamp(floor, 0.0)
 
 
@@ -457,60 +450,13 @@ def soft_value(quantile: Tensor, temperature: float) -> Tensor:
     """Returns for each quantile [B, S] the sum over actions of pi (quantile - temperature log pi).
 
     Args:
-        quantile: [B, S, A] of the next state, by the target network; pi is the softmax of their means.
+        quantile: [B, S, K, A] of the next state, by the target network; pi is the softmax of their means.
         temperature: of the policy, in return units; positive.
     """
-    log_policy = torch.log_softmax(quantile.mean(dim=1, keepdim=True) / temperature, dim=2)
+    log_policy = torch.log_softmax(quantile.mean(dim=1, keepdim=True) / temperature, dim=3)
     policy = log_policy.exp()
     # The product is 0 where the logarithm is minus infinity.
-    return (policy * quantile - temperature * torch.special.xlogy(policy, policy)).sum(dim=2)
-
-
-# Chunks of actions ----------------------------------------------------------------------------------------------------
-#
-# A decision of K actions has Q(s, a_1 .. a_K) = V(s) + sum over i of A_i(s, a_i), each A_i with a mean of 0 over its
-# actions: so the best chunk is the best action of each place. The advantage head has K A outputs, those of the first
-# place first. The network subtracts their common mean; the remaining mean of each place is subtracted here.
-
-
-class ChunkValues(NamedTuple):
-    """Parts of the values of chunks: `state` [B, T], and `advantage` [B, T, K, A] of every action of every place."""
-
-    state: Tensor
-    advantage: Tensor
-
-    def of(self, action: Tensor) -> Tensor:
-        """Returns the values [B, T] of one chunk [B, K] for each row."""
-        index = action[:, None, :, None].expand(*self.advantage.shape[:3], 1)
-        return self.state + self.advantage.gather(3, index)[..., 0].sum(dim=2)
-
-    def best(self) -> Tensor:
-        """Returns the values [B, T] of each quantile's own best chunk."""
-        return self.state + self.advantage.amax(dim=3).sum(dim=2)
-
-
-def chunk_values(value: Tensor, num_places: int) -> ChunkValues:
-    """Splits outputs [B, T, K A] of a duelling network for K = `num_places`."""
-    state = value.mean(dim=2)
-    places = value.unflatten(2, (num_places, -1))
-    return ChunkValues(state, places - places.mean(dim=3, keepdim=True))
-
-
-def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-    """Returns quantiles [B, T] of one action [B], or chunk [B, K], for each observation; tau is [B, T] or [T]."""
-    if action.dim() > 1:
-        value_bta = network(image, floats, tau).value
-        return chunk_values(value_bta, action.shape[1]).of(action)
-    return network.of_action(image, floats, tau, action)
-
-
-def chunk_soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: float) -> Tensor:
-    """Returns `soft_value` [B, T] of outputs [B, T, K A], summed over places."""
-    if not chunk_shape:
-        return soft_value(value_bta, temperature)
-    values = chunk_values(value_bta, *chunk_shape)
-    by_place_bt = [soft_value(place, temperature) for place in values.advantage.unbind(dim=2)]
-    return values.state + torch.stack(by_place_bt).sum(dim=0)
+    return (policy * quantile - temperature * torch.special.xlogy(policy, policy)).sum(dim=3).sum(dim=2)
 
 
 # Losses ---------------------------------------------------------------------------------------------------------------
@@ -580,13 +526,13 @@ def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
     Hester et al. 2018, equation 3: it keeps actions that were never tried from looking better than demonstrated ones.
 
     Args:
-        value: [B, A] Q-values, or advantages: a constant added to a row changes nothing.
-        action: [B] int64, demonstrated.
+        value: [B, K, A] Q-values, or advantages: a constant added to a row changes nothing.
+        action: [B, K] int64, demonstrated.
         margin: in units of returns; not negative.
     """
-    is_demonstrated = functional.one_hot(action, value.shape[1]).bool()
-    shown = value[is_demonstrated]
-    return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=1).sub(shown).clamp(min=0.0)
+    is_demonstrated = functional.one_hot(action, value.shape[2]).bool()
+    shown = value[is_demonstrated].view_as(action)
+    return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=2).sub(shown).clamp(min=0.0).sum(dim=1)
 
 
 # Diagnostics ----------------------------------------------------------------------------------------------------------
@@ -601,28 +547,25 @@ def inspect_values(
     image: Tensor,
     floats: Tensor,
     tau: Tensor,
-    chunk_shape: tuple[int, ...],
 ) -> dict[str, float]:
     """Returns the quantile spread of each action, and the action gap between the best and the second-best decision.
 
-    A chunk's value is the sum over its places, so the second-best chunk differs from the best one only in the place
-    where the second-best action costs least.
+    The second-best decision differs from the best one in a single action: that whose second-best choice costs least.
 
     Args:
         network: the Q-network.
         image: [B, L, H, W] uint8, or features [B, E]; the first `MAX_ROWS` are used.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
-        chunk_shape: () for single actions, [K] for chunks, whose tags name place and action.
     """
     was_training = network.training
     network.eval()  # must not update spectral norms
     rows = slice(0, MAX_ROWS)
-    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
+    value = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
     network.train(was_training)
-    best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
-    lead = best[..., 0] - best[..., 1]
-    gap = float((lead.amin(dim=1) if chunk_shape else lead).mean())
-    spread = by_place(value_bta.std(dim=1), chunk_shape).mean(dim=0)
-    named = {"_".join(map(str, place)): float(spread[place]) for place in np.ndindex(*spread.shape)}
-    return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{name}": value for name, value in named.items()}
+    best = value.mean(dim=1).topk(2, dim=2).values
+    gap = float((best[..., 0] - best[..., 1]).amin(dim=1).mean())
+    spread = value.std(dim=1).mean(dim=0)
+    prefixes = [f"{k}_" for k in range(len(spread))] if len(spread) > 1 else [""]
+    tags = [f"IQN/quantile_std_action_{prefix}{action}" for prefix in prefixes for action in range(spread.shape[1])]
+    return {"RL/action_gap": gap} | dict(zip(tags, spread.flatten().tolist(), strict=True))

@@ -5,7 +5,7 @@ environments, sigma_i = least + (most - least) i / (N - 1), so that it needs no 
 Numbers, as in the paper: tanh of the first half of the outputs, the cloned policy's means. The other half, its
 standard deviations, is unused. The critic's gradient flows through the decision.
 Choices: softmax of the outputs. The critics rate all choices at once, and the gradient flows through the probabilities.
-Dimensions: N cars, B batch, P outputs, D state features, K numbers of a decision, A choices.
+Dimensions: N cars, B batch, P outputs, D state features, K numbers of a decision (1 if it is a choice), A choices.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class ChosenActions(Categoricals):
         return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws choices [N] from outputs [N, P], with the noise scale [N] of each car."""
+        """Draws choices [N, 1] from outputs [N, P], with the noise scale [N] of each car."""
         drawn = self.sample(outputs, generator)
         uniform = torch.rand(noise.shape, generator=generator, device=noise.device)
         random = torch.randint(self._num_choices, drawn.shape, generator=generator, device=noise.device)
-        return torch.where(uniform < noise, random, drawn)
+        return torch.where((uniform < noise)[:, None], random, drawn)
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
         """Returns critic values of all choices in states [B, D], and their probabilities by outputs [B, P]."""
@@ -92,8 +92,8 @@ class ChosenActions(Categoricals):
         return Rated(critics(state), probability, -(probability * log_probs).sum(dim=1))
 
     def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
-        """Returns the critics' values [2, B] of the choices [B] that were taken."""
-        return critics(state)[:, torch.arange(len(action), device=action.device), action]
+        """Returns the critics' values [2, B] of the choices [B, 1] that were taken."""
+        return critics(state)[:, torch.arange(len(action), device=action.device), action[:, 0]]
 
 
 class NumberActions(SquashedGaussian):

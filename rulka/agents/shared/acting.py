@@ -1,6 +1,6 @@
 """Inference of actors, in ONNX Runtime for plain networks and in torch for others; and acting with a policy.
 
-Dimensions: N cars, A actions, K places of a chunk.
+Dimensions: N cars, K actions of a decision, A choices for each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.actor_critic import ActorCritic, ClonePolicy, PolicyAndValue
 from models.prepared import PreparedNetwork, Scales, can_prepare, dequantise
 from models.torso import ActingHead, Torso
 from rulka.agents.shared.distributions import distribution_of
-from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, BuildNetwork, Cloned, build_actor_critic, by_place
+from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, BuildNetwork, Cloned, build_actor_critic
 from rulka.agents.shared.quantisation import check_int8
 from rulka.agents.shared.spec import ActionValues, AgentSpec, Choose, Decision
 from rulka.contracts.actions import Choices
@@ -139,10 +139,9 @@ class NetworkActor(ABC, Generic[NetworkT]):
 
 
 def decision_of(action: Tensor, greedy: Tensor) -> Decision:
-    """Returns actions [N, ...] without probabilities as a `Decision`; `greedy` are the greedy ones."""
+    """Returns actions [N, K] without probabilities as a `Decision`; `greedy` are the greedy ones."""
     taken, best = (column.numpy() for column in on_host(action, greedy))
-    is_same = taken == best
-    return Decision(taken, np.zeros(len(taken), np.float32), is_same.all(axis=1) if is_same.ndim > 1 else is_same)
+    return Decision(taken, np.zeros(len(taken), np.float32), (taken == best).all(axis=1))
 
 
 def policy_outputs(network: ActorCritic | Cloned, image: Tensor, floats: Tensor) -> Tensor:
@@ -183,7 +182,7 @@ class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
         if explore:
             action = self._distribution.sample(outputs, self._generators.device)
         log_prob = self._distribution.log_prob(outputs, action)
-        is_greedy = (action == greedy).view(len(floats), -1).all(dim=1)
+        is_greedy = (action == greedy).all(dim=1)
         return Decision(*(column.numpy() for column in on_host(action, log_prob, is_greedy)))
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
@@ -191,7 +190,7 @@ class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
         if not isinstance(self._actions, Choices):
             return None
         outputs = self._outputs(*upload((image, floats), self._device))
-        probability = by_place(outputs, self._actions.decision_shape).softmax(dim=-1)
+        probability = outputs.view(len(outputs), *self._actions.decision_shape, -1).softmax(dim=-1)
         return ActionValues("probability", probability.cpu().numpy())
 
     def _outputs_of(self, network: ActorCritic | ClonePolicy, image: Tensor, floats: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Action distributions, parameterised by a policy's outputs.
 
-Dimensions: B decisions, P policy outputs for each, K places of a chunk, A choices, D intervals.
+Dimensions: B decisions, P policy outputs for each, K actions of a decision, A choices for each, D intervals.
 """
 
 from __future__ import annotations
@@ -24,28 +24,26 @@ _MARGIN = 1e-6
 
 
 class Categoricals:
-    """One categorical choice, or K independent ones (a chunk); outputs are logits [B, K A].
+    """K independent categorical choices; outputs are logits [B, K A].
 
-    Log-probabilities and entropies are sums over places.
+    Log-probabilities and entropies are sums over the K.
     """
 
     def __init__(self, actions: Choices) -> None:
-        self._shape = actions.decision_shape
-        self._by_place = (-1, actions.num_places, actions.num_choices)
+        self._shape = (-1, actions.num_places, actions.num_choices)
 
     def sample(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws choices [B] or [B, K] int64."""
+        """Draws choices [B, K] int64."""
         probability = self.log_probs(outputs).exp().flatten(0, 1)
-        return torch.multinomial(probability, 1, generator=generator).view(-1, *self._shape)
+        return torch.multinomial(probability, 1, generator=generator).view(self._shape[:2])
 
     def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the most likely choices [B] or [B, K] int64."""
-        return outputs.view(self._by_place).argmax(dim=2).view(-1, *self._shape)
+        """Returns the most likely choices [B, K] int64."""
+        return outputs.view(self._shape).argmax(dim=2)
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
-        """Returns log-probabilities [B] of choices [B] or [B, K]."""
-        chosen = action.view(-1, self._by_place[1], 1)
-        return self.log_probs(outputs).gather(2, chosen)[..., 0].sum(dim=1)
+        """Returns log-probabilities [B] of choices [B, K]."""
+        return self.log_probs(outputs).gather(2, action[..., None])[..., 0].sum(dim=1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Returns entropies [B]."""
@@ -59,7 +57,7 @@ class Categoricals:
 
     def log_probs(self, outputs: Tensor) -> Tensor:
         """Returns log-probabilities [B, K, A] of all choices."""
-        return torch.log_softmax(outputs.view(self._by_place), dim=2)
+        return torch.log_softmax(outputs.view(self._shape), dim=2)
 
 
 class SquashedGaussian:

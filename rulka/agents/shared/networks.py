@@ -114,11 +114,6 @@ def _policy_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, int, int
 
 def _iqn_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, IqnSizes, int]:
     observation, encoder, network, normalisation, num_outputs = plan
-    own = network.iqn.model_dump(exclude={"guided"})
+    own = network.iqn.model_dump(exclude={"guided"}) | {"actions_per_decision": network.actions_per_decision}
     sizes = IqnSizes(network.float_hidden, network.dense_hidden, fusion=network.fusion, **own)
     return input_shape(observation, normalisation), encoder, sizes, num_outputs
-
-
-def by_place(outputs: torch.Tensor, decision_shape: tuple[int, ...]) -> torch.Tensor:
-    """Reshapes outputs [B, K A] to [B, K, A], to compare actions in the last dimension; [B, A] if K is 1."""
-    return outputs.unflatten(1, (*decision_shape, -1)) if decision_shape else outputs

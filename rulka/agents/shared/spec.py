@@ -35,7 +35,7 @@ ParamsT = TypeVar("ParamsT", bound=AlgorithmParams)
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 Choose = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to decisions [N, ...], without exploration."""
+"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to decisions [N, K], greedy or drawn."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,20 @@ class Decision(NamedTuple):
     """An actor's decisions for N cars; the fields are those of `ExperienceBlock`.
 
     Attributes:
-        action: [N] int64; [N, K] chunks of actions; [N, K] float32 if decisions are continuous.
+        action: [N, K] int64, K = 1 included; [N, K] float32 if decisions are continuous.
         log_prob: [N] float32 under the policy that acted; 0 if it has no probabilities.
-        is_greedy: [N] bool, the action, or the whole chunk, is the greedy one.
+        is_greedy: [N] bool, all K actions are the greedy ones.
     """
 
     action: NDArray
     log_prob: NDArray[np.float32]
     is_greedy: NDArray[np.bool_]
+
+    @property
+    def for_environment(self) -> NDArray:
+        """The decisions as environments take them: [N] if each is a single discrete action, else [N, K]."""
+        is_single = self.action.shape[1] == 1 and self.action.dtype.kind == "i"
+        return self.action[:, 0] if is_single else self.action
 
 
 class ActionValues(NamedTuple):
@@ -105,7 +111,7 @@ class ActionValues(NamedTuple):
     Attributes:
         name: "q_value", a mean return, or "probability". The greedy action has the largest of those that a guide
             allows.
-        value: [N, A] float32; [N, K, A] for chunks, with the greedy actions in all other places.
+        value: [N, A] float32; [N, K, A] if K > 1, each with the greedy ones as the decision's other actions.
     """
 
     name: str
