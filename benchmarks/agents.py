@@ -175,7 +175,7 @@ def fresh_rates(params: Params, device: torch.device) -> dict[str, Rates]:
         rates[f"update, reference, batch {batch}"] = best_rates(updates, UPDATE_TRIES, wait=partial(wait_for, device))
     replaying = iqn_learner(params, "float32", device, batch_size=REFERENCE_BATCHES[0])
     rates["draw"] = best_rates(
-        {"iqn": lambda: len(replaying.draw().batch.action)}, ACT_TRIES, wait=partial(wait_for, device)
+        {"iqn": lambda: len(replaying.sample().action)}, ACT_TRIES, wait=partial(wait_for, device)
     )
     for num_cars in CARS if device == CPU else CARS_ON_DEVICE:
         rates[f"act, {num_cars} cars"] = best_rates(

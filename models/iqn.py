@@ -161,7 +161,7 @@ class IqnNetwork(Torso):
         with torch.autocast(state.device.type, enabled=False):  # as in `models.layers.output`
             return (units.float() * weight) @ factors.float().T + bias[:, None]
 
-    def advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+    def q_advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Computes the mean advantage of every action, as needed for acting; does not run the value head.
 
         Args:
@@ -172,10 +172,10 @@ class IqnNetwork(Torso):
         Returns:
             [B, K, A] float32; differs from the mean Q-values by a constant per row and action of the decision.
         """
-        outputs = self.advantages_by(self.acting_factors(tau), image, floats)
+        outputs = self.q_advantages_by(self.acting_factors(tau), image, floats)
         return outputs.unflatten(1, (self.actions_per_decision, -1))
 
-    def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
+    def q_advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
         """Returns them as outputs [B, K A], from precomputed `acting_factors`, which depend only on the weights."""
         # The output layer is linear, so the mean over fractions may be taken before it.
         state = self.state(image, floats)
@@ -187,7 +187,7 @@ class IqnNetwork(Torso):
         return factors.tensor_split(2, dim=-1)[1].mean(dim=0) if self.embedding_at == "hidden" else factors
 
     def acting_head(self, tau: Tensor | None = None) -> ActingHead | None:
-        """Returns the layers of `advantages`; None if they include noise or a layer norm."""
+        """Returns the layers of `q_advantages`; None if they include noise or a layer norm."""
         if self._is_noisy or len(self.advantage_head) > 3:
             return None
         factors = None if tau is None else self.acting_factors(tau)

@@ -163,7 +163,7 @@ Piece = Mapping[str, NDArray]
 """An immutable part of a learner's experience: arrays by name."""
 
 
-class Experience(NamedTuple):
+class StoredExperience(NamedTuple):
     """A learner's experience as a checkpoint stores it, in parts that are written once and read together.
 
     Attributes:

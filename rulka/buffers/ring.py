@@ -27,7 +27,7 @@ from rulka.machine.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
 
-_DECIDED = ("potential", "action", "reward", "terminated", "truncated", "is_reset", "is_greedy")
+_DECISION_FIELDS = ("potential", "action", "reward", "terminated", "truncated", "is_reset", "is_greedy")
 """Block fields that compiled code reads."""
 
 
@@ -83,13 +83,19 @@ class BlockRing:
         spec: shape of every block.
         arrays: all but the observations, in main memory.
         observations: stored ones by name, on one device: `floats` [S, T + 1, N, F], `image` [S, T + L, N, H W] if
-            images are stored, and the outputs [S, T + 1, N, ...] of `keep`.
-        with_images: True if images are stored; if not, call `keep` before the first block.
+            images are stored, and derived columns [S, T + 1, N, ...].
+        with_images: True if images are stored.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
 
     def __init__(
-        self, spec: BlockSpec, num_slots: int, device: torch.device = CPU, *, with_images: bool = True
+        self,
+        spec: BlockSpec,
+        num_slots: int,
+        device: torch.device = CPU,
+        *,
+        with_images: bool = True,
+        derived: Mapping[str, Derive] | None = None,
     ) -> None:
         """Allocates memory; the system commits main memory only as it is written, a device commits it at once.
 
@@ -98,6 +104,7 @@ class BlockRing:
             num_slots: capacity in blocks; at least two, so that one can continue another.
             device: of the observations.
             with_images: whether images are stored.
+            derived: functions of the derived columns by name; the owner calls `update_derived` after changing them.
 
         Raises:
             ValueError: if `num_slots` is less than two.
@@ -110,7 +117,7 @@ class BlockRing:
         self.with_images = with_images
         self.num_inserted = 0
         layout = spec.layout()
-        decided = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _DECIDED}
+        decided = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _DECISION_FIELDS}
         is_held_out = np.zeros(decided["is_reset"].shape, np.bool_)
         self.arrays = RingArrays(**decided, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
         self.observations = {
@@ -121,7 +128,7 @@ class BlockRing:
             self.observations["image"] = torch.empty(shape, dtype=torch.uint8, device=device)
         self._newest: dict[int, int] = {}
         self._numbers: dict[int, int] = {}  # of each stream's last block
-        self._derive: dict[str, Derive] = {}
+        self._derived: Mapping[str, Derive] = {} if derived is None else derived
 
     @property
     def num_blocks(self) -> int:
@@ -161,7 +168,7 @@ class BlockRing:
         if before is not None and number == self._numbers[stream] + 1:
             self.arrays.next_slot[before] = slot
         self._numbers[stream] = number
-        for name in _DECIDED:
+        for name in _DECISION_FIELDS:
             getattr(self.arrays, name)[slot] = getattr(block, name)
         self._store_observations("floats", slot, torch.from_numpy(block.floats))
         if self.with_images:
@@ -173,45 +180,44 @@ class BlockRing:
         self.num_inserted += 1
         return slot
 
-    def keep(self, name: str, derive: Derive) -> None:
-        """Stores the output of a function for every observation, including those already stored.
-
-        Args:
-            name: of the output.
-            derive: maps images [B, L, H, W] uint8 and raw floats [B, F] to [B, ...]; must stay the same function.
+    def update_derived(self) -> None:
+        """Computes missing derived columns of all stored observations, and drops columns that are no longer wanted.
 
         Raises:
             ValueError: if there are stored blocks without images.
         """
-        self.drop(name)
-        self._derive[name] = derive
-        self._derive_all()
-
-    def drop(self, name: str) -> None:
-        """Drops a stored output whose function is about to change."""
-        self._derive.pop(name, None)
-        self.observations.pop(name, None)
+        for name in self.observations.keys() - {"floats", "image", *self._derived}:
+            del self.observations[name]
+        if self._derived.keys() <= self.observations.keys():
+            return
+        if self.num_blocks and not self.with_images:
+            message = "the images of what is stored are not"
+            raise ValueError(message)
+        for slot in range(self.num_blocks):
+            self._derive_slot(slot, None)
 
     def ring_state(self) -> dict[str, Any]:
         """Returns the position and the links of the ring: everything but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
-        kept = {name: str(self.observations[name].dtype).removeprefix("torch.") for name in self._kept_alone()}
+        derived = {
+            name: str(self.observations[name].dtype).removeprefix("torch.") for name in self._stored_without_images()
+        }
         state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
-        return state | {"next_slot": links, "kept": kept}
+        return state | {"next_slot": links, "derived": derived}
 
     def numbers(self) -> range:
         """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
         return range(self.num_inserted - self.num_blocks, self.num_inserted)
 
     def pieces(self) -> Mapping[int, Piece]:
-        """Returns the stored blocks by number, read lazily; see `Experience`."""
+        """Returns the stored blocks by number, read lazily; see `StoredExperience`."""
         return LazyPieces(self.numbers(), self.block_arrays)
 
     def block_arrays(self, number: int) -> dict[str, NDArray]:
         """Returns the arrays of block `number`: views that the ring may overwrite later, or copies."""
         slot = number % self.num_slots
-        decided = {name: getattr(self.arrays, name)[slot] for name in (*_DECIDED, "is_held_out")}
-        seen = ("floats", "image") if self.with_images else ("floats", *self._kept_alone())
+        decided = {name: getattr(self.arrays, name)[slot] for name in (*_DECISION_FIELDS, "is_held_out")}
+        seen = ("floats", "image") if self.with_images else ("floats", *self._stored_without_images())
         return decided | {name: _bits(self.observations[name][slot]) for name in seen}
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
@@ -221,32 +227,32 @@ class BlockRing:
             ValueError: if that ring stored other outputs, or a block is missing.
         """
         self.num_inserted = int(state["num_inserted"])
-        wanted = [] if self.with_images else sorted(self._derive)
-        if sorted(state["kept"]) != wanted:
-            message = f"stored are {sorted(state['kept']) or 'images'}, wanted are {wanted or 'images'}"
+        wanted = [] if self.with_images else sorted(self._derived)
+        if sorted(state["derived"]) != wanted:
+            message = f"stored are {sorted(state['derived']) or 'images'}, wanted are {wanted or 'images'}"
             raise ValueError(message)
         if set(blocks) != set(self.numbers()):
             message = f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}"
             raise ValueError(message)
         for number, arrays in blocks.items():
             slot = number % self.num_slots
-            for name in (*_DECIDED, "is_held_out"):
+            for name in (*_DECISION_FIELDS, "is_held_out"):
                 getattr(self.arrays, name)[slot] = arrays[name]
             for name in ("floats", "image") if self.with_images else ("floats",):
                 self._store_observations(name, slot, torch.from_numpy(arrays[name]))
-            for name, dtype in state["kept"].items():
+            for name, dtype in state["derived"].items():
                 self._store_observations(name, slot, torch.from_numpy(arrays[name]).view(_DTYPES[dtype]))
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
         self._numbers = {int(stream): int(number) for stream, number in state["numbers"].items()}
         if self.with_images:
-            self._derive_all()
+            self.update_derived()
 
     def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
         """Copies one field of some observations out of the blocks.
 
         Args:
-            name: "image", "floats" or the name of a stored output.
+            name: "image", "floats" or a derived column.
             index: [B] flat indices of observations, as in `Transitions`.
 
         Returns:
@@ -273,26 +279,19 @@ class BlockRing:
             seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
         return seen.reshape(-1)
 
-    def _kept_alone(self) -> list[str]:
-        """Returns the names of the outputs that are stored instead of images."""
-        return [] if self.with_images else [name for name in self._derive if name in self.observations]
-
-    def _derive_all(self) -> None:
-        if self._derive and self.num_blocks and not self.with_images:
-            message = "the images of what is stored are not"
-            raise ValueError(message)
-        for slot in range(self.num_blocks):
-            self._derive_slot(slot, None)
+    def _stored_without_images(self) -> list[str]:
+        """Returns the names of the derived columns that are stored instead of images."""
+        return [] if self.with_images else [name for name in self._derived if name in self.observations]
 
     def _derive_slot(self, slot: int, image: Tensor | None) -> None:
-        """Computes a block's stored outputs from its images [(T + 1) N, L, H, W]; None uses the stored images."""
-        if not self._derive:
+        """Computes a block's derived columns from its images [(T + 1) N, L, H, W]; None uses the stored images."""
+        if not self._derived:
             return
         floats = self.observations["floats"][slot]
         num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
         if image is None:
             image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
-        for name, derive in self._derive.items():
+        for name, derive in self._derived.items():
             made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
             self._store_observations(name, slot, made.unflatten(0, floats.shape[:2]))
 
@@ -331,9 +330,11 @@ def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 class Transitions(NamedTuple):
-    """Start, end, rewards and first action of transitions.
+    """Start, end, rewards and first action of transitions: what the compiled loops find in a ring.
 
     Attributes:
+        row: [B] int64 flat index of the first decision.
+        weight: [B] float32 importance weight.
         reward: [B, L] float32 reward of each decision, 0 after the last one.
         num_steps: [B] int64 decisions in the transition, 1 to L.
         is_terminal: [B] the last decision was terminal.
@@ -344,6 +345,8 @@ class Transitions(NamedTuple):
         action: [B, K] int64 first actions; float32 if decisions are continuous.
     """
 
+    row: NDArray[np.int64]
+    weight: NDArray[np.float32]
     reward: NDArray[np.float32]
     num_steps: NDArray[np.int64]
     is_terminal: NDArray[np.bool_]
@@ -371,7 +374,9 @@ def find_transitions(
     """
     batch = len(rows)
     first = ring.action.reshape(-1, ring.action.shape[-1])[rows]
-    found = Transitions(
+    transitions = Transitions(
+        row=rows,
+        weight=np.ones(batch, np.float32),
         reward=np.zeros((batch, max_steps), np.float32),
         num_steps=np.zeros(batch, np.int64),
         is_terminal=np.zeros(batch, np.bool_),
@@ -381,24 +386,22 @@ def find_transitions(
         next_potential=np.zeros(batch, np.float32),
         action=first if first.dtype == np.float32 else first.astype(np.int64),
     )
-    _follow_rows(ring, rows, max_steps, past_exploring, found)
-    return found
+    _follow_rows(ring, max_steps, past_exploring, transitions)
+    return transitions
 
 
 @njit(cache=True, nogil=True)
-def _follow_rows(
-    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, past_exploring: bool, found: Transitions
-) -> None:
-    num_steps, num_cars = ring.reward.shape[1], ring.reward.shape[2]
+def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Transitions) -> None:
+    rows, num_steps, num_cars = out.row, ring.reward.shape[1], ring.reward.shape[2]
     for b in range(rows.shape[0]):
         car = rows[b] % num_cars
         step = (rows[b] // num_cars) % num_steps
         slot = rows[b] // (num_cars * num_steps)
-        found.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        found.potential[b] = ring.potential[slot, step, car]
+        out.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        out.potential[b] = ring.potential[slot, step, car]
         count = 0
         while True:
-            found.reward[b, count] = ring.reward[slot, step, car]
+            out.reward[b, count] = ring.reward[slot, step, car]
             count += 1
             is_terminal = ring.terminated[slot, step, car]
             has_ended = is_terminal or ring.truncated[slot, step, car]
@@ -411,36 +414,29 @@ def _follow_rows(
                 slot, step = ring.next_slot[slot], 0
             if ring.is_reset[slot, step, car] or not (past_exploring or ring.is_greedy[slot, step, car]):
                 break
-        found.num_steps[b] = count
-        found.is_terminal[b] = is_terminal
-        found.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        found.next_potential[b] = ring.potential[slot, step, car]
-
-
-class Returns(NamedTuple):
-    """Discounted rewards of transitions, and the factor of the next value; both [B] float32."""
-
-    reward: NDArray[np.float32]
-    discount: NDArray[np.float32]
+        out.num_steps[b] = count
+        out.is_terminal[b] = is_terminal
+        out.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        out.next_potential[b] = ring.potential[slot, step, car]
 
 
 def shaped_returns(
-    found: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
-) -> Returns:
-    """Discounts rewards and adds potential-based shaping.
+    transitions: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns discounted rewards [B] with potential-based shaping, and the factors [B] of the next values.
 
     Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 if nothing follows, keeps the optimal policy unchanged.
 
     Args:
-        found: B transitions.
+        transitions: B of them.
         num_counted: [B] number of first decisions whose rewards count, 1 to L.
         has_ended: [B] True if no value follows.
         gamma: discount of one decision, in [0, 1].
     """
-    powers = gamma ** np.arange(found.reward.shape[1] + 1, dtype=np.float64)
+    powers = gamma ** np.arange(transitions.reward.shape[1] + 1, dtype=np.float64)
     discount = np.where(has_ended, 0.0, powers[num_counted])
     paid = np.zeros(len(num_counted))
     for step, power in enumerate(powers[:-1]):
-        paid += np.where(step < num_counted, found.reward[:, step] * power, 0.0)
-    reward = paid + (discount * found.next_potential - found.potential)
-    return Returns(reward.astype(np.float32), discount.astype(np.float32))
+        paid += np.where(step < num_counted, transitions.reward[:, step] * power, 0.0)
+    reward = paid + (discount * transitions.next_potential - transitions.potential)
+    return reward.astype(np.float32), discount.astype(np.float32)

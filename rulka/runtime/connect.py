@@ -41,7 +41,7 @@ from rulka.agents.pql.halves import LearnsInHalves
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.quantisation import Quantiser
 from rulka.agents.shared.reductions import ALONE, Ranks
-from rulka.buffers.experience import Experience
+from rulka.buffers.experience import StoredExperience
 from rulka.machine.device import weights_on_host
 from rulka.machine.disk import NO_ROOM
 from rulka.machine.errors import UserError
@@ -253,7 +253,7 @@ def restore_experience(
     """
     try:
         if saved is not None:
-            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
+            learner.load_experience(StoredExperience(saved["state"], files.pieces(saved["names"])))
             files.go_on_from(env_steps, saved["names"])
             return True
     except DamagedExperienceError as error:

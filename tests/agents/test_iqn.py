@@ -82,16 +82,14 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races):
     while learner.update() is None:
         learner.insert(races.drive(actor), 0, 0)
     assert float(learner.network.guide.floor) == float(learner.target.guide.floor) == 1.0
-    batch = learner._latest.batch
-    torch.testing.assert_close(
-        batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.n_step_return), 1, -1)
-    )
+    batch = learner._latest
+    torch.testing.assert_close(batch.next_guide.exp(), torch.tensor([0.2, 0.3, 0.5]).expand(len(batch.reward), 1, -1))
     targets, tau = learner._targets(batch)
     with torch.no_grad():
-        free = learner.network.advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=2)
+        free = learner.network.q_advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=2)
         assert (free != 2).any(), "or limits would not matter"
         following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 0, 2]
-    torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * following)
+    torch.testing.assert_close(targets, batch.reward[:, None] + batch.discount[:, None] * following)
 
 
 def test_samples_per_insert_is_kept(races):
@@ -117,7 +115,7 @@ def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(races):
         learner.set_budget_share(share)
         for _ in range(num_steps):
             learner._rates.apply(learner._optimizer, 0.001, learner.moment)
-            learner._gradient_step(learner.draw(), MetricMeans())
+            learner._gradient_step(learner.sample(), MetricMeans())
         pairs = zip(learner.network.named_parameters(), learner.target.parameters(), strict=True)
         apart = [(ours - slow).abs().max() for (name, ours), slow in pairs if name.startswith(IQN_PARTS["trunk"])]
         distances.append(float(max(apart).detach()))
@@ -152,6 +150,8 @@ def test_a_mini_race_shorter_than_what_is_drawn_twice_as_often():
 )
 def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
     nothing, at = np.zeros(1, np.float32), np.zeros(1, np.int64)
-    three = Transitions(np.ones((1, 3), np.float32), at + 3, np.array([is_terminal]), at, at, nothing, nothing, at)
-    race = mini_race_returns(three, np.array([clock]), 0.5, 140)
-    assert (race.reward.tolist(), race.discount.tolist()) == ([reward], [discount])
+    three = Transitions(
+        at, nothing + 1, np.ones((1, 3), np.float32), at + 3, np.array([is_terminal]), at, at, nothing, nothing, at
+    )
+    found = mini_race_returns(three, np.array([clock]), 0.5, 140)
+    assert tuple(each.tolist() for each in found) == ([reward], [discount])

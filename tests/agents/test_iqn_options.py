@@ -61,8 +61,8 @@ def test_target_waits_for_its_period(races):
 
 def test_an_error_that_is_no_number_changes_no_priority(races):
     learner = filled(small_spec("iqn", prioritised=PRIORITISED), races)
-    sample = learner.draw()
-    learner._note_errors(sample, torch.full((len(sample.row),), torch.nan))
+    batch = learner.sample()
+    learner._update_priorities(batch, torch.full((len(batch.row),), torch.nan))
     assert not learner.replay.sampler.priorities.measured.any()
 
 
@@ -87,7 +87,7 @@ def test_importance_is_relative_to_the_largest_of_all_ranks(races):
         learner = filled(small_spec("iqn", prioritised=PRIORITISED), races)
         learner._ranks = Ranks()
         learner._ranks.factor = factor
-        weight[factor] = float(learner.draw().batch.weight.max())
+        weight[factor] = float(learner.sample().weight.max())
     assert weight == {1.0: 1.0, 2.0: 0.5}
 
 
@@ -97,7 +97,7 @@ def test_held_out_races_are_tested_and_not_learned_from(races):
     metrics = learner.update()
     assert metrics["held_out_loss"] > 0, "a quarter of eight batches"
     held_out = learner.replay.ring.arrays.is_held_out.reshape(-1)
-    assert not held_out[learner.draw().row].any()
+    assert not held_out[learner.sample().row].any()
 
 
 @pytest.mark.parametrize(

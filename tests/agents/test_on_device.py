@@ -112,7 +112,7 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
         ring: BlockRing = learner.replay.ring
         check_links(ring)
         assert (ring.observations["floats"].device != CPU) == (free_bytes == stand_in.FREE_BYTES)
-        batch = learner.draw().batch
+        batch = learner.sample()
         batches.append([column.cpu().clone() for column in batch])
     for other in batches[1:]:
         assert all(torch.equal(one, two) for one, two in zip(batches[0], other, strict=True))

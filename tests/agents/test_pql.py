@@ -110,7 +110,7 @@ def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(rac
         for learner in learners:
             learner.insert(block, 0, 0)
     assert all(learner.replay.has_features for learner in learners)
-    learners[1].replay.drop(FEATURES)
+    learners[1].replay.drop_derived(FEATURES)
     learners[1]._is_encoder_as_given = False
     for learner in learners:
         assert learner.update() is not None

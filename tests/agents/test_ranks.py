@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import Sample
 from rulka.agents.shared.reductions import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
@@ -123,12 +122,12 @@ def record_draws(learner: Any) -> dict[str, list[Any]]:
 
         def drawing() -> Any:
             found = draw()
-            drawn[name].append(found.clone() if torch.is_tensor(found) else [column.clone() for column in found.batch])
+            drawn[name].append(found.clone() if torch.is_tensor(found) else [column.clone() for column in found])
             return found
 
         setattr(learner, name, drawing)
 
-    noting("draw")
+    noting("sample")
     noting("_draw_fractions")
     return drawn
 
@@ -207,17 +206,17 @@ def vector(network: torch.nn.Module) -> torch.Tensor:
 def draw_as(union: Any, *ranks: dict[str, list[Any]]) -> None:
     """Lets a learner draw what ranks have drawn, side by side."""
     batches = (
-        Batch(*map(torch.cat, zip(*each, strict=True))) for each in zip(*(r["draw"] for r in ranks), strict=True)
+        Batch(*map(torch.cat, zip(*each, strict=True))) for each in zip(*(r["sample"] for r in ranks), strict=True)
     )
     fractions = (torch.cat(each) for each in zip(*(r["_draw_fractions"] for r in ranks), strict=True))
 
-    def draw() -> Sample:
+    def sample() -> Batch:
         batch = next(batches)
         union._num_learned += len(batch.action)
-        return Sample(batch, torch.zeros(len(batch.action), dtype=torch.int64), torch.zeros(len(batch.action)))
+        return batch
 
-    union.draw, union._draw_fractions = draw, lambda: next(fractions)
-    union._note_errors = lambda _sample, _error: None
+    union.sample, union._draw_fractions = sample, lambda: next(fractions)
+    union._update_priorities = lambda _batch, _error: None
 
 
 def test_reductions_by_hand() -> None:

@@ -12,7 +12,7 @@ import torch
 from rulka.agents.algorithms import actor_class, make_learner
 from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.params import CriticParams, PolicyParams
-from rulka.buffers.experience import Experience
+from rulka.buffers.experience import StoredExperience
 from tests.agents.conftest import MUNCHAUSEN, Races, Step, constant, learner_and_actor, small_spec
 
 EVERYTHING = {
@@ -53,7 +53,7 @@ def test_resume_is_exact_and_needs_no_pickle(case):
     saved = torch.load(file, weights_only=True)
     resumed = make_learner(spec, seed=0 if "held_out_share" in changes else 99)  # which races are held out, it says
     resumed.load_state_dict(saved["learner"])
-    resumed.load_experience(Experience(saved["experience"], copy.deepcopy(dict(experience.pieces))))
+    resumed.load_experience(StoredExperience(saved["experience"], copy.deepcopy(dict(experience.pieces))))
     assert resumed.num_allowed_env_steps() == learner.num_allowed_env_steps()
     found = []
     for one in (learner, resumed):

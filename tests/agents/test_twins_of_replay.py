@@ -38,19 +38,19 @@ from tests.agents.twins import (
 def drawn_by_state(learner: Any) -> list[tuple[str, list[float]]]:
     """Notes the states of transitions that critics learn from, and of observations that the policy learns from."""
     drawn: list[tuple[str, list[float]]] = []
-    draw, draw_states = learner._draw, learner.replay.draw_states
+    sample, sample_states = learner._sample, learner.replay.sample_states
 
     def noting() -> Any:
-        batch = draw()
+        batch = sample()
         drawn.append(("critics", batch.floats[:, 1].tolist()))
         return batch
 
     def noting_states(count: int) -> Any:
-        image, floats = draw_states(count)
+        image, floats = sample_states(count)
         drawn.append(("policy", floats[:, 1].tolist()))
         return image, floats
 
-    learner._draw, learner.replay.draw_states = noting, noting_states
+    learner._sample, learner.replay.sample_states = noting, noting_states
     return drawn
 
 
@@ -189,9 +189,9 @@ def test_iqn(decisions: str, embedding_at: str, changes: dict[str, Any]) -> None
     twin, samples, fractions = NaiveIqn(learner, changes), [], []
     make, draw_fractions = learner._gradient_step, learner._draw_fractions
 
-    def noting(sample: Any, means: Any) -> None:
-        samples.append((sample.batch.floats[:, 1].tolist(), sample.batch.floats[:, 0].tolist(), len(sample.row)))
-        make(sample, means)
+    def noting(batch: Any, means: Any) -> None:
+        samples.append((batch.floats[:, 1].tolist(), batch.floats[:, 0].tolist(), int((batch.row >= 0).sum())))
+        make(batch, means)
 
     def noting_fractions() -> Tensor:
         fractions.append(draw_fractions())

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
-from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows
-from rulka.buffers.ring import find_transitions
+from rulka.buffers.demonstrations import demonstration_ring
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
+from rulka.buffers.held_out import RaceSplit
+from rulka.buffers.replay import FEATURES, Batch, Replay, Source, draw_rows
+from rulka.buffers.ring import find_transitions, shaped_returns
 from rulka.machine.device import CPU
 from tests.buffers.conftest import check_links
 
@@ -29,6 +31,12 @@ def filled(blocks: list[ExperienceBlock], seed: int = 0, **settings: object) -> 
     return replay
 
 
+def draw(source: Source, count: int) -> Batch:
+    """Draws a batch without a discount."""
+    found = source.sample(count)
+    return source.batch(found, *shaped_returns(found, found.num_steps, found.is_terminal, 1.0))
+
+
 def test_rows_are_uniform_over_transitions(make_stream: MakeStream):
     ring = filled(make_stream(SPEC, 4)).ring
     rows = draw_rows(ring, 40_000, torch.Generator().manual_seed(0))
@@ -42,9 +50,9 @@ def test_rows_are_uniform_over_transitions(make_stream: MakeStream):
 
 def test_nothing_is_drawn_before_the_first_block():
     replay = filled([])
-    for draw in (replay.draw, replay.draw_held_out, replay.draw_states):
+    for sample in (lambda: replay.own, lambda: replay.held_out, lambda: replay.sample_states(3)):
         with pytest.raises(ValueError, match="nothing was inserted"):
-            draw(3)
+            sample()
 
 
 def test_demonstrations_stay_when_experience_is_forgotten(make_stream: MakeStream):
@@ -52,7 +60,7 @@ def test_demonstrations_stay_when_experience_is_forgotten(make_stream: MakeStrea
     replay.insert_demonstrations(make_stream(SPEC, 4, stream=5))
     replay.clear()
     assert replay.num_rows == 0
-    assert (replay.draw_demonstrations(8).floats[:, 1] >= 5000).all()
+    assert (draw(replay.demonstrations, 8).floats[:, 1] >= 5000).all()
 
 
 @pytest.mark.parametrize("priority", [None, PRIORITY])
@@ -61,18 +69,18 @@ def test_experience_goes_on_as_before(make_stream: MakeStream, priority):
     blocks = make_stream(SPEC, 7)
     replay, other = (filled(some, priority=priority, split=RaceSplit(0.4, seed=0)) for some in (blocks[:6], []))
     if priority is not None:
-        index = torch.unique(replay.draw(64).row)
+        index = torch.unique(draw(replay.own, 64).row)
         replay.update_priorities(index, torch.linspace(0, 3, len(index)))
     state, pieces = replay.experience()
-    other.load_experience(Experience(copy.deepcopy(state), copy.deepcopy(dict(pieces))))
+    other.load_experience(StoredExperience(copy.deepcopy(state), copy.deepcopy(dict(pieces))))
     drawn = []
     for one in (replay, other):
         one.insert(blocks[6], 0, 90)
         check_links(one.ring)
         one._generator.manual_seed(5)
-        drawn.append((one.draw(64), one.draw_held_out(64)))
+        drawn.append((draw(one.own, 64), draw(one.held_out, 64)))
     for ours, theirs in zip(*drawn, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours[1:], theirs[1:], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert other.ring.arrays.next_slot.tolist() == replay.ring.arrays.next_slot.tolist()
 
 
@@ -80,19 +88,19 @@ def test_experience_of_another_shape_is_refused(make_stream: MakeStream):
     state, pieces = filled(make_stream(SPEC, 4)).experience()
     generator = torch.Generator()
     with pytest.raises(ValueError, match="stored blocks are not the last"):
-        Replay(SPEC.num_env_steps, 3, CPU, generator).load_experience(Experience(state, pieces))
+        Replay(SPEC.num_env_steps, 3, CPU, generator).load_experience(StoredExperience(state, pieces))
 
 
 def test_features_stand_for_images_as_long_as_they_are_kept(make_stream: MakeStream):
     """In all that is drawn, own, demonstrated and held out alike; and in states."""
     replay = filled(make_stream(SPEC, 4))
     replay.insert_demonstrations(make_stream(SPEC, 1))
-    replay.keep(FEATURES, lambda image, _floats: image.float().mean(dim=(2, 3)))
-    for draw in (replay.draw, replay.draw_demonstrations):
-        assert draw(8).image.shape == draw(8).next_image.shape == (8, 1)
-    assert replay.draw_states(8)[0].shape == (8, 1)
-    replay.drop(FEATURES)
-    assert replay.draw(8).image.shape == replay.draw_states(8)[0].shape == (8, 1, 2, 2)
+    replay.store_derived(FEATURES, lambda image, _floats: image.float().mean(dim=(2, 3)))
+    for source in (replay.own, replay.demonstrations):
+        assert draw(source, 8).image.shape == draw(source, 8).next_image.shape == (8, 1)
+    assert replay.sample_states(8)[0].shape == (8, 1)
+    replay.drop_derived(FEATURES)
+    assert draw(replay.own, 8).image.shape == replay.sample_states(8)[0].shape == (8, 1, 2, 2)
 
 
 @pytest.mark.parametrize("lengths", [(150,), (64,), (1, 63, 65, 130)])

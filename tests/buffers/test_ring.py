@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import Priorities
-from rulka.buffers.replay import RaceSplit, draw_rows
-from rulka.buffers.ring import NO_SLOT, BlockRing, find_transitions
+from rulka.buffers.replay import draw_rows
+from rulka.buffers.ring import NO_SLOT, BlockRing, Derive, find_transitions
 from tests.buffers.conftest import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
@@ -127,9 +128,8 @@ def test_what_is_kept_in_the_place_of_images_is_what_was_made_of_them(
     def derive(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
         return torch.stack([image.float().mean(dim=(1, 2, 3)), floats[:, 1]], dim=1).to(dtype)
 
-    full, lean = BlockRing(blocks[0].spec, 4), BlockRing(blocks[0].spec, 4, with_images=False)
+    full, lean = (BlockRing(blocks[0].spec, 4, with_images=has, derived={"made": derive}) for has in (True, False))
     for ring in (full, lean):
-        ring.keep("made", derive)
         for block in blocks:
             ring.insert(block, 0)
     assert "image" in full.observations
@@ -137,22 +137,22 @@ def test_what_is_kept_in_the_place_of_images_is_what_was_made_of_them(
     assert torch.equal(lean.observations["made"], full.observations["made"])
     assert len(lean.observations["made"].unique()) > 2
 
-    resumed = BlockRing(lean.spec, 4, with_images=False)
-    resumed.keep("made", derive)
+    resumed = BlockRing(lean.spec, 4, with_images=False, derived={"made": derive})
     resumed.load_ring(lean.ring_state(), {number: lean.block_arrays(number) for number in lean.numbers()})
     assert torch.equal(resumed.observations["made"], lean.observations["made"])
     np.testing.assert_array_equal(resumed.arrays.action, lean.arrays.action)
 
 
 def test_images_that_are_not_stored_are_not_asked_for(make_stream: MakeStream) -> None:
-    full, lean = BlockRing(SPEC, 4), BlockRing(SPEC, 4, with_images=False)
+    derived: dict[str, Derive] = {}
+    full, lean = BlockRing(SPEC, 4), BlockRing(SPEC, 4, with_images=False, derived=derived)
     for ring in (full, lean):
         ring.insert(make_stream(SPEC, 1)[0], 0)
+    derived["mean"] = lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None]
     with pytest.raises(ValueError, match="images of what is stored are not"):
-        lean.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
+        lean.update_derived()
     pieces = {number: full.block_arrays(number) for number in full.numbers()}
-    other = BlockRing(SPEC, 4, with_images=False)
-    other.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
+    other = BlockRing(SPEC, 4, with_images=False, derived=derived)
     with pytest.raises(ValueError, match=r"stored are images, wanted are \['mean'\]"):
         other.load_ring(full.ring_state(), pieces)
 

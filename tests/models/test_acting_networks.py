@@ -110,7 +110,7 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     logits = cloned.decide(cloned.encode(image), floats)
     values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).value.mean(dim=1)[:, 0]
     torch.testing.assert_close(logits.log_softmax(dim=1), values.log_softmax(dim=1))
-    assert torch.equal(logits, iqn.advantages(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS))[:, 0])
+    assert torch.equal(logits, iqn.q_advantages(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS))[:, 0])
     functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0, 1])).backward()
     learns = {name.split(".")[0] for name, weight in cloned.named_parameters() if weight.grad is not None}
     assert learns == {"encoder", "float_head", "tau_embed", "advantage_head"}
@@ -122,7 +122,7 @@ def outputs(kind: str, inputs: InputShape, encoder: EncoderConfig = CONV) -> Cal
     torch.manual_seed(0)
     if kind == "iqn":
         network = IqnNetwork(inputs, encoder, SIZES, 3).eval().requires_grad_(False)
-        return lambda image, floats: network.advantages(image, floats, fixed_fractions(4))[:, 0]
+        return lambda image, floats: network.q_advantages(image, floats, fixed_fractions(4))[:, 0]
     if kind == "ppo":
         critic = ActorCritic(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
         return lambda image, floats: torch.cat([critic(image, floats).outputs, critic(image, floats).value[:, None]], 1)

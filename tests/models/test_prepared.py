@@ -69,7 +69,7 @@ def head_of(network: Network) -> ActingHead:
 
 def outputs_of(network: Network, image: Tensor, floats: Tensor) -> Tensor:
     if isinstance(network, IqnNetwork):
-        return network.advantages(image, floats, TAU).flatten(1)
+        return network.q_advantages(image, floats, TAU).flatten(1)
     if isinstance(network, ClonePolicy):
         return network(image, floats)
     return network(image, floats).outputs

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rulka.agents.shared.reductions import ALONE, Ranks
 from rulka.agents.shared.spec import ActionValues, Decision
-from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
 from rulka.contracts.schedule import Moment
 from rulka.contracts.step_results import StepResult
 from rulka.machine.device import CPU
@@ -309,12 +309,12 @@ class FakeLearner:
         self.version, self.num_env_steps = state["version"], state["num_env_steps"]
         self.together = state["together"]
 
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Everything seen so far, a piece for each block."""
         pieces = {number: {"seen": np.array(seen)} for number, seen in enumerate(self.seen)}
-        return Experience({"pending": self._pending}, pieces)
+        return StoredExperience({"pending": self._pending}, pieces)
 
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         self._pending = experience.state["pending"]
         self.seen = [float(experience.pieces[number]["seen"]) for number in sorted(experience.pieces)]
 

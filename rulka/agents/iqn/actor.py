@@ -33,10 +33,10 @@ def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device)
     is_limited = guide is not None and float(guide.floor) > 0.0
 
     def choose(image: Tensor, floats: Tensor) -> Tensor:
-        advantage = network.advantages(image, floats, tau)
+        q_advantage = network.q_advantages(image, floats, tau)
         if guide is not None and is_limited:
-            advantage = guide.limit(advantage, guide.log_probs(image, floats))
-        return advantage.argmax(dim=2)
+            q_advantage = guide.limit(q_advantage, guide.log_probs(image, floats))
+        return q_advantage.argmax(dim=2)
 
     return choose
 
@@ -77,27 +77,27 @@ class IqnActor(NetworkActor[IqnNetwork]):
             cloned = self._cloned(image, floats)
             return decision_of(self._clones.sample(cloned, self._generators.device), self._clones.greedy(cloned))
 
-        advantage = self._advantages(image, floats, explore=explore)
+        q_advantage = self._q_advantages(image, floats, explore=explore)
         if self._floor > 0.0:  # minus infinity for actions outside the limits of the guide
             assert self.network.guide is not None
-            advantage = self.network.guide.limit(advantage, self._cloned(image, floats))
-        greedy = advantage.argmax(dim=-1)
-        return decision_of(self._explore(advantage, greedy) if explore else greedy, greedy)
+            q_advantage = self.network.guide.limit(q_advantage, self._cloned(image, floats))
+        greedy = q_advantage.argmax(dim=-1)
+        return decision_of(self._explore(q_advantage, greedy) if explore else greedy, greedy)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the mean Q-values [N, A] or [N, K, A] at the acting fractions, without noise; see `Actor`."""
         image, floats = upload((image, floats), self._device)
         # Decisions compare bit-identical advantages; Q-values average to the state's value.
-        advantage = self._advantages(image, floats, explore=False)
+        q_advantage = self._q_advantages(image, floats, explore=False)
         with torch.inference_mode():
             value = self._in_torch(len(floats))(image, floats, self._tau).value
-        centred, state = advantage - advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
+        centred, state = q_advantage - q_advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
         best = centred.amax(dim=2, keepdim=True)
         others = best.sum(dim=1, keepdim=True) - best
         q_value = centred + others + state[:, None, None]
         return ActionValues("q_value", q_value.view(len(q_value), *self._choices.decision_shape, -1).cpu().numpy())
 
-    def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+    def _q_advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         """Returns the mean advantages [N, K, A] of all actions."""
         self._is_exploring = explore
         return self._outputs(image, floats).unflatten(1, (self._choices.num_places, -1))
@@ -109,7 +109,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
             clear_noise(network)
         if network not in self._factors:
             self._factors[network] = network.acting_factors(self._tau)
-        return network.advantages_by(self._factors[network], image, floats)
+        return network.q_advantages_by(self._factors[network], image, floats)
 
     def _head(self) -> ActingHead | None:
         return self.network.acting_head(self._tau)
@@ -121,7 +121,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
         with torch.inference_mode():
             return guide.log_probs(image, floats)
 
-    def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
+    def _explore(self, q_advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some greedy actions [N, K]; one uniform number per action decides how it explores."""
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand(greedy.shape, **draws)
@@ -130,9 +130,9 @@ class IqnActor(NetworkActor[IqnNetwork]):
         action = torch.where(uniform < epsilon, random, greedy)
         boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
         if boltzmann_epsilon > 0.0:
-            noise = self._params.boltzmann_noise * torch.randn(advantage.shape, **draws)
+            noise = self._params.boltzmann_noise * torch.randn(q_advantage.shape, **draws)
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
-            action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
+            action = torch.where(is_noisy, (q_advantage + noise).argmax(dim=-1), action)
         return action
 
     def _epsilon(self, num_cars: int) -> Tensor:

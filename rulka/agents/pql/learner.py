@@ -31,10 +31,10 @@ from rulka.agents.pql.halves import HalfHandle
 from rulka.agents.pql.params import PqlParams
 from rulka.agents.shared.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy, seeded
-from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, keep_features
+from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, store_features
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.replay import Batch, Replay, make_batch
+from rulka.buffers.replay import Batch, Replay
 from rulka.buffers.ring import shaped_returns
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import CPU, Generators, device_of, state_on_host, weights_on_host
@@ -105,7 +105,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
         del version
-        self._keep_features_while_frozen()
+        self._store_features_while_frozen()
         self.replay.insert(block, collector)
         self.num_env_steps += block.is_reset.size
         self._keep_in_touch(0.0)
@@ -135,11 +135,13 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         before = self.num_critic_updates - self._params.critic_updates_per_version
         return self.policy.num_updates < self._num_policy_updates_due(before)
 
-    def _draw(self) -> Batch:
+    def _sample(self) -> Batch:
         """Samples transitions of up to `n_steps` decisions, which run past exploring decisions, as in the paper."""
-        drawn = self.replay.draw(self._params.batch_size)
-        found, gamma = drawn.found, self._params.gamma.at(self.moment)
-        return make_batch(drawn, shaped_returns(found, found.num_steps, found.is_terminal, gamma), self._device)
+        own, gamma = self.replay.own, self._params.gamma.at(self.moment)
+        transitions = own.sample(self._params.batch_size)
+        return own.batch(
+            transitions, *shaped_returns(transitions, transitions.num_steps, transitions.is_terminal, gamma)
+        )
 
     # Update -----------------------------------------------------------------------------------------------------------
 
@@ -152,12 +154,12 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             self._keep_in_touch(WAIT_S)
             if self._is_policy_behind():
                 return {"waited_for_policy": 1.0}
-        self._keep_features_while_frozen()
+        self._store_features_while_frozen()
         params, policy, moment, means = self._params, self.policy, self.moment, MetricMeans()
         self._rates.apply(self._optimizer, params.learning_rate.at(moment), moment)
         policy.set_rates(moment)
         for _ in range(params.critic_updates_per_version):
-            self._learn_critics(self._draw(), means)
+            self._learn_critics(self._sample(), means)
             while self._remote is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
                 policy.learn_from(self.replay, moment, means)
         self._average.move()
@@ -199,7 +201,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         )
         outputs = self.network.read_out(self.network.trunk(state))
         rated = self._decisions.rate(self._slow_critics, slow_state, outputs)
-        return critic_targets(rated.values, rated.probability, batch.n_step_return, batch.bootstrap_discount)
+        return critic_targets(rated.values, rated.probability, batch.reward, batch.discount)
 
     @torch.no_grad()
     def _move_slow(self) -> None:
@@ -327,7 +329,7 @@ class PolicyHalf:
 
     def learn_from(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
         """Runs one gradient step on states sampled from a ring."""
-        image, floats = replay.draw_states(self._params.batch_size)
+        image, floats = replay.sample_states(self._params.batch_size)
         self.num_updates += 1
         with autocast(self._precision, self._device):
             with torch.no_grad():
@@ -412,7 +414,7 @@ class RemotePolicyHalf(PolicyHalf):
 
     def insert(self, block: ExperienceBlock) -> None:
         """Stores the states of a block (copied)."""
-        self._keep_features_while_frozen()
+        self._store_features_while_frozen()
         self._replay.insert(block, self._num_blocks)  # its own stream: no transition runs across blocks
         self._num_blocks += 1
 
@@ -425,15 +427,15 @@ class RemotePolicyHalf(PolicyHalf):
     def learn(self, moment: Moment) -> dict[str, float]:
         """Runs one update on random states."""
         self._moment = moment
-        self._keep_features_while_frozen()
+        self._store_features_while_frozen()
         self.set_rates(moment)
         means = MetricMeans()
         self.learn_from(self._replay, moment, means)
         return {name: value for name, value in means.result().items() if name != "gradient_steps"}
 
-    def _keep_features_while_frozen(self) -> None:
+    def _store_features_while_frozen(self) -> None:
         self._is_encoder_as_given &= is_frozen(self._rates, self._moment)
-        keep_features(self._replay, self._network, self._precision, self._params.batch_size, self._is_encoder_as_given)
+        store_features(self._replay, self._network, self._precision, self._params.batch_size, self._is_encoder_as_given)
 
 
 def make_replay(params: PqlParams, device: torch.device, generators: Generators) -> Replay:

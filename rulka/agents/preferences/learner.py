@@ -30,7 +30,7 @@ from rulka.agents.shared.policy_gradient import PolicyLearner, Rollout, clipped_
 from rulka.agents.shared.race_queue import WaitingRaces
 from rulka.agents.shared.rollout_queue import WaitingBlocks
 from rulka.agents.shared.spec import AgentError
-from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
+from rulka.buffers.experience import ExperienceBlock, PreferencePairs, StoredExperience
 from rulka.machine.device import upload
 from rulka.machine.precision import autocast
 
@@ -195,11 +195,11 @@ class PassedDecisions(WaitingBlocks):
         """Resets the count."""
         self.num_decisions = 0
 
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Returns the count; see `rulka.agents.shared.learner.Learner`."""
-        return Experience({"num_decisions": self.num_decisions, "version": self._version}, {})
+        return StoredExperience({"num_decisions": self.num_decisions, "version": self._version}, {})
 
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`."""
         self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 

@@ -19,7 +19,7 @@ from models.torso import Torso
 from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.reductions import ALONE, Ranks, seed_of_rank
 from rulka.agents.shared.spec import AgentError, AgentSpec, ParamsT
-from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
+from rulka.buffers.experience import ExperienceBlock, PreferencePairs, StoredExperience
 from rulka.contracts.schedule import Moment, Schedule
 from rulka.machine.device import CPU, Generators, state_on_host, weights_on_host
 from rulka.machine.precision import Precision, chosen_precision
@@ -168,11 +168,11 @@ class Learner(ABC, Generic[ParamsT, NetworkT]):
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
 
     @abstractmethod
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Returns the experience still in use, for a checkpoint; its arrays are valid until the learner changes."""
 
     @abstractmethod
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
 
     @abstractmethod

@@ -11,7 +11,8 @@ from torch import Tensor
 from models.torso import Torso
 from rulka.agents.shared.learner import Learner, NetworkT, PartRates
 from rulka.agents.shared.params import OffPolicyParams
-from rulka.buffers.experience import Experience
+from rulka.buffers.experience import StoredExperience
+from rulka.buffers.replay import FEATURES, Replay
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of
 from rulka.machine.precision import Precision, autocast
@@ -41,13 +42,13 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
     def allowed_lag(self) -> None:
         """No limit: replay is off-policy."""
 
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Returns the content of the ring."""
         return self.replay.experience()
 
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
-        self._keep_features_while_frozen()
+        self._store_features_while_frozen()
         self.replay.load_experience(experience)
 
     def forget_experience(self) -> None:
@@ -67,10 +68,10 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
         self._num_start_steps = int(state["num_start_steps"])
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
 
-    def _keep_features_while_frozen(self) -> None:
+    def _store_features_while_frozen(self) -> None:
         """Makes batches hold image features until the encoder's first update, and images from then on."""
         self._is_encoder_as_given &= is_frozen(self._rates, self.moment)
-        keep_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
+        store_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
 
 
 def is_frozen(rates: PartRates, moment: Moment) -> bool:
@@ -78,7 +79,7 @@ def is_frozen(rates: PartRates, moment: Moment) -> bool:
     return rates.factor("encoder", moment) == 0.0
 
 
-def keep_features(replay: Replay, network: Torso, precision: Precision, batch_size: int, is_wanted: bool) -> None:
+def store_features(replay: Replay, network: Torso, precision: Precision, batch_size: int, is_wanted: bool) -> None:
     """Starts or stops storing image features, which batches then hold instead of images.
 
     Args:
@@ -88,8 +89,6 @@ def keep_features(replay: Replay, network: Torso, precision: Precision, batch_si
         batch_size: images encoded at once.
         is_wanted: True to store features, False to drop them.
     """
-    from rulka.buffers.replay import FEATURES  # not above: actors may be in a file with a learner, without torchrl
-
     device = device_of(network)
 
     def encode(image: Tensor, _floats: Tensor) -> Tensor:
@@ -101,6 +100,6 @@ def keep_features(replay: Replay, network: Torso, precision: Precision, batch_si
         return torch.cat(parts)
 
     if is_wanted and not replay.has_features:
-        replay.keep(FEATURES, encode)
+        replay.store_derived(FEATURES, encode)
     elif replay.has_features and not is_wanted:
-        replay.drop(FEATURES)
+        replay.drop_derived(FEATURES)

@@ -25,7 +25,7 @@ from rulka.agents.shared.params import CriticParams, EpochsParams, PolicyParams
 from rulka.agents.shared.reductions import ALONE, Ranks, average_gradients, fewest, mean_of
 from rulka.agents.shared.rollout_queue import Segment, WaitingBlocks
 from rulka.agents.shared.spec import AgentSpec
-from rulka.buffers.experience import Experience, ExperienceBlock
+from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.machine.device import CPU, on_host, weights_on_host
 from rulka.machine.precision import autocast
 
@@ -145,11 +145,11 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         if self._initial_policy is not None:
             self._initial_policy.load_state_dict(state["initial_policy"])
 
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Returns the experience that waits for the next update."""
         return self._waiting.experience()
 
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
         self._waiting.load_experience(experience)
 

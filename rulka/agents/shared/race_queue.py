@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rulka.agents.shared.rollout_queue import WaitingBlocks
 from rulka.agents.shared.spec import AgentError
-from rulka.buffers.experience import Experience, ExperienceBlock
+from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.machine.device import CPU, on_host
 
 
@@ -162,7 +162,7 @@ class WaitingRaces(WaitingBlocks):
         self._whole, self.num_decisions = [], 0
         self._drop_unused_blocks()
 
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Returns everything for a checkpoint; see `rulka.agents.shared.learner.Learner`."""
         state, pieces = super().experience()
         state |= {
@@ -171,9 +171,9 @@ class WaitingRaces(WaitingBlocks):
             "streams": {collector: asdict(stream) for collector, stream in self._streams.items()},
             "groups": {number: asdict(group) for number, group in self._groups.items()},
         }
-        return Experience(state, pieces)
+        return StoredExperience(state, pieces)
 
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
         super().load_experience(experience)
         state = experience.state

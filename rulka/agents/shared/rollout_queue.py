@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rulka.agents.shared.advantages import Endings
-from rulka.buffers.experience import Experience, ExperienceBlock
+from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.machine.device import CPU, on_host, upload, upload_copy
 
 
@@ -99,7 +99,7 @@ class WaitingBlocks:
         side_by_side = Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
         return side_by_side, float(np.mean(versions))
 
-    def experience(self) -> Experience:
+    def experience(self) -> StoredExperience:
         """Returns the whole queue for a checkpoint; see `rulka.agents.shared.learner.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
@@ -110,9 +110,9 @@ class WaitingBlocks:
             number: dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))
             for number, (segment, _) in self._blocks.items()
         }
-        return Experience(state, pieces)
+        return StoredExperience(state, pieces)
 
-    def load_experience(self, experience: Experience) -> None:
+    def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
         state = experience.state
         self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
