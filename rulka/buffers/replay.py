@@ -13,8 +13,9 @@ K actions of a decision, A choices for each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,6 +34,7 @@ from rulka.buffers.ring import BlockRing, Derive, Transitions, find_transitions,
 
 _LOGGER = logging.getLogger(__name__)
 PartT = TypeVar("PartT")
+DrawRows = Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 FEATURES, GUIDE = "features", "guide"
 """Derived columns: features [E] of the image, log-probabilities [K, A] of the cloned policy."""
@@ -70,10 +72,10 @@ class Source:
     """A ring and a way to sample transitions from it."""
 
     def __init__(
-        self, ring: BlockRing, sampler: RandomSampler, max_steps: int, device: torch.device, *, past_exploring: bool
+        self, ring: BlockRing, draw: DrawRows, max_steps: int, device: torch.device, *, past_exploring: bool
     ) -> None:
         storage = TransitionStorage(ring, max_steps, past_exploring=past_exploring)
-        writer = ImmutableDatasetWriter()
+        sampler, writer = RowSampler(draw), ImmutableDatasetWriter()
         self._ring, self._device = ring, device
         self._buffer = ReplayBuffer(storage=storage, sampler=sampler, writer=writer, collate_fn=lambda each: each)
 
@@ -104,14 +106,16 @@ class Source:
             ),
             self._device,
         )
-        return Batch(*columns, torch.from_numpy(transitions.row))
+        return Batch._make((*columns, torch.from_numpy(transitions.row)))
 
 
 class Replay:
     """The agent's own experience, some of whose races may be held out, and demonstrations.
 
     Attributes:
-        sampler: prioritised sampler of the ring; None before the first block, and if sampling is uniform.
+        priorities: of the ring's rows; None before the first block, and if sampling is uniform.
+        beta: exponent of the importance weights; 1 fully corrects the sampling bias.
+        largest_importance: see `DrawnRows.largest`, of the rows drawn last.
         demonstrations: None if there are none.
     """
 
@@ -143,6 +147,7 @@ class Replay:
         self._device, self._generator = device, generator
         self._priority, self._split, self._always_frozen = priority, split, always_frozen
         self._derived: dict[str, Derive] = {}
+        self.beta = self.largest_importance = 1.0
         self._demonstration_ring: BlockRing | None = None
         self.demonstrations: Source | None = None
         self.clear()
@@ -152,7 +157,7 @@ class Replay:
         self._ring: BlockRing | None = None
         self._own: Source | None = None
         self._held_out: Source | None = None
-        self.sampler: PrioritisedRows | None = None
+        self.priorities: Priorities | None = None
 
     @property
     def num_rows(self) -> int:
@@ -178,8 +183,8 @@ class Replay:
         """Copies in a block of a stream, after `num_env_steps` decisions of all streams."""
         ring = self._ring or self._allocate(block.spec)
         slot = ring.insert(block, stream, self._split and self._split.split(block, stream, num_env_steps))
-        if self.sampler is not None:
-            self.sampler.priorities.enter(slot)
+        if self.priorities is not None:
+            self.priorities.enter(slot)
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         """Replaces the demonstrations.
@@ -188,7 +193,7 @@ class Replay:
             ValueError: if there are none.
         """
         ring = self._demonstration_ring = demonstration_ring(blocks, self._device, self._derived)
-        self.demonstrations = self._source(ring, UniformRows(self._generator))
+        self.demonstrations = self._source(ring, partial(draw_rows, ring, self._generator))
 
     def sample_states(self, count: int) -> tuple[Tensor, Tensor]:
         """Samples states from the ring, on the device: images [B, L, H, W], or features [B, E], and floats [B, F].
@@ -197,7 +202,7 @@ class Replay:
             ValueError: if there are none.
         """
         ring = self.ring
-        rows = draw_rows(ring, count, self._generator)
+        rows, _ = draw_rows(ring, self._generator, count)
         # A row is (slot T + step) N + car, an observation (slot (T + 1) + step) N + car.
         index = rows + rows // ring.rows_per_slot * ring.spec.num_cars
         seen = ring.gather(FEATURES if self.has_features else "image", index), ring.gather("floats", index)
@@ -216,8 +221,8 @@ class Replay:
 
     def update_priorities(self, rows: Tensor, errors: Tensor) -> None:
         """Sets priorities from the errors [B] of rows [B]; does nothing without priorities."""
-        if self.sampler is not None:
-            self.sampler.priorities.update(rows.numpy(), errors.numpy())
+        if self.priorities is not None:
+            self.priorities.update(rows.numpy(), errors.numpy())
 
     # Derived columns: outputs of a frozen network, computed once for each observation instead of at every draw.
 
@@ -262,7 +267,7 @@ class Replay:
             return StoredExperience({}, {})
         state: dict[str, Any] = {"spec": asdict(self._ring.spec), "ring": self._ring.ring_state()}
         state |= {} if self._split is None else {"split": self._split.state_dict()}
-        state |= {} if self.sampler is None else {"priorities": self.sampler.priorities.state_dict()}
+        state |= {} if self.priorities is None else {"priorities": self.priorities.state_dict()}
         return StoredExperience(state, self._ring.pieces())
 
     def load_experience(self, experience: StoredExperience) -> None:
@@ -274,8 +279,8 @@ class Replay:
         ring.load_ring(experience.state["ring"], experience.pieces)
         if self._split is not None:
             self._split.load_state_dict(experience.state["split"])
-        if self.sampler is not None:
-            self.sampler.priorities.load_state_dict(experience.state["priorities"])
+        if self.priorities is not None:
+            self.priorities.load_state_dict(experience.state["priorities"])
 
     def _allocate(self, spec: BlockSpec) -> BlockRing:
         num_slots = max(2, -(-self._num_decisions // spec.num_env_steps))
@@ -285,13 +290,20 @@ class Replay:
             _LOGGER.warning(remark)
         ring = self._ring = BlockRing(spec, num_slots, device, with_images=with_images, derived=self._derived)
         if self._priority is not None:
-            self.sampler = PrioritisedRows(Priorities(ring, *self._priority), self._generator)
-        self._own = self._source(ring, self.sampler or UniformRows(self._generator))
-        self._held_out = self._source(ring, UniformRows(self._generator, from_held_out=True))
+            self.priorities = Priorities(ring, *self._priority)
+        own = partial(draw_rows, ring, self._generator) if self.priorities is None else self._draw_by_priority
+        self._own = self._source(ring, own)
+        self._held_out = self._source(ring, partial(draw_rows, ring, self._generator, from_held_out=True))
         return ring
 
-    def _source(self, ring: BlockRing, sampler: RandomSampler) -> Source:
-        return Source(ring, sampler, self._max_steps, self._device, past_exploring=self._past_exploring)
+    def _draw_by_priority(self, num_rows: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        assert self.priorities is not None
+        drawn = self.priorities.draw(num_rows, self.beta, self._generator)
+        self.largest_importance = drawn.largest
+        return drawn.row, drawn.weight
+
+    def _source(self, ring: BlockRing, draw: DrawRows) -> Source:
+        return Source(ring, draw, self._max_steps, self._device, past_exploring=self._past_exploring)
 
 
 def _filled(part: PartT | None) -> PartT:
@@ -320,46 +332,24 @@ class TransitionStorage(Storage):
         return self.ring.num_rows
 
 
-class UniformRows(RandomSampler):
-    """Samples uniformly from the transitions of one side of the split; never draws resets."""
+class RowSampler(RandomSampler):
+    """Samples rows of a ring by a function, which maps their number B to rows [B] and their importance weights [B]."""
 
-    def __init__(self, generator: torch.Generator, *, from_held_out: bool = False) -> None:
+    def __init__(self, draw: DrawRows) -> None:
         super().__init__()
-        self._generator, self._from_held_out = generator, from_held_out
-
-    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Draws rows [batch_size] of a `TransitionStorage`; all have the importance weight 1."""
-        assert isinstance(storage, TransitionStorage)
-        rows = draw_rows(storage.ring, batch_size, self._generator, from_held_out=self._from_held_out)
-        return torch.from_numpy(rows), {"_weight": np.ones(batch_size, np.float32)}
-
-
-class PrioritisedRows(RandomSampler):
-    """Samples transitions by priority; see `rulka.buffers.priorities`.
-
-    Attributes:
-        priorities: of every row.
-        beta: exponent of the importance weights; 1 fully corrects the sampling bias.
-        largest_importance: see `DrawnRows.largest`, of the rows drawn last.
-    """
-
-    def __init__(self, priorities: Priorities, generator: torch.Generator) -> None:
-        super().__init__()
-        self.priorities, self._generator, self.beta = priorities, generator, 1.0
-        self.largest_importance = 1.0
+        self._draw = draw
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draws rows [batch_size]; `_weight` in the second value holds their importance weights."""
         del storage
-        drawn = self.priorities.draw(batch_size, self.beta, self._generator)
-        self.largest_importance = drawn.largest
-        return torch.from_numpy(drawn.row), {"_weight": drawn.weight}
+        rows, weight = self._draw(batch_size)
+        return torch.from_numpy(rows), {"_weight": weight}
 
 
 def draw_rows(
-    ring: BlockRing, num_rows: int, generator: torch.Generator, *, from_held_out: bool = False
-) -> NDArray[np.int64]:
-    """Samples rows [B] of transitions on one side of the split, uniformly with replacement.
+    ring: BlockRing, generator: torch.Generator, num_rows: int, *, from_held_out: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Samples rows [B] of transitions on one side of the split, uniformly with replacement; with weights [B] of 1.
 
     They are sorted, which reads memory a little faster; the order in a batch does not matter.
 
@@ -377,4 +367,4 @@ def draw_rows(
             message = "the ring holds no transition to draw"
             raise ValueError(message)
         drawn = np.concatenate([drawn, accepted])
-    return np.sort(drawn[:num_rows])
+    return np.sort(drawn[:num_rows]), np.ones(num_rows, np.float32)

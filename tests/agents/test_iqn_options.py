@@ -63,13 +63,13 @@ def test_an_error_that_is_no_number_changes_no_priority(races):
     learner = filled(small_spec("iqn", prioritised=PRIORITISED), races)
     batch = learner.sample()
     learner._update_priorities(batch, torch.full((len(batch.row),), torch.nan))
-    assert not learner.replay.sampler.priorities.measured.any()
+    assert not learner.replay.priorities.measured.any()
 
 
 def test_importance_follows_its_schedule(races):
     learner = filled(small_spec("iqn", prioritised=PRIORITISED), races)
     learner.update()
-    assert 0.4 < learner.replay.sampler.beta == learner._params.prioritised.beta.at(learner.moment)
+    assert 0.4 < learner.replay.beta == learner._params.prioritised.beta.at(learner.moment)
 
 
 def test_importance_is_relative_to_the_largest_of_all_ranks(races):

@@ -241,7 +241,7 @@ def test_iqn(decisions: str, embedding_at: str, changes: dict[str, Any]) -> None
     assert (len(samples), learner._num_learned) == (3, 3 * 24), "demonstrations are not counted"
     assert_updated(learner, twin)
     assert_same(learner.target, twin.target, twin.begun_target)
-    found = learner.replay.sampler.priorities.measured
+    found = learner.replay.priorities.measured
     np.testing.assert_allclose(np.sort(found[found > 0]), np.sort([*measured.values()]), rtol=1e-4)
 
 

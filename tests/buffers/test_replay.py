@@ -39,7 +39,7 @@ def draw(source: Source, count: int) -> Batch:
 
 def test_rows_are_uniform_over_transitions(make_stream: MakeStream):
     ring = filled(make_stream(SPEC, 4)).ring
-    rows = draw_rows(ring, 40_000, torch.Generator().manual_seed(0))
+    rows = draw_rows(ring, torch.Generator().manual_seed(0), 40_000)[0]
     is_reset = ring.arrays.is_reset.reshape(-1)[: ring.num_rows]
     counts = np.bincount(rows, minlength=ring.num_rows)
     assert is_reset.any(), "the data must hold resets"

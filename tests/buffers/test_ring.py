@@ -240,9 +240,9 @@ def test_held_out_races_are_never_learned_from(make_stream: MakeStream):
         priorities.enter(ring.insert(block, 0, split.split(block, 0, 15 * number)))
     held_out = ring.arrays.is_held_out.reshape(-1)
     assert held_out.any()
-    assert not held_out[draw_rows(ring, 500, seeded())].any()
+    assert not held_out[draw_rows(ring, seeded(), 500)[0]].any()
     assert not held_out[priorities.draw(500, 1.0, seeded()).row].any()
-    tested = draw_rows(ring, 500, seeded(), from_held_out=True)
+    tested = draw_rows(ring, seeded(), 500, from_held_out=True)[0]
     assert held_out[tested].all()
     assert not is_reset(ring)[tested].any()
     assert set(tested) == set(np.flatnonzero(held_out & ~is_reset(ring)))

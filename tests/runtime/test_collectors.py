@@ -177,7 +177,7 @@ def test_rewards_follow_the_run_block_by_block(tmp_path: Path) -> None:
         collectors = SerialCollectors(spec, 0, 0)
         turns = (CollectLimits(10**9, 0.0, env_steps_elsewhere=others) for others in (0, 8, 0))
         deliveries = (collectors.collect(turn)[0] for turn in turns)
-        return [(each.block.action.copy(), each.block.reward.copy()) for each in deliveries]
+        return [(each.block.action[..., 0].copy(), each.block.reward.copy()) for each in deliveries]
 
     for share, (action, plain), (same, paid) in zip((0.0, 0.75, 1.0), driven(0.0), driven(0.8), strict=True):
         np.testing.assert_array_equal(action, same)

@@ -221,14 +221,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         share = 0.0 if replay.demonstrations is None else params.demonstration_share.at(self.moment)
         num_demonstrations = round(params.batch_size * share)
         num_sampled = params.batch_size - num_demonstrations
-        if replay.sampler is not None and params.prioritised is not None:
-            replay.sampler.beta = params.prioritised.beta.at(self.moment)
+        if params.prioritised is not None:
+            replay.beta = params.prioritised.beta.at(self.moment)
         batch = self._sample_in_mini_races(replay.own, num_sampled)
         self._num_learned += num_sampled
-        if self._ranks.size > 1 and replay.sampler is not None:
+        if self._ranks.size > 1 and params.prioritised is not None:
             # Importance weights are relative to the largest of the batch, and the batch spans all ranks.
-            largest = replay.sampler.largest_importance
-            batch.weight.mul_(largest / self._ranks.largest(largest))
+            batch.weight.mul_(replay.largest_importance / self._ranks.largest(replay.largest_importance))
         if replay.demonstrations is None or not num_demonstrations:
             return batch
         shown = self._sample_in_mini_races(replay.demonstrations, num_demonstrations)
@@ -318,9 +317,9 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         """Returns diagnostics of gradients, weights, Q-values and priorities, by tags; changes nothing."""
         if self._latest is None:
             return {}
-        sampler = self.replay.sampler
+        priorities = self.replay.priorities
         values = inspect_values(self.network, self._latest.image, self._latest.floats, self._tau_choosing)
-        return super().inspect() | values | ({} if sampler is None else inspect_priorities(sampler.priorities.measured))
+        return super().inspect() | values | ({} if priorities is None else inspect_priorities(priorities.measured))
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Loads initial weights into the online and the target network."""
