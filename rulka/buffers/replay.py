@@ -53,7 +53,7 @@ class Batch(NamedTuple):
         next_floats: [B, F] float32, raw.
         next_guide: [B, K, A] float32 log-probabilities of the cloned policy there; [B, 0] if the ring stores none.
         weight: [B] float32 importance weights; 1 if sampling is uniform.
-        row: [B] int64 in the ring.
+        row: [B] int64 in the ring; IQN marks demonstrations, whose ring is another, by -1.
     """
 
     image: Tensor

@@ -245,13 +245,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         batch.next_floats[:, CLOCK] = torch.from_numpy(clock + transitions.num_steps).to(batch.next_floats)
         return batch
 
-    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Copies a block into the ring."""
-        del version
-        self._store_features_while_frozen()
-        self.replay.insert(block, collector, self.num_env_steps)
-        self.num_env_steps += block.is_reset.size
-
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         """Stores demonstrations, `demonstration_share` of every batch from now on; replaces earlier ones.
 

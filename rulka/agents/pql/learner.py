@@ -103,11 +103,8 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     # Replay and update ratios -----------------------------------------------------------------------------------------
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Copies a block into the ring."""
-        del version
-        self._store_features_while_frozen()
-        self.replay.insert(block, collector)
-        self.num_env_steps += block.is_reset.size
+        """Copies a block into the ring, and offers it to the policy's process."""
+        super().insert(block, collector, version)
         self._keep_in_touch(0.0)
 
     def num_allowed_env_steps(self) -> int:

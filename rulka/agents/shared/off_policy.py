@@ -11,7 +11,7 @@ from torch import Tensor
 from models.torso import Torso
 from rulka.agents.shared.learner import Learner, NetworkT, PartRates
 from rulka.agents.shared.params import OffPolicyParams
-from rulka.buffers.experience import StoredExperience
+from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.buffers.replay import FEATURES, Replay
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of
@@ -41,6 +41,13 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
     @property
     def allowed_lag(self) -> None:
         """No limit: replay is off-policy."""
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Copies a block into the ring."""
+        del version
+        self._store_features_while_frozen()
+        self.replay.insert(block, collector, self.num_env_steps)
+        self.num_env_steps += block.is_reset.size
 
     def experience(self) -> StoredExperience:
         """Returns the content of the ring."""
