@@ -218,7 +218,8 @@ class Greedy:
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         """Returns a decision for each car."""
-        return np.array(self._actor.act(torch.from_numpy(image), torch.from_numpy(floats), explore=False).action)
+        decision = self._actor.act(torch.from_numpy(image), torch.from_numpy(floats), explore=False)
+        return np.array(decision.for_environment)
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
@@ -255,7 +256,7 @@ def measure_agent(artifact: Artifact, frames: FrameDataset, races: EvaluationRac
             "quantise_ms": cpu_ms(lambda q=quantiser: q.quantise(1, artifact.tensors)),
             "load_ms": cpu_ms(lambda a=actor, p=published: a.load_network(p)),
         }
-        chosen = np.array(actor.act(image[count:], floats[count:], explore=False).action)
+        chosen = np.array(actor.act(image[count:], floats[count:], explore=False).for_environment)
         greedy = chosen if greedy is None else greedy  # float32 comes first
         row["same_action"] = float((chosen == greedy).reshape(len(greedy), -1).all(axis=1).mean())
         driven = ClosedLoop.of(race(Greedy(actor, artifact), races))

@@ -137,5 +137,5 @@ class IqnActor(NetworkActor[IqnNetwork]):
 
     def _epsilon(self, num_cars: int) -> Tensor:
         """Returns the epsilon of each car [N]; later cars in the batch explore less."""
-        place = torch.linspace(0.0, 1.0, num_cars, device=self._device)
-        return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * place)
+        share = torch.linspace(0.0, 1.0, num_cars, device=self._device)
+        return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * share)
