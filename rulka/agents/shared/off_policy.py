@@ -12,7 +12,6 @@ from models.torso import Torso
 from rulka.agents.shared.learner import Learner, NetworkT, PartRates
 from rulka.agents.shared.params import OffPolicyParams
 from rulka.buffers.experience import ExperienceBlock, StoredExperience
-from rulka.buffers.replay import FEATURES, Replay
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of
 from rulka.machine.precision import Precision, autocast
@@ -96,6 +95,8 @@ def store_features(replay: Replay, network: Torso, precision: Precision, batch_s
         batch_size: images encoded at once.
         is_wanted: True to store features, False to drop them.
     """
+    from rulka.buffers.replay import FEATURES  # not above: actors may be in a file with a learner, without torchrl
+
     device = device_of(network)
 
     def encode(image: Tensor, _floats: Tensor) -> Tensor:
