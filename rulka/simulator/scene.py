@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import minimum_filter1d
 
 from rulka.contracts.observation import ASPHALT_IDS, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator.palette import GREY_INK, INK
@@ -120,7 +121,7 @@ def _padded(values: NDArray) -> NDArray:
 def _padded_frames(track: Track, axis: int) -> Floats:
     """Returns one axis of the road frames that the physics uses, smoothed, since driven paths are noisy."""
     frames = zone_frames(track)[: track.num_zones + AFTER_SECTIONS, 3 * axis : 3 * axis + 3]
-    padded = _repeat_ends(frames, BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS)
+    padded = np.pad(frames, ((BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS), (0, 0)), mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SMOOTH_SECTIONS + 1, axis=0)
     return _unit(windows.mean(axis=2))
 
@@ -186,17 +187,11 @@ def _room_beside(centre: Floats, tangent: Floats, left: Floats, half: Floats) ->
     return room
 
 
-def _repeat_ends(rows: Floats, num_before: int, num_after: int) -> Floats:
-    """Returns [S, K] rows with the first repeated `num_before` and the last `num_after` times more."""
-    return np.concatenate([np.repeat(rows[:1], num_before, axis=0), rows, np.repeat(rows[-1:], num_after, axis=0)])
-
-
 def _eroded(reach: Floats) -> Floats:
     """Extends narrow places by 8 m each way along the line and smooths the transitions."""
     span = 16
-    padded = _repeat_ends(reach, span, span)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1, axis=0)
-    narrow = _repeat_ends(windows.min(axis=2), span, span)
+    narrowest = minimum_filter1d(reach, 2 * span + 1, axis=0, mode="nearest")
+    narrow = np.pad(narrowest, ((span, span), (0, 0)), mode="edge")
     return np.lib.stride_tricks.sliding_window_view(narrow, 2 * span + 1, axis=0).mean(axis=2)
 
 
