@@ -143,10 +143,8 @@ def to_physics(physics: PhysicsParams, vector: NDArray[np.float64]) -> PhysicsPa
         at += size
         if isinstance(old, float):
             changed[name] = new[0]
-        elif isinstance(old[0], tuple):
-            changed[name] = tuple((speed, value) for (speed, _), value in zip(old, new, strict=True))
         else:
-            changed[name] = tuple(new)
+            changed[name] = tuple((speed, value) for (speed, _), value in zip(old, new, strict=True))
     return PhysicsParams.model_validate(physics.model_dump() | changed)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ import numpy as np
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import actions_to_json
 from rulka.datasets.card import PICTURE, card
-from rulka.datasets.formats.checksums import checksums_of, find_damage
+from rulka.datasets.formats.checksums import checksums_of, refuse_damage
 from rulka.datasets.formats.frames import (
     SHARD_FRAMES,
     CapturedRace,
@@ -81,7 +81,7 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
             for name, start in zip(files[split], starts, strict=True):
                 rows = slice(start, min(start + ROWS_PER_FILE, len(dataset)))
                 _rows(dataset, rows, players).to_parquet(folder / name)
-        checksums = checksums_of(folder, [name for names in files.values() for name in names])
+        checksums = checksums_of(folder, chain.from_iterable(files.values()))
         write_index(folder, replace(index, shards=files, checksums=checksums))
         text = _header(index, [split for split in SPLITS if files[split]], licence) + card(index).replace(PICTURE, "")
         named = "The column `player` names who drove." if players is not None else "Players are not named."
@@ -106,9 +106,7 @@ def import_frames(folder: Path, frames: Path, *, shard_frames: int = SHARD_FRAME
         message = f"{frames.as_posix()} is there already and is not written over"
         raise UserError(message, hint="Name another folder with --frames.")
     index = read_index(folder, hint=_HINT)
-    damage = find_damage(folder, index.checksums, [name for names in index.shards.values() for name in names])
-    if damage:
-        raise UserError(damage, hint=_HINT)
+    refuse_damage(folder, index.checksums, chain.from_iterable(index.shards.values()), hint=_HINT)
     if actions_to_json(action_table(index.actions["ticks_per_action"])) != index.actions:
         message = f"{folder.as_posix()} uses other actions than those known here"
         raise UserError(message, hint="Read it with the version of Rulka that wrote it.")

@@ -87,13 +87,13 @@ class RacingCars(ABC):
         self.observe(image_out, floats_out, potential_out)
         return result
 
-    def look(self) -> tuple[Observation, Floats]:
-        """Returns images and floats by name, and potentials, as new arrays; see `observe`."""
+    def look(self) -> tuple[Observation, dict[str, NDArray]]:
+        """Returns images and floats by name, and the info of all cars, as new arrays; see `observe`."""
         image = np.empty((self.num_cars, *self.settings.image_shape), np.uint8)
         floats = np.empty((self.num_cars, num_floats(self.settings.actions_per_decision)), np.float32)
         potential = np.empty(self.num_cars, np.float32)
         self.observe(image, floats, potential)
-        return {"image": image, "floats": floats}, potential
+        return {"image": image, "floats": floats}, self.scores.facts() | {"potential": potential}
 
     def set_moment(self, moment: Moment) -> None:
         """Sets the training progress of the run, for scheduled rewards; see `Scores`."""

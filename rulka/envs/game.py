@@ -76,7 +76,7 @@ class GameEnv(OneCarEnv[GameRace]):
         """
         super().reset(seed=seed, options=options)
         self.batch.reset()
-        observation, info = self._begun()
+        observation, info = self._look()
         return observation, info | {"is_crashed": False}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:

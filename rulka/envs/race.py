@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rulka.contracts.schedule import Moment
 from rulka.envs.batch import Observation, RaceBatch, RacingCars
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
-from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
+from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import STATE, action_space, check_options, observation_space, read_places, read_track
 from rulka.simulator.race_settings import RaceSettings, read_settings
 from rulka.tracks.track import Track
@@ -49,17 +49,8 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
         batch = self.batch
         batch.check_running()
         batch.advance([action])
-        observation, potential = self._look()
-        scores = batch.scores
-        measures, flags = scores.measures[:, 0].tolist(), scores.flags[:, 0].tolist()
-        info = {
-            "progress_m": measures[PROGRESS_M],
-            "start_m": scores.start_m.item(),
-            "time_ms": scores.race_ms.item(),
-            "is_finished": flags[FINISHED],
-            "is_off_track": flags[OFF_TRACK],
-            "potential": potential.item(),
-        }
+        observation, info = self._look()
+        measures, flags = batch.scores.measures[:, 0].tolist(), batch.scores.flags[:, 0].tolist()
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def set_moment(self, moment: Moment) -> None:
@@ -70,15 +61,11 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
         """Closes the environment: later steps and resets raise."""
         self.batch.close()
 
-    def _begun(self) -> tuple[Observation, dict[str, Any]]:
-        """Returns the observation and info of a race that has just begun."""
-        observation, potential = self._look()
-        facts = self.batch.scores.facts() | {"potential": potential}
-        return observation, {name: values[0].item() for name, values in facts.items()}
-
-    def _look(self) -> tuple[Observation, NDArray[np.float32]]:
-        observation, potential = self.batch.look()
-        return {name: values[0] for name, values in observation.items()}, potential
+    def _look(self) -> tuple[Observation, dict[str, Any]]:
+        """Returns the observation and info of the car."""
+        observation, info = self.batch.look()
+        car = {name: values[0] for name, values in observation.items()}
+        return car, {name: values[0].item() for name, values in info.items()}
 
 
 class RaceEnv(OneCarEnv[RaceBatch]):
@@ -139,7 +126,7 @@ class RaceEnv(OneCarEnv[RaceBatch]):
             if seed is None and batch.generators:
                 self.np_random = batch.generators[0]
             batch.generators = [self.np_random]
-        return self._begun()
+        return self._look()
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""

@@ -112,8 +112,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         else:
             self.batch.check_open()
             self.batch.reset(self._generators(seeds, mask), mask, places)
-        observation, potential = self.batch.look()
-        return observation, self._info(potential)
+        return self.batch.look()
 
     def step(self, actions: NDArray) -> tuple[Observation, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Takes one decision for every car; see gymnasium's `VectorEnv.step` and `RaceBatch.advance`.
@@ -127,8 +126,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         if self.autoreset_mode is AutoresetMode.DISABLED:
             batch.check_running()
         batch.advance(actions)
-        observation, potential = self.batch.look()
-        info = self._info(potential)
+        observation, info = batch.look()
         measures, flags = batch.scores.measures.copy(), batch.scores.flags.copy()
         if self.autoreset_mode is AutoresetMode.SAME_STEP and batch.scores.num_over:
             observation, info = self._begin_next(observation, info)
@@ -165,17 +163,14 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         """Resets races that are over; returns first observations, and info with the old races' last observations."""
         is_over = self.batch.scores.is_over
         self.batch.reset(self.batch.generators, is_over)
-        observation, potential = self.batch.look()
+        observation, info = self.batch.look()
         final_obs, final_info = np.full(self.num_envs, None, object), {}
         for k in np.flatnonzero(is_over):
             final_obs[k] = {name: values[k].copy() for name, values in last.items()}
         for name, values in last_info.items():
             final_info[name], final_info[f"_{name}"] = np.where(is_over, values, 0).astype(values.dtype), is_over
-        info = self._info(potential) | {"final_obs": final_obs, "_final_obs": is_over}
-        return observation, info | {"final_info": final_info, "_final_info": is_over}
-
-    def _info(self, potential: NDArray[np.float32]) -> dict[str, Any]:
-        return self.batch.scores.facts() | {"potential": potential}
+        finals = {"final_obs": final_obs, "_final_obs": is_over, "final_info": final_info, "_final_info": is_over}
+        return observation, info | finals
 
 
 def _car_seeds(seed: int | Sequence[int | None] | None, num_cars: int) -> list[int | None]:

@@ -189,38 +189,14 @@ class Site:
 
         return sorted(found.values(), key=order)[:count]
 
-    def file(self, path: str) -> bytes:
-        """Downloads a file.
+    def file(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
+        """Downloads a file or a page, at most at the agreed rate; retries if the answer breaks off.
 
         Raises:
             UnavailableError: if the site still gives no complete answer after all retries.
             NotThereError: if it does not have the file.
             BadAnswerError: if the file is larger than any recording, or the status is an error.
         """
-        return self._get(path, {})
-
-    def _all_maps(self, parameters: Mapping[str, str]) -> Iterator[MapEntry]:
-        seen: set[int] = set()
-        asked = {"fields": MAP_FIELDS, "count": f"{PAGE_SIZE}", **parameters}
-        for _ in range(MAX_PAGES):
-            page = self._page("/api/tracks", asked, _Page[MapEntry])
-            entries = [entry for entry in page.rows if entry.map_id not in seen]
-            yield from entries
-            if not entries or not page.has_more:
-                return
-            seen |= {entry.map_id for entry in entries}
-            asked["after"] = f"{entries[-1].map_id}"
-
-    def _page(self, path: str, parameters: Mapping[str, str], kind: type[_Page[_Row]]) -> _Page[_Row]:
-        data = self._get(path, parameters)
-        try:
-            return kind.model_validate_json(data)
-        except ValidationError as error:
-            message = f"{self.url}{path} answered with something else than a page of results: {data[:60]!r}"
-            raise BadAnswerError(message) from error
-
-    def _get(self, path: str, parameters: Mapping[str, str]) -> bytes:
-        """Sends a rate-limited request; retries if the answer breaks off."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         self._next_s = time.monotonic() + self._between_s
         url, tries = self.url + path, PATIENCE
@@ -246,3 +222,23 @@ class Site:
             message = f"{url} answered with {problem}"
             raise BadAnswerError(message)
         return data
+
+    def _all_maps(self, parameters: Mapping[str, str]) -> Iterator[MapEntry]:
+        seen: set[int] = set()
+        asked = {"fields": MAP_FIELDS, "count": f"{PAGE_SIZE}", **parameters}
+        for _ in range(MAX_PAGES):
+            page = self._page("/api/tracks", asked, _Page[MapEntry])
+            entries = [entry for entry in page.rows if entry.map_id not in seen]
+            yield from entries
+            if not entries or not page.has_more:
+                return
+            seen |= {entry.map_id for entry in entries}
+            asked["after"] = f"{entries[-1].map_id}"
+
+    def _page(self, path: str, parameters: Mapping[str, str], kind: type[_Page[_Row]]) -> _Page[_Row]:
+        data = self.file(path, parameters)
+        try:
+            return kind.model_validate_json(data)
+        except ValidationError as error:
+            message = f"{self.url}{path} answered with something else than a page of results: {data[:60]!r}"
+            raise BadAnswerError(message) from error

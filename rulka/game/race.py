@@ -7,14 +7,13 @@ on; tracks have one lap; there is one map.
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.actions import CONTROLS, TICK_MS, Controls, action_table
 from rulka.game.errors import StateRefusedError
-from rulka.game.protocol import COUNTDOWN_MS
+from rulka.game.protocol import COUNTDOWN_MS, CheckpointCount
 from rulka.game.snapshot import MAX_NUMBERS, describe, embed, extract
 from rulka.game.state import EVENT_NAMES, NOT_PASSED_MS, SIMULATION_TIMER, STATE, read_state, write_state
 from rulka.machine.errors import UserError
@@ -31,13 +30,6 @@ FIRST_TICK_MS = 10
 """Simulation time of the first tick of the countdown."""
 _VALUE_BITS = 0xFFFFFF
 _KEY_EVENTS = [EVENT_NAMES.index(name) for name in Controls._fields]
-
-
-class Passed(NamedTuple):
-    """A passed checkpoint: number passed so far, and in total."""
-
-    current: int
-    target: int
 
 
 class SimulatedRace:
@@ -92,7 +84,7 @@ class SimulatedRace:
         self.race_time_ms = self.tick_time_ms = -COUNTDOWN_MS - TICK_MS  # the first tick is that of -2600
         self.is_finished = False
 
-    def tick(self) -> Passed | None:
+    def tick(self) -> CheckpointCount | None:
         """Advances by 10 ms; returns the count if the car passed a checkpoint, else None."""
         before = int(self.simulator.gate_index[0])
         if self.tick_time_ms >= 0 and not self.is_finished:
@@ -108,7 +100,7 @@ class SimulatedRace:
         if count == before:
             return None
         self.is_finished = bool(self.simulator.is_finished[0])
-        return Passed(count, self.num_checkpoints)
+        return CheckpointCount(count, self.num_checkpoints)
 
     def prevent_finish(self) -> None:
         """Revokes the finish; the clock continues from the time at which it stopped."""

@@ -20,8 +20,7 @@ from rulka.contracts.actions import TICK_MS
 from rulka.game.connection import Connection
 from rulka.game.errors import GameError
 from rulka.game.frames import GameFrames
-from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, MOST_BYTES, MessageId, pack_sync
-from rulka.game.race import Passed
+from rulka.game.protocol import COMMAND_PAYLOADS, INT, LOOPBACK, MOST_BYTES, CheckpointCount, MessageId, pack_sync
 from rulka.game.simulated import SimulatedGame
 
 logger = logging.getLogger(__name__)
@@ -138,7 +137,7 @@ class GameServer:
         if is_due:
             self._sync(MessageId.RUN_STEP, pack_sync(MessageId.RUN_STEP, self._game.race.race_time_ms))
 
-    def _send_counts(self, passed: Passed | None) -> None:
+    def _send_counts(self, passed: CheckpointCount | None) -> None:
         if passed is not None:
             self._sync(MessageId.CHECKPOINT_COUNT, pack_sync(MessageId.CHECKPOINT_COUNT, *passed))
             if self._game.race.is_finished:
@@ -192,7 +191,7 @@ class GameServer:
             if answer:
                 _send(program, answer)
             if self._calls_back and number == MessageId.REWIND_TO_STATE and game.race.checkpoint_count != count:
-                self._send_counts(Passed(game.race.checkpoint_count, game.race.num_checkpoints))
+                self._send_counts(CheckpointCount(game.race.checkpoint_count, game.race.num_checkpoints))
         # The game stood still, so the race clock has nothing to catch up.
         self._last_tick_s += time.monotonic() - started_s
 

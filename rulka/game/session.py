@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.actions import Controls
-from rulka.contracts.observation import NUM_CAR_FIELDS
 from rulka.game.client import Frame, GameClient
 from rulka.game.errors import GameOrderError, GameProtocolError
 from rulka.game.protocol import CheckpointCount, MessageId, OnConnect, RunStep
@@ -122,19 +121,16 @@ class GameSession:
         if frame is None or frame.message_id != MessageId.FRAME:
             text = "no race is under way: begin one"
             raise GameOrderError(text)
-        first, *later = controls
-        frame.set_inputs(first)
-        frame.set_speed(self._settings.speed)
-        self._echo(frame)
-        for num_pressed, keys in enumerate(later, start=1):
+        sync = frame
+        for num_pressed, keys in enumerate(controls, start=1):
+            sync.set_inputs(keys)
+            if sync is frame:
+                sync.set_speed(self._settings.speed)
+            self._echo(sync)
             sync = self._until_step()
             if not isinstance(sync.message, RunStep):
                 return self._finish(sync, num_pressed)
-            sync.set_inputs(keys)
-            self._echo(sync)
-        sync = self._until_step()
-        is_under_way = isinstance(sync.message, RunStep)
-        return self._look(sync, len(controls)) if is_under_way else self._finish(sync, len(controls))
+        return self._look(sync, len(controls))
 
     def give_up(self) -> None:
         """Ends the current race; the game stands still until the next one begins.
@@ -236,9 +232,7 @@ class GameSession:
     def _car(self, state: GameState) -> NDArray[np.float32]:
         """Returns the `CAR` row [NUM_CAR_FIELDS] of the next decision's state."""
         self._counter = next_gearbox_counter(self._counter, state)
-        car = np.empty(NUM_CAR_FIELDS, np.float32)
-        car_row(state, self._counter, car)
-        return car
+        return car_row(state, self._counter)
 
     def _next(self) -> Sync:
         self._pending = self._client.receive()

@@ -162,29 +162,26 @@ def write_state(fixed: NDArray, flags: NDArray[np.bool_], checkpoint_ms: NDArray
     return b"".join((fixed.tobytes(), counts[0], flags.astype(COUNT).tobytes(), counts[1], entries.tobytes()))
 
 
-def car_row(state: GameState, gearbox_counter: int, out: NDArray[np.float32]) -> None:
-    """Converts a state to a `CAR` row, the input of `build_floats`.
+def car_row(state: GameState, gearbox_counter: int) -> NDArray[np.float32]:
+    """Converts a state to a `CAR` row [NUM_CAR_FIELDS], the input of `build_floats`.
 
     Args:
         state: the game's state.
         gearbox_counter: consecutive decisions with a gearbox state other than 0, including this one; it is not in a
             block, see `next_gearbox_counter`.
-        out: [NUM_CAR_FIELDS] a `CAR` row, overwritten.
     """
     fixed, wheels = state.fixed, state.fixed["wheels"]
-    assert out.shape == (NUM_CAR_FIELDS,)
-    for name in ("position", "velocity", "angular_velocity"):
+    out = np.full(NUM_CAR_FIELDS, np.nan, np.float32)
+    for name in ("position", "velocity", "angular_velocity", "gearbox_state", "gear", "rpm"):
         out[CAR[name]] = fixed[name]
     out[CAR["rotation"]] = fixed["rotation"].ravel()
     out[CAR["damper"]] = wheels["damper"]
     out[CAR["has_contact"]] = wheels["has_contact"] != 0
     out[CAR["is_sliding"]] = wheels["is_sliding"] != 0
     out[CAR["material"]] = np.minimum(wheels["material"] & MATERIAL_BITS, UNKNOWN_MATERIAL)
-    out[CAR["gearbox_state"]] = fixed["gearbox_state"]
-    out[CAR["gear"]] = fixed["gear"]
-    out[CAR["rpm"]] = fixed["rpm"]
     out[CAR["gearbox_counter"]] = gearbox_counter
     out[CAR["is_free_wheeling"]] = fixed["is_free_wheeling"] != 0
+    return out
 
 
 def next_gearbox_counter(counter: int, state: GameState) -> int:

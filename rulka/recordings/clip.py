@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rulka.recordings.container import GHOST
-from rulka.recordings.errors import UnsupportedGenerationError
+from rulka.recordings.errors import check_version
 from rulka.recordings.ghost import read_ghost
 from rulka.recordings.model import Ghost
 from rulka.recordings.nodes import ChunkReader, Nodes, discard, node, skip, skip_list
@@ -90,9 +90,7 @@ def _versioned_ghost(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
 
 def _custom_keys(cursor: Cursor, ghosts: _Found, nodes: Nodes) -> None:
     version = 6 + cursor.u32()
-    if version not in CUSTOM_KEY_BYTES:
-        message = f"the keys of a camera are stored in version {version}; known are {sorted(CUSTOM_KEY_BYTES)}"
-        raise UnsupportedGenerationError(message)
+    check_version("the keys of a camera are stored in", version, CUSTOM_KEY_BYTES)
     skip_list(CUSTOM_KEY_BYTES[version])(cursor, ghosts, nodes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rulka.recordings.errors import DamagedError, NotGbxError, UnsupportedGenerationError
+from rulka.recordings.errors import DamagedError, NotGbxError, UnsupportedGenerationError, check_count, check_version
 from rulka.recordings.lzo import MAX_EXPANSION, decompress
 from rulka.recordings.stream import Cursor
 
@@ -14,7 +14,7 @@ MAX_BODY_BYTES = 1 << 26
 MAX_HEADER_CHUNKS = 256
 MAX_FOLDERS = 4096
 MAX_FOLDER_DEPTH = 32
-MIN_VERSION, MAX_VERSION = 3, 6
+KNOWN_VERSIONS = range(3, 7)
 
 REPLAY, GHOST, MAP = 0x03093000, 0x03092000, 0x03043000
 _FOLDED_CLASSES = {
@@ -81,9 +81,7 @@ def _read_signature(cursor: Cursor) -> tuple[int, int]:
         raise NotGbxError(message, hint="Recordings end in .Replay.Gbx or .Ghost.Gbx, maps in .Challenge.Gbx.")
     cursor.skip(3)
     version = cursor.u16()
-    if not MIN_VERSION <= version <= MAX_VERSION:
-        message = f"the Gbx file has container version {version}; known are {MIN_VERSION} to {MAX_VERSION}"
-        raise UnsupportedGenerationError(message)
+    check_version("the Gbx file has container", version, KNOWN_VERSIONS)
     form, _, body_compression = cursor.take(3)
     if form != ord("B"):
         message = "the Gbx file is stored as text; only binary ones can be read"
@@ -100,9 +98,7 @@ def _read_header_chunks(cursor: Cursor) -> dict[int, bytes]:
     block = Cursor(cursor.data, cursor.position, cursor.position + min(size, cursor.remaining), is_file=cursor.is_file)
     cursor.skip(size)
     count = block.count(8)
-    if count > MAX_HEADER_CHUNKS:
-        message = f"{count} header chunks are stated, {MAX_HEADER_CHUNKS} is the most"
-        raise DamagedError(message)
+    check_count("header chunks", count, MAX_HEADER_CHUNKS)
     block.is_file = False
     entries = [(fold(block.u32()), block.u32() & 0x7FFFFFFF) for _ in range(count)]
     return {identifier: block.take(size) for identifier, size in entries}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.errors import DamagedError, UnsupportedGenerationError, check_version
 from rulka.recordings.model import Samples, VehicleState
 from rulka.recordings.samples import as_float32, decode_motion, inflate, unit_bytes
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 VEHICLE_CLASS = 0x0A018000
-MIN_VERSION, COMPRESSED_VERSION, COLUMN_VERSION, MAX_VERSION = 1, 5, 11, 11
+KNOWN_VERSIONS, COMPRESSED_VERSION, COLUMN_VERSION = range(1, 12), 5, 11
 MAX_ENTITIES = 1 << 16
 MOTION_OFFSET = 47
 """Byte offset of the motion in a car's record."""
@@ -43,9 +43,7 @@ def read_entity_samples(cursor: Cursor) -> Samples | None:
         DamagedError: if the record is inconsistent.
     """
     version = cursor.u32()
-    if not MIN_VERSION <= version <= MAX_VERSION:
-        message = f"the record of entities has version {version}; known are {MIN_VERSION} to {MAX_VERSION}"
-        raise UnsupportedGenerationError(message)
+    check_version("the record of entities has", version, KNOWN_VERSIONS)
     inner = Cursor(inflate(cursor), names=cursor.names) if version >= COMPRESSED_VERSION else cursor
     vehicles = _read_vehicles(inner, version)
     longest = max(vehicles, key=len, default=[])
@@ -118,19 +116,16 @@ def _decode(records: _Records, version: int) -> Samples:
     rows = np.frombuffer(b"".join(state[:size] for state in states), dtype=np.uint8).reshape(-1, size)
     motion = np.zeros((len(rows), 26), dtype=np.uint8)
     motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]
-    position, quaternion, velocity, spin = decode_motion(motion)
-    spin[:] = 0.0
+    moved = decode_motion(motion)
+    moved["angular_velocity"][:] = 0.0
     times = np.array(time_ms, dtype=np.int64)
     return Samples(
         version=version,
         size_bytes=size,
         period_ms=int(np.median(np.diff(times))) if len(times) > 1 else 0,
         time_ms=times,
-        position=position,
-        quaternion=quaternion,
-        velocity=velocity,
-        angular_velocity=spin,
-        vehicle=_decode_vehicle(rows, velocity) if size >= DETAIL_BYTES else None,
+        **moved,
+        vehicle=_decode_vehicle(rows, moved["velocity"]) if size >= DETAIL_BYTES else None,
     )
 
 

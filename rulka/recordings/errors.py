@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rulka.machine.errors import UserError
 
 
@@ -57,3 +59,17 @@ class MisalignedInputsError(RecordingError):
 
 class UnlimiterMapError(UnsupportedGenerationError):
     """A map made with TMUnlimiter: its real blocks are private, and the unmodified game cannot load it."""
+
+
+def check_version(what_has: str, version: int, known: Collection[int]) -> None:
+    """Raises UnsupportedGenerationError if something has another version than those whose layout is known."""
+    if version not in known:
+        message = f"{what_has} version {version}; known are {', '.join(map(str, known))}"
+        raise UnsupportedGenerationError(message)
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Raises DamagedError if a file states more of something than any real one has."""
+    if count > most:
+        message = f"{count} {what} are stated, {most} is the most"
+        raise DamagedError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from rulka.recordings.errors import DamagedError
+from rulka.recordings.errors import DamagedError, check_count
 from rulka.recordings.model import InputEvent, new_event
 from rulka.recordings.stream import Cursor
 
@@ -27,9 +27,7 @@ def read_events(cursor: Cursor) -> tuple[InputEvent, ...]:
         DamagedError: if an event refers to an unlisted control.
     """
     num_names = cursor.count(4)
-    if num_names > MAX_CONTROL_NAMES:
-        message = f"{num_names} control names are stated, {MAX_CONTROL_NAMES} is the most"
-        raise DamagedError(message)
+    check_count("control names", num_names, MAX_CONTROL_NAMES)
     names = [cursor.id() for _ in range(num_names)]
     num_events = cursor.count(EVENT.size)
     cursor.skip(4)

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field, replace
 
 from rulka.recordings.container import GHOST, MAP, Container
-from rulka.recordings.errors import DamagedError, UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.errors import DamagedError, UnlimiterMapError, check_version
 from rulka.recordings.ghost import read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.model import Block, MapInfo
@@ -15,7 +15,7 @@ from rulka.recordings.stream import ITEM_BYTES, SKIPPABLE, Cursor, Ident
 
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
 BLOCKS, OLD_BLOCKS = MAP | 0x01F, MAP | 0x013
-MAX_BLOCKS_VERSION = 6
+BLOCKS_VERSIONS = range(7)
 RAISED_VERSION = 6
 """Version of games since 2013, whose coordinates have another origin."""
 UNLIMITER = "TMUnlimiter"
@@ -91,10 +91,7 @@ def _place_free_blocks(body: bytes, start: int, blocks: list[Block]) -> None:
         raise DamagedError(message)
     cursor = Cursor(body, at + len(_FREE_MARK))
     part = cursor.part(cursor.u32())
-    version = part.u32()
-    if version > 0:
-        message = f"the places of free blocks are stored in version {version}; known is 0"
-        raise UnsupportedGenerationError(message)
+    check_version("the places of free blocks are stored in", part.u32(), (0,))
     places = struct.iter_unpack("<6f", part.take(24 * len(free)))
     for number, (x, y, z, *pitch_yaw_roll) in zip(free, places, strict=True):
         blocks[number] = blocks[number]._replace(position_m=(x, y, z), pitch_yaw_roll=tuple(pitch_yaw_roll))
@@ -128,9 +125,7 @@ def _blocks(*, has_version: bool) -> ChunkReader[_Map]:
         cursor.ident()
         cursor.skip(16)
         version = cursor.u32() if has_version else 0
-        if version > MAX_BLOCKS_VERSION:
-            message = f"the blocks are stored in version {version}; known are 0 to {MAX_BLOCKS_VERSION}"
-            raise UnsupportedGenerationError(message)
+        check_version("the blocks are stored in", version, BLOCKS_VERSIONS)
         count = cursor.count(_MIN_BLOCK_BYTES)
         while len(target.blocks) < count:
             _read_block(cursor, target, nodes, version)

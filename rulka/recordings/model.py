@@ -245,8 +245,8 @@ class Recording:
     kind: str
     header: RecordingHeader
     map_uid: str
-    environment: str
-    map_author: str
-    ghosts: tuple[Ghost, ...]
-    map_data: bytes
-    notes: tuple[str, ...]
+    environment: str = ""
+    map_author: str = ""
+    ghosts: tuple[Ghost, ...] = ()
+    map_data: bytes = b""
+    notes: tuple[str, ...] = ()

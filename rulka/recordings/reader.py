@@ -253,11 +253,7 @@ def _ghost_file(container: Container) -> Recording:
         kind="ghost",
         header=parse_header(container),
         map_uid=ghost.validated_map_uid,
-        environment="",
-        map_author="",
         ghosts=(ghost,),
-        map_data=b"",
-        notes=(),
     )
 
 

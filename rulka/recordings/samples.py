@@ -154,16 +154,12 @@ def _decode(
         raise UnsupportedGenerationError(message)
     width = needed or 0
     rows = _state_rows(states, start, size, width) if len(start) else np.zeros((0, SIZES[9]), dtype=np.uint8)
-    position, quaternion, velocity, spin = decode_motion(rows)
     return Samples(
         version=version,
         size_bytes=size,
         period_ms=period_ms,
         time_ms=time_ms,
-        position=position,
-        quaternion=quaternion,
-        velocity=velocity,
-        angular_velocity=spin,
+        **decode_motion(rows),
         vehicle=_decode_vehicle(rows, version) if is_known else None,
     )
 
@@ -176,17 +172,15 @@ def _state_rows(states: bytes, start: NDArray[np.int64], size: int, width: int) 
     return stored[start[:, None] + np.arange(width)]
 
 
-def decode_motion(
-    rows: NDArray[np.uint8],
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+def decode_motion(rows: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
     """Decodes the 26 motion bytes that all layouts share.
 
     Args:
         rows: [S, at least 26] uint8, one sample per row.
 
     Returns:
-        Position [S, 3] in metres, quaternion [S, 4] as w, x, y, z, velocity [S, 3] in m/s and angular velocity
-        [S, 3] in rad/s, all in the world frame.
+        By field of `Samples`: position [S, 3] in metres, quaternion [S, 4] as w, x, y, z, velocity [S, 3] in m/s and
+        angular velocity [S, 3] in rad/s, all in the world frame.
 
     Raises:
         DamagedError: if a position is not finite.
@@ -200,7 +194,12 @@ def decode_motion(
     heading, pitch = turn.view("<i2")[:, 1] / 32767 * math.pi, turn.view("<i2")[:, 2] / 32767 * (math.pi / 2)
     axis = np.sin(angle)[:, None] * _direction(heading, pitch)
     quaternion = np.concatenate([np.cos(angle)[:, None], axis], axis=1)
-    return position, as_float32(quaternion), _unpack_vectors(rows[:, 18:22]), _unpack_vectors(rows[:, 22:26])
+    return {
+        "position": position,
+        "quaternion": as_float32(quaternion),
+        "velocity": _unpack_vectors(rows[:, 18:22]),
+        "angular_velocity": _unpack_vectors(rows[:, 22:26]),
+    }
 
 
 def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDArray[np.float64]:

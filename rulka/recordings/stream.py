@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError, UnsupportedGenerationError
+from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError, check_version
 
 MAX_STRING_BYTES = 1 << 22
 MAX_NAMES = 1 << 18
@@ -188,9 +188,7 @@ class Cursor:
         """Reads an id: a new name, an earlier name, a collection number as digits, or an empty name."""
         if self.names.version is None:
             self.names.version = self.u32()
-            if self.names.version not in ID_VERSIONS:
-                message = f"the names are stored in version {self.names.version}, known are {ID_VERSIONS}"
-                raise UnsupportedGenerationError(message)
+            check_version("the names are stored in", self.names.version, ID_VERSIONS)
         start = self.position
         if self.end - start < 4:
             raise self._ended(4)

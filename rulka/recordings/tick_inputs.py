@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rulka.contracts.actions import TICK_MS
 from rulka.recordings.alignment import ACTION_KEYS
-from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.errors import DamagedError, check_count, check_version
 from rulka.recordings.model import InputEvent, new_event
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
@@ -43,9 +43,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
     events: list[InputEvent] = []
     num_stored = 0
     num_sets = cursor.count(12)
-    if num_sets > MAX_INPUT_SETS:
-        message = f"{num_sets} sets of inputs are stated, {MAX_INPUT_SETS} is the most"
-        raise DamagedError(message)
+    check_count("sets of inputs", num_sets, MAX_INPUT_SETS)
     for _ in range(num_sets):
         set_version = cursor.i32()
         cursor.skip(4)
@@ -60,12 +58,8 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
 
 
 def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64]:
-    if version not in STATE_BITS:
-        message = f"the inputs are stored in version {version}; known are {sorted(STATE_BITS)}"
-        raise UnsupportedGenerationError(message)
-    if num_ticks > MAX_TICKS:
-        message = f"inputs of {num_ticks} ticks are stated, {MAX_TICKS} is the most"
-        raise DamagedError(message)
+    check_version("the inputs are stored in", version, STATE_BITS)
+    check_count("ticks", num_ticks, MAX_TICKS)
     bits = np.frombuffer(data, dtype=np.uint8)
     rows = np.empty((min(3 * num_ticks, 8 * len(data)) + 3, 3), dtype=np.int64)
     num_rows, num_bits = _decode(bits, num_ticks, STATE_BITS[version], rows)

@@ -131,7 +131,7 @@ class RaceWatch:
         self,
         is_finished: NDArray[np.bool_],
         is_off_track: NDArray[np.bool_],
-        along_m: NDArray[np.floating],
+        along_m: Array,
         now_ms: NDArray[np.int64],
     ) -> int:
         """Updates the races after a decision of every car; returns the number that ended with it.
@@ -142,7 +142,4 @@ class RaceWatch:
             along_m: [N] metres along the line.
             now_ms: [N] race time.
         """
-        along = np.ascontiguousarray(along_m, np.float64)
-        finished, left = np.ascontiguousarray(is_finished), np.ascontiguousarray(is_off_track)
-        now = np.ascontiguousarray(now_ms, np.int64)
-        return find_ends(finished, left, along, now, self._limits, self._milestones, self.status)
+        return find_ends(is_finished, is_off_track, along_m, now_ms, self._limits, self._milestones, self.status)

@@ -101,9 +101,8 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         race_end: RaceEndParams,
     ) -> RaceSettings:
         """Returns the settings of evaluation races: as for demonstrations, with their own starts."""
-        own = {"start_lateral_m": starts.start_lateral_m, "start_heading_deg": starts.start_heading_deg}
-        seen = {"observation": observation}
-        return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=own | seen)
+        own = {name: getattr(starts, name) for name in LineStartParams.model_fields} | {"observation": observation}
+        return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=own)
 
     def with_equal_starts(self, races_per_start: int) -> RaceSettings:
         """Returns a copy in which `races_per_start` races share each start; raises ValueError if that is impossible."""
@@ -204,5 +203,5 @@ def _reference_settings() -> RaceSettings:
     settings = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
-    start = {"start_lateral_m": params.evaluate.start_lateral_m, "start_heading_deg": params.evaluate.start_heading_deg}
+    start = {name: getattr(params.evaluate, name) for name in LineStartParams.model_fields}
     return settings.at_line().model_copy(update=start | {"randomisation": ALIKE})

@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import minimum_filter1d
 
 from rulka.contracts.observation import ASPHALT_IDS, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator.palette import GREY_INK, INK
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import DROP, NO_GROUND, Track
+
+Floats = NDArray[np.float64]
 
 CHUNK_SECTIONS = 16
 """Sections per chunk (8 m), the unit of road that is far along the line but near in space."""
@@ -104,7 +107,7 @@ def bake_scene(track: Track) -> Scene:
     )
 
 
-def _extended(track: Track) -> NDArray[np.float64]:
+def _extended(track: Track) -> Floats:
     """Returns the zone centres, extended before the start (straight) and past the finish."""
     first = track.centre_m[1] - track.centre_m[0]
     before = track.centre_m[0] - np.arange(BEFORE_SECTIONS, 0, -1)[:, None] * first
@@ -115,15 +118,15 @@ def _padded(values: NDArray) -> NDArray:
     return np.pad(values, (BEFORE_SECTIONS, AFTER_SECTIONS), mode="edge")
 
 
-def _padded_frames(track: Track, axis: int) -> NDArray[np.float64]:
+def _padded_frames(track: Track, axis: int) -> Floats:
     """Returns one axis of the road frames that the physics uses, smoothed, since driven paths are noisy."""
     frames = zone_frames(track)[: track.num_zones + AFTER_SECTIONS, 3 * axis : 3 * axis + 3]
-    padded = _repeat_ends(frames, BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS)
+    padded = np.pad(frames, ((BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS), (0, 0)), mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SMOOTH_SECTIONS + 1, axis=0)
     return _unit(windows.mean(axis=2))
 
 
-def _level_share(left: NDArray[np.float64], normal: NDArray[np.float64]) -> NDArray[np.float64]:
+def _level_share(left: Floats, normal: Floats) -> Floats:
     """Returns [S] the factor on the terrain's width: 1 on level road, less on banks, 0 on walls and in loops."""
     upright = np.clip((normal[:, 1] - 0.4) / 0.4, 0.0, 1.0)
     return upright * np.minimum(1.0, WING_RISE_M / np.maximum(WING_M * np.abs(left[:, 1]), 1e-9))
@@ -150,15 +153,13 @@ def _deviation(sections: NDArray[np.float32]) -> NDArray[np.float32]:
     return table
 
 
-def _light(normal: NDArray[np.float64]) -> NDArray[np.float64]:
+def _light(normal: Floats) -> Floats:
     """Returns light from a sun above and ahead (+z), clipped to 0.8 to 1.2; 1 on level ground."""
     sun = _unit(np.array([[0.35, 0.8, 0.5]]))[0]
     return np.clip(1.0 + 0.45 * (normal @ sun - sun[1]), 0.8, 1.2)
 
 
-def _wing_reach(
-    centre: NDArray[np.float64], tangent: NDArray[np.float64], left: NDArray[np.float64], half: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _wing_reach(centre: Floats, tangent: Floats, left: Floats, half: Floats) -> Floats:
     """Returns [S, 2] the width of the terrain left and right: narrow inside curves and beside other road."""
     turn = np.einsum("sk,sk->s", np.gradient(tangent, axis=0), left) / ZONE_SPACING_M
     radius = 1.0 / np.maximum(np.abs(turn), 1e-4)
@@ -169,9 +170,7 @@ def _wing_reach(
     return _eroded(np.minimum(reach, _room_beside(centre, tangent, left, half)))
 
 
-def _room_beside(
-    centre: NDArray[np.float64], tangent: NDArray[np.float64], left: NDArray[np.float64], half: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _room_beside(centre: Floats, tangent: Floats, left: Floats, half: Floats) -> Floats:
     """Returns [S, 2] half the gap to other road on the left and on the right, 0 at crossings."""
     room = np.full((len(centre), 2), np.inf)
     probe = np.arange(0, len(centre), PROBE_STEP)
@@ -188,17 +187,11 @@ def _room_beside(
     return room
 
 
-def _repeat_ends(rows: NDArray[np.float64], num_before: int, num_after: int) -> NDArray[np.float64]:
-    """Returns [S, K] rows with the first repeated `num_before` and the last `num_after` times more."""
-    return np.concatenate([np.repeat(rows[:1], num_before, axis=0), rows, np.repeat(rows[-1:], num_after, axis=0)])
-
-
-def _eroded(reach: NDArray[np.float64]) -> NDArray[np.float64]:
+def _eroded(reach: Floats) -> Floats:
     """Extends narrow places by 8 m each way along the line and smooths the transitions."""
     span = 16
-    padded = _repeat_ends(reach, span, span)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1, axis=0)
-    narrow = _repeat_ends(windows.min(axis=2), span, span)
+    narrowest = minimum_filter1d(reach, 2 * span + 1, axis=0, mode="nearest")
+    narrow = np.pad(narrowest, ((span, span), (0, 0)), mode="edge")
     return np.lib.stride_tricks.sliding_window_view(narrow, 2 * span + 1, axis=0).mean(axis=2)
 
 
@@ -217,7 +210,7 @@ def _gates(track: Track) -> NDArray[np.int32]:
     return np.concatenate([start, np.stack([zones + BEFORE_SECTIONS, kinds], axis=1)]).astype(np.int32)
 
 
-def _neighbours(centre: NDArray[np.float64]) -> NDArray[np.int32]:
+def _neighbours(centre: Floats) -> NDArray[np.int32]:
     """Finds for each chunk the runs of road that are out of view along the line but near in space."""
     first = np.arange(0, len(centre) - CHUNK_SECTIONS, CHUNK_SECTIONS)
     middle = centre[first + CHUNK_SECTIONS // 2]
@@ -233,5 +226,5 @@ def _neighbours(centre: NDArray[np.float64]) -> NDArray[np.int32]:
     return table
 
 
-def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit(vectors: Floats) -> Floats:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)

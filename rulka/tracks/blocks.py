@@ -16,6 +16,8 @@ from rulka.contracts.observation import TURBO_IDS
 from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.track import NO_GROUND
 
+Floats = NDArray[np.float64]
+
 CELL_M, LEVEL_M = 32.0, 1.0
 LEVEL_BLOCKS = tuple(
     f"Stadium{name}"
@@ -52,12 +54,12 @@ class MapBlock(NamedTuple):
 
 
 def add_blocks(
-    centre: NDArray[np.float64],
+    centre: Floats,
     material: NDArray[np.uint8],
     blocks: Sequence[MapBlock],
     *,
     has_pads: bool,
-) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+) -> tuple[Floats, NDArray[np.uint8]]:
     """Returns the line and the material of a track, corrected above level blocks.
 
     Args:
@@ -96,13 +98,11 @@ def gaps_of(material: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.flatnonzero(np.diff(is_gap, prepend=0, append=0)).reshape(-1, 2)
 
 
-def _cell(point: Sequence[float] | NDArray[np.float64]) -> tuple[int, int]:
+def _cell(point: Sequence[float] | Floats) -> tuple[int, int]:
     return int(point[0] // CELL_M), int(point[2] // CELL_M)
 
 
-def _level_block(
-    columns: dict[tuple[int, int], list[MapBlock]], point: NDArray[np.float64], above_m: float
-) -> MapBlock | None:
+def _level_block(columns: dict[tuple[int, int], list[MapBlock]], point: Floats, above_m: float) -> MapBlock | None:
     """Returns the level block at most `above_m` below a point, or None."""
     for block in columns.get(_cell(point), ()):
         if -NEAR_M <= point[1] - block.floor_m[1] - LEVEL_M <= above_m:

@@ -24,6 +24,8 @@ from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
 
+Floats = NDArray[np.float64]
+
 DENSE_MS = 5
 """Time between points of a dense path: well under a metre at any speed."""
 MAX_AFTER_LAST_SAMPLE_MS = 200
@@ -193,13 +195,13 @@ class DensePath:
         along_m: [D] progress along the common line, zeros before alignment.
     """
 
-    time_ms: NDArray[np.float64]
-    point: NDArray[np.float64]
-    left: NDArray[np.float64]
-    has_roll: NDArray[np.float64]
+    time_ms: Floats
+    point: Floats
+    left: Floats
+    has_roll: Floats
     material: NDArray[np.int64]
     gate_times_ms: tuple[int, ...]
-    along_m: NDArray[np.float64]
+    along_m: Floats
 
 
 def make_dense(path: DrivenPath) -> DensePath:
@@ -229,7 +231,7 @@ def make_dense(path: DrivenPath) -> DensePath:
     )
 
 
-def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _ground(path: DrivenPath, times: Floats) -> tuple[NDArray[np.int64], Floats]:
     """Returns [D] the material, `NOT_ON_GROUND` between two samples in the air, and [D] 1 between two on the ground."""
     material = np.full(len(path.time_ms), ASPHALT) if path.material is None else path.material
     nearest = np.searchsorted((path.time_ms[1:] + path.time_ms[:-1]) / 2, times)
@@ -248,7 +250,7 @@ def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.in
     return ground, (is_on[first] & is_on[first + 1]).astype(np.float64)
 
 
-def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:
+def _hermite(path: DrivenPath, times: Floats) -> Floats:
     """Returns [D, 3] positions, by cubic Hermite interpolation; extrapolated linearly past the last sample."""
     last_ms = path.time_ms[-1]
     inside = CubicHermiteSpline(path.time_ms / 1000, path.position, path.velocity)(np.minimum(times, last_ms) / 1000)
@@ -296,7 +298,7 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
     )
 
 
-def _common_line(paths: list[DensePath]) -> tuple[NDArray[np.float64], list[DensePath]]:
+def _common_line(paths: list[DensePath]) -> tuple[Floats, list[DensePath]]:
     """Returns [Z, 3] the median line of the paths, and the paths that follow it, aligned to it.
 
     Its height is that of the ground if any path was on it, else that of the flight.
@@ -315,7 +317,7 @@ def _common_line(paths: list[DensePath]) -> tuple[NDArray[np.float64], list[Dens
     return centre, _followers(centre, paths)
 
 
-def _followers(centre: NDArray[np.float64], paths: list[DensePath]) -> list[DensePath]:
+def _followers(centre: Floats, paths: list[DensePath]) -> list[DensePath]:
     """Returns the paths that stay within `MAX_AWAY_M` of the line, aligned to it."""
     bare, stations_m = _bare_track(centre), np.arange(len(centre)) * ZONE_SPACING_M
     followers = []
@@ -330,7 +332,7 @@ def _followers(centre: NDArray[np.float64], paths: list[DensePath]) -> list[Dens
     return followers
 
 
-def _evenly_spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def _evenly_spaced(points: Floats) -> Floats:
     """Smooths a line and returns points on it `ZONE_SPACING_M` apart, from its start to its finish."""
     line = _spaced(points)
     num_extra = round(EXTENSION_M / ZONE_SPACING_M)
@@ -344,16 +346,14 @@ def _evenly_spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return spaced[: max(2, finish + 1)]
 
 
-def _spaced(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def _spaced(points: Floats) -> Floats:
     """Resamples a line to one spacing, from its first point to within half a spacing of its last."""
     along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
     wanted_m = np.arange(round(along_m[-1] / ZONE_SPACING_M) + 1) * ZONE_SPACING_M
     return _interpolated(wanted_m, along_m, points)
 
 
-def _spaced_anew(
-    line: NDArray[np.float64], material: NDArray[np.uint8]
-) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+def _spaced_anew(line: Floats, material: NDArray[np.uint8]) -> tuple[Floats, NDArray[np.uint8]]:
     """Resamples a line to one spacing after its heights have changed, and the material with it."""
     along_m = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1)))
     beyond = line[-1] + 2.0 * (line[-1] - line[-2])
@@ -362,24 +362,24 @@ def _spaced_anew(
     return centre, material[np.round(zone).astype(np.int64)]
 
 
-def _interpolated(at: NDArray, known: NDArray, values: NDArray) -> NDArray[np.float64]:
+def _interpolated(at: NDArray, known: NDArray, values: NDArray) -> Floats:
     """Interpolates [K, 3] values at rising positions [K] to positions [P]; returns [P, 3]."""
     return np.stack([np.interp(at, known, values[:, axis]) for axis in range(3)], axis=1)
 
 
-def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _smooth(values: Floats) -> Floats:
     """Smooths [Z, ...] values along the line, padding with the end values."""
     return gaussian_filter1d(values, SMOOTHING_M / ZONE_SPACING_M, axis=0, mode="nearest", truncate=3.0)
 
 
-def _bare_track(centre: NDArray[np.float64]) -> Track:
+def _bare_track(centre: Floats) -> Track:
     zones = len(centre)
     surface, edge = np.full(zones, ASPHALT, np.uint8), np.full(zones, VERGE, np.uint8)
     finish = np.array([(zones - 1) * ZONE_SPACING_M])
     return Track("", "", centre, np.full(zones, 2 * MAX_AWAY_M), np.zeros(zones), surface, edge, finish, DRIVEN_SOURCE)
 
 
-def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
+def _left_axes(tangent: Floats, level: Floats, paths: list[DensePath]) -> Floats:
     """Returns [Z, 3] the road's left axis: the mean left axis of the cars on the ground."""
     along_m = np.arange(len(tangent)) * ZONE_SPACING_M
     total = np.zeros_like(tangent)
@@ -396,7 +396,7 @@ def _left_axes(tangent: NDArray[np.float64], level: NDArray[np.float64], paths: 
     return left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
 
 
-def _width(centre: NDArray[np.float64], left: NDArray[np.float64], paths: list[DensePath]) -> NDArray[np.float64]:
+def _width(centre: Floats, left: Floats, paths: list[DensePath]) -> Floats:
     """Returns [Z] a width that contains every path with a margin, at least the default."""
     along_m = np.arange(len(centre)) * ZONE_SPACING_M
     aside_m = np.stack(
@@ -423,9 +423,7 @@ def _material_at(path: DensePath, along_m: NDArray) -> NDArray[np.int64]:
     return path.material[np.clip(np.searchsorted(path.along_m, along_m), 0, len(path.along_m) - 1)]
 
 
-def _with_landings(
-    centre: NDArray[np.float64], material: NDArray[np.uint8]
-) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+def _with_landings(centre: Floats, material: NDArray[np.uint8]) -> tuple[Floats, NDArray[np.uint8]]:
     """Extends the landing ground backwards, since a car that flies lower lands sooner.
 
     The extension is straight and never above the flight path. Before it, the line descends from the flight path over
@@ -450,7 +448,7 @@ def _with_landings(
     return centre, material
 
 
-def _gates(paths: list[DensePath], length_m: float) -> NDArray[np.float64]:
+def _gates(paths: list[DensePath], length_m: float) -> Floats:
     """Returns [G] the median progress at each checkpoint, over paths with the most common number of checkpoints."""
     counts = [len(path.gate_times_ms) for path in paths]
     usual = max(set(counts), key=counts.count)

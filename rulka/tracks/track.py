@@ -9,7 +9,7 @@ from __future__ import annotations
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,7 +77,10 @@ class Track:
         return f"Track({self.uid!r}, {self.length_m:.0f} m)"
 
     def __post_init__(self) -> None:
-        _check(self)
+        problem = next(_problems(self), None)
+        if problem is not None:
+            message = f"track {self.name!r}: {problem}"
+            raise TrackError(message)
 
     @property
     def num_zones(self) -> int:
@@ -147,41 +150,33 @@ def load_track(path: Path) -> Track:
     return Track(**texts, **fields, medals_ms=medals_ms)
 
 
-def _check(track: Track) -> None:
-    where = f"track {track.name!r}"
+def _problems(track: Track) -> Iterator[str]:
+    """Yields what is wrong with a track; a check may need those before it."""
     if track.centre_m.ndim != 2 or track.centre_m.shape[1] != 3 or len(track.centre_m) < 2:
-        message = f"{where}: the centreline needs at least two points of x, y, z, got shape {track.centre_m.shape}"
-        raise TrackError(message)
+        yield f"the centreline needs at least two points of x, y, z, got shape {track.centre_m.shape}"
     for name in ("width_m", "bank_rad", "material", "edge"):
         if getattr(track, name).shape != (track.num_zones,):
-            message = f"{where}: {name} needs one value for each of {track.num_zones} zones"
-            raise TrackError(message)
-    _check_numbers(track, where)
-    _check_gates(track, where)
+            yield f"{name} needs one value for each of {track.num_zones} zones"
+    yield from _problems_of_numbers(track)
+    yield from _problems_of_gates(track)
     problem = None if track.is_driven else problem_in_space(track.centre_m, track.width_m, track.bank_rad)
     if problem:
-        message = f"{where}: {problem}"
-        raise TrackError(message)
+        yield problem
 
 
-def _check_numbers(track: Track, where: str) -> None:
+def _problems_of_numbers(track: Track) -> Iterator[str]:
     for name in ("centre_m", "width_m", "bank_rad", "gate_m"):
         if not np.isfinite(getattr(track, name)).all():
-            message = f"{where}: {name} holds a value that is not finite"
-            raise TrackError(message)
+            yield f"{name} holds a value that is not finite"
     steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
     if (steps < MIN_STEP_M).any():
-        message = f"{where}: zones {steps.argmin()} and {steps.argmin() + 1} are in one place"
-        raise TrackError(message)
+        yield f"zones {steps.argmin()} and {steps.argmin() + 1} are in one place"
     if (track.width_m < MIN_WIDTH_M).any():
-        message = f"{where}: the road is {track.width_m.min():.2f} m wide somewhere, {MIN_WIDTH_M} m is the least"
-        raise TrackError(message)
+        yield f"the road is {track.width_m.min():.2f} m wide somewhere, {MIN_WIDTH_M} m is the least"
     if not np.isin(track.edge, EDGE_KINDS).all():
-        message = f"{where}: edge holds {sorted(set(track.edge.tolist()) - set(EDGE_KINDS))}, known are {EDGE_KINDS}"
-        raise TrackError(message)
+        yield f"edge holds {sorted(set(track.edge.tolist()) - set(EDGE_KINDS))}, known are {EDGE_KINDS}"
     if track.medals_ms and not are_medals(track.medals_ms):
-        message = f"{where}: medals_ms are four times in ms, author to bronze, got {track.medals_ms!r:.80}"
-        raise TrackError(message)
+        yield f"medals_ms are four times in ms, author to bronze, got {track.medals_ms!r:.80}"
 
 
 def are_medals(times_ms: Sequence[object]) -> TypeGuard[tuple[int, int, int, int]]:
@@ -193,10 +188,8 @@ def are_medals(times_ms: Sequence[object]) -> TypeGuard[tuple[int, int, int, int
     return len(times_ms) == 4 and times == sorted(times) and len(times) == 4
 
 
-def _check_gates(track: Track, where: str) -> None:
+def _problems_of_gates(track: Track) -> Iterator[str]:
     if len(track.gate_m) == 0 or (np.diff(track.gate_m) <= 0).any() or track.gate_m[0] <= 0:
-        message = f"{where}: gates must lie after the start, one after another, finish last"
-        raise TrackError(message)
+        yield "gates must lie after the start, one after another, finish last"
     if abs(track.gate_m[-1] - track.length_m) > ZONE_SPACING_M:
-        message = f"{where}: the last gate is at {track.gate_m[-1]:.1f} m, not at the finish ({track.length_m:.1f} m)"
-        raise TrackError(message)
+        yield f"the last gate is at {track.gate_m[-1]:.1f} m, not at the finish ({track.length_m:.1f} m)"

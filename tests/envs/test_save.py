@@ -37,9 +37,9 @@ def go_on(batch: RaceBatch, actions: np.ndarray) -> tuple[str, int]:
     digest, num_resets = hashlib.sha256(), 0
     for chosen in actions:
         result = batch.step(chosen)
-        seen, potential = batch.look()
+        seen, info = batch.look()
         num_resets += int(result.is_reset.sum())
-        for array in (*dataclasses.astuple(result), *seen.values(), potential):
+        for array in (*dataclasses.astuple(result), *seen.values(), info["potential"]):
             digest.update(array.tobytes())
     return digest.hexdigest(), num_resets
 

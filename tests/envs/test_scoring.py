@@ -171,7 +171,9 @@ def test_the_kernel_scores_as_its_slow_twin(straight, num_cars: int, is_askew: b
                 np.testing.assert_allclose(ours, theirs, atol=3e-6)
             else:
                 assert ours.tobytes() == theirs.tobytes(), field.name
-        np.testing.assert_allclose(batch.look()[1], slow.potential(), atol=1e-6 if is_askew else 0.0, rtol=0.0)
+        np.testing.assert_allclose(
+            batch.look()[1]["potential"], slow.potential(), atol=1e-6 if is_askew else 0.0, rtol=0.0
+        )
         assert batch.scores.num_over == expected["terminated"].sum() + expected["truncated"].sum()
         for name in counts:
             counts[name] += int(expected[name].sum())

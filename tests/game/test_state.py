@@ -64,8 +64,8 @@ def test_a_block_written_by_hand_is_read() -> None:
 
 
 def test_a_car_row_has_the_games_facts() -> None:
-    row = np.full(NUM_CAR_FIELDS, np.nan, np.float32)
-    car_row(read_state(by_hand()), 3, row)
+    row = car_row(read_state(by_hand()), 3)
+    assert row.shape == (NUM_CAR_FIELDS,)
     assert np.isfinite(row).all()
     np.testing.assert_array_equal(row[CAR["rotation"]], np.arange(1.0, 10.0))
     np.testing.assert_allclose(row[CAR["damper"]], [0.01, 0.02, 0.03, 0.04], rtol=1e-6)

@@ -24,28 +24,33 @@ def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: _checksum(folder / name) for name in names}
 
 
-def find_damage(folder: Path, checksums: Mapping[str, str], names: Iterable[str]) -> str | None:
+def refuse_damage(folder: Path, checksums: Mapping[str, str], names: Iterable[str], *, hint: str) -> None:
     """Verifies the checksums of files in a folder.
 
     Args:
         folder: the folder.
         checksums: result of `checksums_of` when the files were written.
         names: the files to verify.
+        hint: remedy in the error message.
 
-    Returns:
-        A message about the first file that is missing, unreadable or changed; None if all are intact.
+    Raises:
+        UserError: about the first file that is missing, unreadable or changed.
     """
     for name in names:
-        path = folder / name
-        if name not in checksums:
-            return f"{path.as_posix()} has no checksum"
-        try:
-            found = _checksum(path)
-        except OSError as error:
-            return f"{path.as_posix()} cannot be read: {error.strerror or error}"
-        if found != checksums[name]:
-            return f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the one it was written with"
-    return None
+        damage = _damage_of(folder / name, checksums.get(name))
+        if damage:
+            raise UserError(damage, hint=hint)
+
+
+def _damage_of(path: Path, checksum: str | None) -> str:
+    if checksum is None:
+        return f"{path.as_posix()} has no checksum"
+    try:
+        found = _checksum(path)
+    except OSError as error:
+        return f"{path.as_posix()} cannot be read: {error.strerror or error}"
+    damage = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the one it was written with"
+    return "" if found == checksum else damage
 
 
 def write_sealed(path: Path, version: int, content: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from rulka.contracts.actions import FORWARD, ActionTable, action_table, shares_of_ticks
 from rulka.contracts.artifacts import ObservationContract, actions_to_json
 from rulka.contracts.observation import FLOATS, NUM_PREVIOUS_ACTIONS, num_floats
-from rulka.datasets.formats.checksums import checksums_of, find_damage, read_sealed, write_sealed
+from rulka.datasets.formats.checksums import checksums_of, read_sealed, refuse_damage, write_sealed
 from rulka.datasets.formats.sharded import ShardedArray
 from rulka.datasets.formats.split import SPLITS, Split
 from rulka.machine.errors import UserError
@@ -266,9 +266,7 @@ class FrameDataset:
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
-        damage = find_damage(folder, self.index.checksums, files)
-        if damage:
-            raise UserError(damage, hint=HINT)
+        refuse_damage(folder, self.index.checksums, files, hint=HINT)
         paths = [folder / shard for shard in shards]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]

@@ -18,7 +18,7 @@ sorted by race and time.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -31,7 +31,7 @@ from pydantic import BaseModel, Field
 
 from rulka.contracts.actions import TICK_MS
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
-from rulka.datasets.formats.checksums import checksums_of, find_damage, read_sealed, write_sealed
+from rulka.datasets.formats.checksums import checksums_of, read_sealed, refuse_damage, write_sealed
 from rulka.machine.errors import UserError
 from rulka.tracks.track import Track, load_track
 
@@ -258,14 +258,8 @@ def load_main_track(folder: Path) -> Track:
 
 def _track(folder: Path, meta: Mapping[str, Any], uid: str) -> Track:
     path = track_path(folder, uid)
-    _refuse_damage(folder, meta, [path.relative_to(folder).as_posix()])
+    refuse_damage(folder, meta["checksums"], [path.relative_to(folder).as_posix()], hint=HINT)
     return load_track(path)
-
-
-def _refuse_damage(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> None:
-    damage = find_damage(folder, meta["checksums"], names)
-    if damage:
-        raise UserError(damage, hint=HINT)
 
 
 def _check_finite(race: Race) -> None:
@@ -285,11 +279,10 @@ def load_races(folder: Path) -> RaceDataset:
     """
     meta = read_meta(folder)
     main, *others = (_track(folder, meta, uid) for uid in meta["tracks"])
-    _refuse_damage(folder, meta, TABLES)
-    rows = _read(folder / "races.parquet").to_pylist()
-    ticks = _split_by_race(_read(folder / "ticks.parquet"), CONTROL_COLUMNS)
-    states = _split_by_race(_read(folder / "states.parquet"), CAR_COLUMNS)
-    quarantine = _quarantine(folder)
+    rows = _table(folder, meta, "races.parquet").to_pylist()
+    ticks = _split_by_race(_table(folder, meta, "ticks.parquet"), CONTROL_COLUMNS)
+    states = _split_by_race(_table(folder, meta, "states.parquet"), CAR_COLUMNS)
+    quarantine = _quarantine(folder, meta)
     races = tuple(_race(row, ticks, states) for row in rows)
     return RaceDataset(races, main, quarantine, tuple(others))
 
@@ -300,8 +293,7 @@ def load_quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
     Raises:
         UserError: if the dataset is missing, incomplete, damaged, or of another schema version.
     """
-    _refuse_damage(folder, read_meta(folder), ("quarantine.parquet",))
-    return _quarantine(folder)
+    return _quarantine(folder, read_meta(folder))
 
 
 def race_rows(folder: Path) -> list[dict[str, Any]]:
@@ -310,8 +302,7 @@ def race_rows(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: as for `load_races`.
     """
-    _refuse_damage(folder, read_meta(folder), ("races.parquet",))
-    return _read(folder / "races.parquet").to_pylist()
+    return _table(folder, read_meta(folder), "races.parquet").to_pylist()
 
 
 class Path3D(NamedTuple):
@@ -334,9 +325,9 @@ def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
     Raises:
         UserError: as for `load_races`.
     """
-    _refuse_damage(folder, read_meta(folder), ("states.parquet",))
     columns, chosen = ["race_id", "time_ms", *_PLACE, *_VELOCITY], [("race_id", "in", list(race_ids))]
-    found = _split_by_race(_read(folder / "states.parquet", columns=columns, filters=chosen), (*_PLACE, *_VELOCITY))
+    states = _table(folder, read_meta(folder), "states.parquet", columns=columns, filters=chosen)
+    found = _split_by_race(states, (*_PLACE, *_VELOCITY))
     paths = {race_id: (time_ms, values.astype(np.float64)) for race_id, (time_ms, values) in found.items()}
     return {
         race_id: Path3D(time_ms, values[:, :3], np.linalg.norm(values[:, 3:], axis=1))
@@ -344,8 +335,8 @@ def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
     }
 
 
-def _quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
-    return tuple(QuarantinedFile(**row) for row in _read(folder / "quarantine.parquet").to_pylist())
+def _quarantine(folder: Path, meta: Mapping[str, Any]) -> tuple[QuarantinedFile, ...]:
+    return tuple(QuarantinedFile(**row) for row in _table(folder, meta, "quarantine.parquet").to_pylist())
 
 
 def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
@@ -389,7 +380,10 @@ def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
     return {str(race_id): (time_ms[rows], np.ascontiguousarray(values[rows])) for race_id, rows in rows_of.items()}
 
 
-def _read(path: Path, **chosen: Any) -> pa.Table:
+def _table(folder: Path, meta: Mapping[str, Any], name: str, **chosen: Any) -> pa.Table:
+    """Verifies and reads a table, or the chosen part of it."""
+    refuse_damage(folder, meta["checksums"], [name], hint=HINT)
+    path = folder / name
     try:
         # `read_table` imports pandas, which would delay the first page that shows races.
         return pq.read_table(path, **chosen) if chosen else pq.ParquetFile(path).read()
