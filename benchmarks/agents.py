@@ -287,8 +287,7 @@ def main() -> None:
         found = fresh_rates(params, choose_device(arguments.device).device)
     else:
         artifact = load_artifact(arguments.agent, ("agent",))
-        sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-        races = EvaluationRaces.of(load_races(arguments.races).main_track, *sections)
+        races = EvaluationRaces.of(load_races(arguments.races).main_track, params)
         sight, places = artifact.observation.params(), artifact.table.actions_per_decision
         frames = FrameDataset(arguments.frames, "train", sight.frames, places)
         found = measure_agent(artifact, frames, races, params)

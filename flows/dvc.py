@@ -6,9 +6,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.machine.errors import UserError
@@ -51,7 +50,7 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
         UserError: if a recording has a name that DVC cannot read.
     """
     check_names(RECORDINGS)
-    is_frozen = _is_frozen(read_graph()[stage])
+    is_frozen = read_graph()[stage].get("frozen", False)
     # On a frozen stage, `--force` runs nothing, but makes DVC record its old output as made from the current inputs.
     command = [*DVC, "repro", "--single-item", *(["--force"] if force and not is_frozen else []), stage]
     while True:
@@ -63,10 +62,6 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
                 raise
             say(f"waiting {ASK_AGAIN_S:.0f} s for the other DVC process")
             time.sleep(ASK_AGAIN_S)
-
-
-def _is_frozen(entry: Mapping[str, Any]) -> bool:
-    return bool(entry.get("frozen"))
 
 
 def _outcome(stage: str, lines: list[str]) -> Outcome:
@@ -92,7 +87,7 @@ def with_upstream(stages: Iterable[str]) -> list[str]:
         stage = waiting.pop()
         if stage not in found:
             found.add(stage)
-            deps = () if _is_frozen(graph[stage]) else graph[stage].get("deps", ())
+            deps = () if graph[stage].get("frozen") else graph[stage].get("deps", ())
             waiting += [writers[path] for path in deps if path in writers]
     return [name for name in graph if name in found]
 

@@ -68,9 +68,7 @@ def nightly(
     late, meant = datetime.now(UTC) - planned, f"{planned:%Y-%m-%d %H:%M %Z}"
     context = FlowRunContext.get()
     if late >= MISSED and context and context.flow_run and context.flow_run.auto_scheduled:
-        return Cancelled(
-            name="Missed", message=f"planned for {planned:%Y-%m-%d %H:%M %Z}; a later night takes its place"
-        )
+        return Cancelled(name="Missed", message=f"planned for {meant}; a later night takes its place")
     command = [sys.executable, "-m", "rulka.cli", "night", "--json", "--date", planned.date().isoformat()]
     command += ["--tracks", *tracks, *([] if races is None else ["--races", str(races)])]
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -120,7 +120,7 @@ def _through_game(
         GameError: if there is no game, or the connection is lost for good.
     """
     quarantine: dict[str, str] = {}
-    with running_games(read_game_settings(), 1) as link, GameCapture(link, track, settings) as game:
+    with running_games(read_game_settings(), 1) as link, closing(GameCapture(link, track, settings)) as game:
         for race in races:
             try:
                 captured = game.capture(race)

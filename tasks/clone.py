@@ -78,7 +78,6 @@ FIRST_SEED = 1_000_000
 """First seed of the races that select the epoch: far from the seeds of any evaluation."""
 DRIVEN_SEED = 3_000_000
 """First seed of the races that measure the kept weights."""
-_ENCODER_PREFIX = "encoder."
 
 
 class _Drives(NamedTuple):
@@ -123,7 +122,7 @@ def clone(params: Params, *, folders: Folders) -> None:
     normalisation = pretrained.normalisation.for_chunks(places)
     policy = build(observation, pretrained.encoder, network, normalisation, table.space.num_outputs)
     policy.encoder.load_state_dict(
-        {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
+        {name.removeprefix("encoder."): tensor for name, tensor in pretrained.tensors.items()}
     )
     heads = CloningHeads(policy.num_hidden, table.space.num_outputs, clone.offsets[1:])
     nn.ModuleList([policy, heads]).to(use_device())

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rulka.agents.algorithms import label_of
 from rulka.contracts.artifacts import read_meta
@@ -93,9 +92,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
     require(inputs.races, "races")
     dataset = load_races(inputs.races)
     demonstrations = dataset.on_main_track()
-    races = EvaluationRaces.of(
-        dataset.main_track, params.observation, params.actions, params.simulator, evaluate, race_end
-    )
+    races = EvaluationRaces.of(dataset.main_track, params)
     further = [track for track in chosen_tracks(evaluate.tracks, races.track) if track.uid != races.track.uid]
     entries = drivers(inputs.agent, inputs.policy, evaluate.guests, races, use_device())
     evaluation = race_all(
@@ -137,7 +134,16 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
             video_caption=caption,
         )
         (folder / REPORT_PAGE).write_text(render_report(report), encoding="utf-8")
-    _say_where(out_dir, metrics)
+    lines = [
+        "",
+        format_metrics(metrics),
+        "",
+        *([format_tracks(tracks), ""] if len(tracks) > 1 else []),
+        f"report  {(out_dir / REPORT_PAGE).as_posix()}",
+        f"plots   {(out_dir / PLOTS).as_posix()}",
+        f"video   {(out_dir / VIDEO_FILE).as_posix()}",
+    ]
+    say("\n".join(lines))
 
 
 def _on_another_track(entries: list[Driver], races: EvaluationRaces, inputs: Inputs) -> Evaluation:
@@ -173,19 +179,6 @@ def _training_logs(agent_dir: Path) -> dict[str, TrainingLog]:
 
 def _write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
-    lines = [
-        "",
-        format_metrics(metrics),
-        "",
-        *([format_tracks(metrics["tracks"]), ""] if len(metrics["tracks"]) > 1 else []),
-        f"report  {(out_dir / REPORT_PAGE).as_posix()}",
-        f"plots   {(out_dir / PLOTS).as_posix()}",
-        f"video   {(out_dir / VIDEO_FILE).as_posix()}",
-    ]
-    say("\n".join(lines))
 
 
 def main() -> None:

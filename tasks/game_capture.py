@@ -37,7 +37,7 @@ class ReplayError(UserError):
 
 
 class GameCapture:
-    """Captures races in one game; use it as a context manager.
+    """Captures races in one game, until `close`.
 
     Args:
         link: link to the game, in which the map of the races is open.
@@ -69,12 +69,6 @@ class GameCapture:
     def close(self) -> None:
         """Releases the game."""
         self._link.close_quietly(self._session)
-
-    def __enter__(self) -> GameCapture:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _drive(self, race: Race, keys: Sequence[Controls], decision: Decision) -> CapturedRace:
         """Presses the keys of the race from its first decision on; captures only at decisions."""

@@ -16,7 +16,6 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,8 +86,18 @@ def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path)
             provenance=origin | {"probes": probes},
         )
         with output_folder(out_dir) as folder:
-            facts = {"probes": probes, "probed_on": probed.split if probed else None}
-            _write_results(folder, history, facts, pretrain, train, validation)
+            best = history.best if history.epochs else None
+            metrics = {
+                "objective": pretrain.objective.kind,
+                "num_train_frames": len(train),
+                "num_validation_frames": len(validation),
+                "train_loss": best and best.train_loss,
+                "validation_loss": best and best.validation_loss,
+                **history.to_json(),
+                "probes": probes,
+                "probed_on": probed.split if probed else None,
+            }
+            (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
             _draw_previews(folder, objective, pretrain, train if probed is None else probed)
             write_artifact(folder, artifact)
 
@@ -106,11 +115,13 @@ def _train(
     device, num_frames = device_of(objective), _num_used(objective, train)
     _check_comparable(objective, train, validation)
     generators = Generators(device, pretrain.seed)
+    num_batches = num_frames / pretrain.batch_size
+    steps_per_epoch = max(1, int(num_batches)) if objective.compares_frames else math.ceil(num_batches)
     with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * num_frames, "frames") as bar:
         history = fit(
             objective,
             pretrain,
-            _steps_per_epoch(objective, num_frames, pretrain.batch_size),
+            steps_per_epoch,
             TrainingTask(
                 batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
                 loss=lambda batch: objective.loss(batch.image, generators.device),
@@ -161,10 +172,6 @@ def _num_used(objective: Objective, frames: FrameDataset) -> int:
     return sum(max(race.num_frames - objective.later, 0) for race in frames.races)
 
 
-def _steps_per_epoch(objective: Objective, num_frames: int, batch_size: int) -> int:
-    return max(1, num_frames // batch_size) if objective.compares_frames else math.ceil(num_frames / batch_size)
-
-
 def _check_comparable(objective: Objective, train: FrameDataset, validation: FrameDataset) -> None:
     """Raises UserError if a split has one frame to compare, or `later` looks beyond all races of a split."""
     for name, frames in (("training", train), ("held-out", validation)):
@@ -178,27 +185,6 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
         if objective.compares_frames and len(frames) == 1:
             message = f"the objective compares frames, and there is one {name} frame"
             raise UserError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
-
-
-def _write_results(
-    folder: Path,
-    history: History,
-    facts: dict[str, Any],
-    pretrain: PretrainParams,
-    train: FrameDataset,
-    validation: FrameDataset,
-) -> None:
-    best = history.best if history.epochs else None
-    metrics = {
-        "objective": pretrain.objective.kind,
-        "num_train_frames": len(train),
-        "num_validation_frames": len(validation),
-        "train_loss": best and best.train_loss,
-        "validation_loss": best and best.validation_loss,
-        **history.to_json(),
-        **facts,
-    }
-    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
 
 
 def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:

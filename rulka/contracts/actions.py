@@ -175,13 +175,9 @@ class ActionTable:
         return _INDEX_OF_KEYS[pressed @ _KEY_BITS]
 
 
-def _standard_controls() -> tuple[Controls, ...]:
-    pedals = ((True, False), (False, False), (False, True), (True, True))
-    directions = ((False, False), (True, False), (False, True))
-    return tuple(Controls(*pedal, *direction) for pedal in pedals for direction in directions)
-
-
-CONTROLS = _standard_controls()
+_PEDALS = ((True, False), (False, False), (False, True), (True, True))
+_DIRECTIONS = ((False, False), (True, False), (False, True))
+CONTROLS = tuple(Controls(*pedals, *direction) for pedals in _PEDALS for direction in _DIRECTIONS)
 """The twelve rows of the table, in the order of Linesight's `inputs_list`."""
 
 _KEY_BITS = np.array([1, 2, 4, 8])

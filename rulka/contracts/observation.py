@@ -128,14 +128,9 @@ DIRT_IDS = (5, 6, 8, 17)
 TURBO_IDS = (7, 26)
 
 
-def _material_groups() -> NDArray[np.int64]:
-    groups = np.full(256, -1, dtype=np.int64)  # -1: a material outside all groups sets no bit
-    for group, ids in enumerate((ASPHALT_IDS, GRASS_IDS, DIRT_IDS, TURBO_IDS)):
-        groups[list(ids)] = group
-    return groups
-
-
-MATERIAL_GROUP = _material_groups()
+MATERIAL_GROUP = np.full(256, -1, dtype=np.int64)  # -1: a material outside all groups sets no bit
+for _group, _ids in enumerate((ASPHALT_IDS, GRASS_IDS, DIRT_IDS, TURBO_IDS)):
+    MATERIAL_GROUP[list(_ids)] = _group
 
 
 @dataclass(frozen=True)

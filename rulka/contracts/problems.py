@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 _WORDS = {"missing": "is missing", "union_tag_not_found": ".kind is missing", "too_short": "is empty"}
@@ -87,7 +86,8 @@ def _walk(root: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[
     is_tagged = False
     for part in location:
         if is_tagged:
-            is_tagged, inside = False, [each for each in inside if part in get_args(_kind(each).annotation)]
+            is_tagged = False
+            inside = [each for each in inside if part in get_args(each.model_fields["kind"].annotation)]
             continue
         keys.append(str(part))
         holders, fields = inside, [each.model_fields[part] for each in inside if part in each.model_fields]
@@ -107,7 +107,3 @@ def _places(section: type[BaseModel], inside: str = "") -> Iterator[str]:
 def _sections(annotation: Any) -> list[type[BaseModel]]:
     parts = (annotation, *get_args(annotation))
     return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
-
-
-def _kind(section: type[BaseModel]) -> FieldInfo:
-    return section.model_fields["kind"]

@@ -45,19 +45,6 @@ class StepResult:
     is_off_track: NDArray[np.bool_]
     is_full_race: NDArray[np.bool_]
 
-    @classmethod
-    def without_track(
-        cls,
-        reward: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        is_reset: NDArray[np.bool_],
-    ) -> StepResult:
-        """Returns the result of a decision in an environment without a track: the track's fields are 0 or False."""
-        count = len(reward)
-        nothing, never, no_time = np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.int64)
-        return cls(reward, terminated, truncated, is_reset, nothing, nothing, no_time, never, never, never)
-
 
 def race_score(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
     """Returns a sort key for comparing drivers; larger is better.

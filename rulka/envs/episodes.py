@@ -239,7 +239,9 @@ class Episodes:
             truncated &= ~terminated
             self._is_over = terminated | truncated
             self._write(observed, is_reset, image_out, floats_out, potential_out)
-        return StepResult.without_track(reward, terminated, truncated, is_reset)
+        count = len(reward)
+        nothing, no_time, never = np.zeros(count, np.float32), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        return StepResult(reward, terminated, truncated, is_reset, nothing, nothing, no_time, never, never, never)
 
     def set_moment(self, moment: Moment) -> None:
         """Does nothing: the rewards have no schedule."""

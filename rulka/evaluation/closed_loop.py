@@ -83,7 +83,7 @@ def greedy(policy: Cloned, table: ActionTable) -> Policy:
 
     def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         seen, known = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
-        action = distribution.greedy(policy.decide(policy.encode(seen), known))
-        return action.view(-1, *table.decision_shape).cpu().numpy()
+        decided = distribution.greedy(policy.decide(policy.encode(seen), known))
+        return decided.view(-1, *table.decision_shape).cpu().numpy()  # the simulator takes single actions as [N]
 
     return decide

@@ -62,14 +62,12 @@ def drivers(
         ArtifactError: if an artifact is damaged, or made for other observations or actions.
         UserError: if one of the guests is not a function.
     """
-    settings = races.settings
     found = [agent_driver(agent_dir, races, device)]
     for folder in sorted((agent_dir / COMPARED).glob(f"*/{META_FILE}")):
         found.append(agent_driver(folder.parent, races, device, key=folder.parent.name))
     found += [agent_driver(name, races, device, key=name) for name in guests]
-    cloned = load_policy(policy_dir, observation=settings.image, actions=settings.table, device=device)
-    found.append(Driver("cloned", "Cloned policy", cloned))
-    found.append(Driver("random", "Random actions", RandomPolicy(races.seeds, settings.table.num_actions)))
+    found.append(replace(agent_driver(policy_dir, races, device, key="cloned"), label="Cloned policy"))
+    found.append(Driver("random", "Random actions", RandomPolicy(races.seeds, races.settings.table.num_actions)))
     return found
 
 

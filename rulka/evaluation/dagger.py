@@ -91,30 +91,28 @@ def collect_dagger_races(policy: Cloned, advised: Iterable[tuple[EvaluationRaces
     """
     results, captured = list[RaceResult](), list[CapturedRace]()
     for races, adviser in advised:
-        driven, labelled = _labelled_races(policy, races, adviser, f"{name}-{races.track.uid}")
+        driven, decisions = _advised_races(policy, races, adviser)
+        columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
+        for car, result in enumerate(driven):
+            num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
+            seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
+            uid = races.track.uid
+            captured.append(_captured(f"{name}-{uid}-{result.seed}", uid, seen, races.settings.table))
         results += driven
-        captured += labelled
     return Visit(ClosedLoop.of(results), captured)
 
 
-def _labelled_races(
-    policy: Cloned, races: EvaluationRaces, adviser: Adviser, name: str
-) -> tuple[list[RaceResult], list[CapturedRace]]:
+def _advised_races(
+    policy: Cloned, races: EvaluationRaces, adviser: Adviser
+) -> tuple[list[RaceResult], list[_Decision]]:
+    """Runs the races; returns their results, and all decisions of all cars with advice."""
     decisions: list[_Decision] = []
 
     def look(simulator: Simulator, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> None:
         where = simulator.time_ms.astype(np.int64), simulator.along_m.copy()
         decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator), *where))
 
-    table = races.settings.table
-    results = race(greedy(policy, table), races, on_seen=look)
-    columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
-    captured = []
-    for car, result in enumerate(results):
-        num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
-        seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
-        captured.append(_captured(f"{name}-{result.seed}", races.track.uid, seen, table))
-    return results, captured
+    return race(greedy(policy, races.settings.table), races, on_seen=look), decisions
 
 
 def line_adviser(races: EvaluationRaces, pace: float) -> PurePursuitDriver:

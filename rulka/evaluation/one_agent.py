@@ -50,7 +50,7 @@ def evaluate_agent(
     """
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     where, demonstrations = track_and_demonstrations(track, races_dir)
-    races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
+    races = EvaluationRaces.of(where, params, evaluate)
     driver = agent_driver(agent, races, device)
     # Standard output is for JSON.
     evaluation = race_all([driver], races, demonstrations, find_reference_race(races_dir, races), sys.stderr)
@@ -74,9 +74,7 @@ def evaluate_on_tracks(
     """
     evaluate, evaluations = with_given(params.evaluate, num_races=num_races, seed=seed), []
     for track in tracks:
-        races = EvaluationRaces.of(
-            track, params.observation, params.actions, params.simulator, evaluate, params.race_end
-        )
+        races = EvaluationRaces.of(track, params, evaluate)
         reference = find_reference_race(RACES, races)
         evaluations.append(race_all([agent_driver(agent, races, device)], races, [], reference, sys.stderr))
     trained_on = [] if is_guest(agent) else trained_tracks(Path(agent))
@@ -103,7 +101,7 @@ def drive_from_the_line(agent: Path | str, params: Params, track: str | None) ->
     """
     where, _ = track_and_demonstrations(track, RACES)
     start = with_given(params.evaluate, num_races=1, start_lateral_m=0.0, start_heading_deg=0.0)
-    races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, start, params.race_end)
+    races = EvaluationRaces.of(where, params, start)
     driver = agent_driver(agent, races, CPU)
     (contestant,) = race_all([driver], races, [], stream=sys.stderr).contestants
     return race_of_result(contestant.races[0], races.settings.table, driver.label)

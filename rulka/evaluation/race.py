@@ -15,19 +15,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import ActionParams, ActionTable
+from rulka.contracts.actions import ActionTable
 from rulka.contracts.observation import num_floats
-from rulka.contracts.observation_params import ObservationParams
 from rulka.datasets.formats.races import reference_path
 from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.results import FINISHED, NO_SEED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
 from rulka.machine.terminal import tell
+from rulka.params import Params
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, shipped_lap
 from rulka.simulator import race_end
 from rulka.simulator.frame_stack import FrameStack
-from rulka.simulator.params import SimulatorParams
 from rulka.simulator.race_end import RaceWatch
-from rulka.simulator.race_params import RaceEndParams
 from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import HEADING, LATERAL, NUM_UNIFORMS, Starts, draw_starts
 from rulka.simulator.render import FrameRenderer, camera_array
@@ -62,17 +60,12 @@ class EvaluationRaces:
     seeds: range
 
     @classmethod
-    def of(
-        cls,
-        track: Track,
-        observation: ObservationParams,
-        actions: ActionParams,
-        simulator: SimulatorParams,
-        evaluate: EvaluateParams,
-        race_end: RaceEndParams,
-    ) -> EvaluationRaces:
-        """Returns the races of `evaluate` on a track."""
-        settings = RaceSettings.for_evaluation(observation, actions, simulator, evaluate, race_end)
+    def of(cls, track: Track, params: Params, evaluate: EvaluateParams | None = None) -> EvaluationRaces:
+        """Returns the races of `evaluate` on a track; None takes the section of `params`."""
+        evaluate = evaluate or params.evaluate
+        settings = RaceSettings.for_evaluation(
+            params.observation, params.actions, params.simulator, evaluate, params.race_end
+        )
         return cls(track, settings, range(evaluate.seed, evaluate.seed + evaluate.num_races))
 
 
@@ -177,38 +170,29 @@ class _Log:
         """Returns one result per car, after all races have ended."""
         cars, along_m = np.stack(self._cars), np.stack(self._along)
         time_ms, controls = np.stack(self._time), np.stack([*self._controls, self._controls[-1]])
-        return [
-            self._result(k, cars[:, k], along_m[:, k], time_ms[:, k], controls[:, k])
-            for k in range(len(self._num_samples))
-        ]
-
-    def _result(
-        self,
-        car: int,
-        cars: NDArray[np.float32],
-        along_m: NDArray[np.float64],
-        time_ms: NDArray[np.int64],
-        controls: NDArray[np.float32],
-    ) -> RaceResult:
-        end = _END_IN_WORDS[int(self.watch.status[car])]
-        samples = slice(0, int(self._num_samples[car]))
-        held = controls[samples].copy()
-        held[-1] = held[max(len(held) - 2, 0)]  # decisions after the end do not count
-        gate_times_ms = self._simulator.gate_time_ms[car].astype(np.int64)
-        last_ms = time_ms[samples][-1]  # a car whose race was cut keeps driving while others race
-        gate_times_ms[gate_times_ms > last_ms] = 0
-        return RaceResult(
-            track=self._races.track,
-            seed=self._races.seeds[car],
-            end=end,
-            time_ms=int(gate_times_ms[-1]) if end == FINISHED else None,
-            gate_times_ms=gate_times_ms,
-            sample_ms=time_ms[samples].copy(),
-            cars=cars[samples].copy(),
-            along_m=along_m[samples].copy(),
-            controls=held[:, 0],
-            chunk_controls=held if held.shape[1] > 1 else None,
-        )
+        found = []
+        for car, seed in enumerate(self._races.seeds):
+            end = _END_IN_WORDS[int(self.watch.status[car])]
+            own = slice(0, int(self._num_samples[car])), car
+            held = controls[own].copy()
+            held[-1] = held[max(len(held) - 2, 0)]  # decisions after the end do not count
+            gate_times_ms = self._simulator.gate_time_ms[car].astype(np.int64)
+            last_ms = time_ms[own][-1]  # a car whose race was cut keeps driving while others race
+            gate_times_ms[gate_times_ms > last_ms] = 0
+            result = RaceResult(
+                track=self._races.track,
+                seed=seed,
+                end=end,
+                time_ms=int(gate_times_ms[-1]) if end == FINISHED else None,
+                gate_times_ms=gate_times_ms,
+                sample_ms=time_ms[own].copy(),
+                cars=cars[own].copy(),
+                along_m=along_m[own].copy(),
+                controls=held[:, 0],
+                chunk_controls=held if held.shape[1] > 1 else None,
+            )
+            found.append(result)
+        return found
 
 
 def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult | None:

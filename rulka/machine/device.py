@@ -162,16 +162,11 @@ def _present() -> list[torch.device]:
         is_available = torch.cuda.is_available()
     if is_available:
         found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    elif _shows_nvidia():
+    elif _NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None:  # whether or not torch can use it
         found.append(torch.device("cuda", 0))
     if torch.backends.mps.is_available():
         found.append(torch.device("mps"))
     return found
-
-
-def _shows_nvidia() -> bool:
-    """True if the system shows an NVIDIA GPU, whether or not torch can use it."""
-    return _NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
 
 
 def _problem_of(device: torch.device) -> str:

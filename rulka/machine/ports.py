@@ -55,7 +55,10 @@ def holder(host: str, port: int) -> str | None:
     try:
         connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:
-        return _somebody(host, port)
+        with suppress(OSError):
+            socket.create_connection((host, port), timeout=ANSWER_TIMEOUT_S).close()
+            return NOT_SEEN
+        return None
     waiting = [one for one in connections if one.status == psutil.CONN_LISTEN]
     listening = [one for one in waiting if one.laddr and one.laddr.port == port]
     for one in listening:
@@ -63,11 +66,3 @@ def holder(host: str, port: int) -> str | None:
             with suppress(psutil.Error):
                 return f"process {one.pid} (`{' '.join(psutil.Process(one.pid).cmdline())[:COMMAND_LENGTH]}`)"
     return NOT_SEEN if listening else None
-
-
-def _somebody(host: str, port: int) -> str | None:
-    try:
-        socket.create_connection((host, port), timeout=ANSWER_TIMEOUT_S).close()
-    except OSError:
-        return None
-    return NOT_SEEN

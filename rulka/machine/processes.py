@@ -103,16 +103,14 @@ def cpu_seconds() -> float:
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Sets environment variables of this process for the block, for processes and objects created there."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextmanager
@@ -195,12 +193,10 @@ def end_group(
 
 def descendants(leader: Leader) -> list[psutil.Process]:
     """Returns all current descendants of a process; none if it has ended."""
-    if leader.poll() is not None:  # its id may have been reused by now
-        return []
-    try:
-        return psutil.Process(leader.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+    with suppress(psutil.NoSuchProcess):
+        if leader.poll() is None:  # else its id may have been reused by now
+            return psutil.Process(leader.pid).children(recursive=True)
+    return []
 
 
 def group_members(leader: Leader) -> list[int]:

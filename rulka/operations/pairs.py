@@ -243,29 +243,18 @@ def race_pairs(
         UserError: if an argument is out of range, or a track is named twice.
     """
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
-    _check_once(tracks)
-    racers = [first] if first.name == second.name else [first, second]
-    done: list[TrackPairs] = []
-    for track in tracks:
-        races = EvaluationRaces.of(
-            track, params.observation, params.actions, params.simulator, evaluate, params.race_end
-        )
-        results = [_raced(racer, races, stream) for racer in racers]
-        done.append(TrackPairs(track, results[0], results[-1]))
-    return Comparison(first, second, tuple(done), evaluate.seed)
-
-
-def _raced(racer: Racer, races: EvaluationRaces, stream: TextIO | None) -> list[RaceResult]:
-    """Runs the races of one agent."""
-    driver = Driver(racer.name, racer.name, racer.policy)
-    return race_all([driver], races, [], stream=stream, label=f"compare on {races.track.name}").contestants[0].races
-
-
-def _check_once(tracks: Sequence[Track]) -> None:
     uids = [track.uid for track in tracks]
     if twice := sorted({uid for uid in uids if uids.count(uid) > 1}):
         message = f"the track {twice[0]} is named twice"
         raise UserError(message, hint="Name each track once.")
+    racers = [first] if first.name == second.name else [first, second]
+    drivers = [Driver(racer.name, racer.name, racer.policy) for racer in racers]
+    done: list[TrackPairs] = []
+    for track in tracks:
+        races = EvaluationRaces.of(track, params, evaluate)
+        raced = race_all(drivers, races, [], stream=stream, label=f"compare on {track.name}").contestants
+        done.append(TrackPairs(track, raced[0].races, raced[-1].races))
+    return Comparison(first, second, tuple(done), evaluate.seed)
 
 
 HEAD = ("track", "trained on", "finished", "median", "gain", "lead", "95 % interval")

@@ -201,8 +201,8 @@ def fit(
     done = History(chosen_precision(params.precision, device_of(network)))
     with StopSignals() as stop:
         training = _Training(network, optimizer, schedule, params, task, done, checkpoints, stop, bar)
-        if training.restore():
-            bar.skip(done.all_frames)
+        training.restore()
+        bar.skip(done.all_frames)
         while done.stopped is None and len(done.epochs) < params.epochs:
             training.epoch()
             if done.stopped is None:
@@ -263,15 +263,12 @@ class _Training(Generic[BatchT]):
         own = {"network": self.network, "optimizer": self.optimizer, "schedule": self.schedule, "done": self.done}
         return {**own, **self.task.keeps}
 
-    def restore(self) -> bool:
-        """Restores the newest checkpoint; returns False if there is none."""
-        state = self.checkpoints.load_newest() if self.checkpoints else None
-        if state is None:
-            return False
-        for name, part in self._parts.items():
-            part.load_state_dict(state[name])
-        torch.set_rng_state(state["torch_generator"])
-        return True
+    def restore(self) -> None:
+        """Restores the newest checkpoint, if there is one."""
+        if self.checkpoints and (state := self.checkpoints.load_newest()) is not None:
+            for name, part in self._parts.items():
+                part.load_state_dict(state[name])
+            torch.set_rng_state(state["torch_generator"])
 
     def save(self) -> None:
         """Saves a checkpoint, including the state of torch's global CPU generator."""

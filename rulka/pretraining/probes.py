@@ -70,20 +70,15 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
         `action` the shares of frames with a correctly predicted action: accuracy, random_accuracy, and
         constant_accuracy of the most frequent action of the training frames.
     """
-    shown = [spread(frames_of(frames.on_main_track()), MOST_FRAMES) for frames in (train, held_out)]
-    known, wanted = (
-        quantities_of(frames.floats[rows], frames.along_m[rows])
-        for frames, rows in zip((train, held_out), shown, strict=True)
-    )
-    action, true_action = (
-        frames.action[rows].astype(np.int64) for frames, rows in zip((train, held_out), shown, strict=True)
-    )
+    shown = [(frames, spread(frames_of(frames.on_main_track()), MOST_FRAMES)) for frames in (train, held_out)]
+    known, wanted = (quantities_of(frames.floats[rows], frames.along_m[rows]) for frames, rows in shown)
+    action, true_action = (frames.action[rows].astype(np.int64) for frames, rows in shown)
     one_hot = np.eye(train.action_share[:1].shape[1])[action]
     targets = np.concatenate([np.stack(list(known.values()), axis=1), one_hot], axis=1)
     probes: Probes = {name: {} for name in (*known, "action")}
     for prefix, network in (("pretrained_", encoder), ("random_", fresh)):
         network.eval()
-        seen, met = (_features_of(network, frames, rows) for frames, rows in zip((train, held_out), shown, strict=True))
+        seen, met = (_features_of(network, frames, rows) for frames, rows in shown)
         told = _tell(seen, targets, met)
         for place, (name, values) in enumerate(wanted.items()):
             probes[name][f"{prefix}error"] = float(_root_mean_square(told[:, place] - values))

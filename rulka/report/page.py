@@ -119,18 +119,14 @@ def render_report(report: Report) -> str:
         "data_uri": _data_uri,
     }
     return page.get_template("page.html").render(
-        report=report,
-        evaluation=evaluation,
-        metrics=metrics,
+        **vars(report),
         rows=[(contestant, entries[contestant.key]) for contestant in evaluation.contestants],
         colours=colours_of(evaluation),
         headline=headline(metrics),
         track_head=TRACK_HEAD,
         track_rows=track_rows(metrics["tracks"]) if len(metrics["tracks"]) > 1 else [],
         video_source=_video_source(report.video),
-        origins=report.origins,
         given=[_extra_inputs(meta) for meta in report.origins.agents],
-        parameters=report.parameters,
         parameters_text=yaml.safe_dump(report.parameters, sort_keys=False),
     )
 

@@ -29,7 +29,6 @@ from rulka.tracks.top_view import TopView, road_edges, top_view
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from rulka.tracks.track import Track
 
@@ -111,7 +110,7 @@ def split_chart(evaluation: Evaluation) -> Figure | None:
     best, median = evaluation.best_demonstration, median_race(evaluation.demonstrations)
     if best is None:
         return None
-    length_m = evaluation.track.length_m
+    length_m, gate_m = evaluation.track.length_m, evaluation.track.gate_m
     distance_m = np.append(np.arange(0.0, length_m, DISTANCE_STEP_M), length_m)
     best_s = time_at_distance_s(best, distance_m)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.8), layout="constrained")
@@ -125,10 +124,17 @@ def split_chart(evaluation: Evaluation) -> Figure | None:
     at_finish: list[float] = []
     for label, race, colour, dash in lines:
         behind_s = time_at_distance_s(race, distance_m) - best_s
-        _draw_split(axes, evaluation.track, distance_m, behind_s, (label, colour, dash))
+        axes.plot(distance_m, behind_s, color=colour, linestyle=dash, label=label)
+        axes.plot(gate_m, np.interp(gate_m, distance_m, behind_s), "o", color=colour, markersize=4.5)
+        driven = np.flatnonzero(np.isfinite(behind_s))
+        if 0 < len(driven) < len(behind_s):
+            last = driven[-1]
+            axes.plot(distance_m[last], behind_s[last], "x", color=colour, markersize=8, markeredgewidth=2)
         at_finish += [behind_s[-1]] if race.is_finished else []
-    _limit_splits(axes, at_finish)
-    axes.invert_yaxis()
+    # One very slow race must not flatten the others.
+    low, high = axes.get_ylim()
+    highest = max(1.0, FAR_BEHIND * max(at_finish)) if at_finish else high
+    axes.set_ylim(min(high, highest), low)
     axes.set(xlabel="distance along the track (m)", ylabel="time behind (s); up is ahead", xlim=(0, distance_m[-1]))
     figure.legend(loc="outside lower center", ncols=3)
     return figure
@@ -146,31 +152,6 @@ def _split_lines(evaluation: Evaluation) -> list[tuple[str, RaceResult, str, str
             name = f"{contestant.label}, median race" if middle else f"{contestant.label}, furthest race"
             lines.append((name, middle or best, colours[contestant.key], "-"))
     return lines
-
-
-def _draw_split(
-    axes: Axes,
-    track: Track,
-    distance_m: NDArray[np.float64],
-    behind_s: NDArray[np.float64],
-    look: tuple[str, str, str],
-) -> None:
-    label, colour, dash = look
-    axes.plot(distance_m, behind_s, color=colour, linestyle=dash, label=label)
-    at_gates_s = np.interp(track.gate_m, distance_m, behind_s)
-    axes.plot(track.gate_m, at_gates_s, "o", color=colour, markersize=4.5)
-    driven = np.isfinite(behind_s)
-    if not driven.all() and driven.any():
-        last = np.flatnonzero(driven)[-1]
-        axes.plot(distance_m[last], behind_s[last], "x", color=colour, markersize=8, markeredgewidth=2)
-
-
-def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
-    """Limits the time axis so that one very slow race does not flatten the others."""
-    low, high = axes.get_ylim()
-    if at_finish_s:
-        high = min(high, max(1.0, FAR_BEHIND * max(at_finish_s)))
-    axes.set_ylim(low, high)
 
 
 def _mark_gates(axes: Axes, track: Track) -> None:

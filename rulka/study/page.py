@@ -130,13 +130,7 @@ def format_results(plan: Plan, results: Results) -> str:
         ]
         return table(rows, {name: (name, "{}") for name in ("variant", "runs", *plan.file.measures)})
     summaries = [
-        one
-        | {"score": f"{one['score']:.3f} ({_range(one['score_interval'])})"}
-        | {
-            "improvement": ""
-            if one["improvement"] is None
-            else f"{one['improvement']:.2f} ({_range(one['improvement_interval'])})"
-        }
+        one | {"score": _estimate(one, "score", ".3f"), "improvement": _estimate(one, "improvement", ".2f")}
         for one in results.summaries(plan.file.baseline)
     ]
     return table(summaries, SUMMARY)
@@ -279,8 +273,12 @@ def _spread(values: NDArray[np.float64], form: str = "{:.4g}") -> str:
     return mean if len(values) == 1 else f"{mean} ({form.format(values.min())} to {form.format(values.max())})"
 
 
-def _range(interval: Interval) -> str:
-    return f"{interval.low:.3f} to {interval.high:.3f}"
+def _estimate(summary: Mapping[str, Any], name: str, form: str) -> str:
+    """Formats a number of a summary with its interval; empty for the baseline, which is not compared with itself."""
+    if summary[name] is None:
+        return ""
+    interval: Interval = summary[f"{name}_interval"]
+    return f"{summary[name]:{form}} ({interval.low:.3f} to {interval.high:.3f})"
 
 
 def _curves(results: Results) -> Figure:

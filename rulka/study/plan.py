@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from models.encoders.config import BackboneConfig, FolderSource
 from rulka.contracts.problems import problems_of
@@ -42,12 +42,9 @@ class Budget(Section):
     env_steps: Count | None = Field(None, description="Environment steps of each training.")
     cpu_minutes: float | None = Field(None, gt=0, description="CPU minutes of each training, all processes together.")
 
-    @model_validator(mode="after")
-    def _check(self) -> Budget:
+    def _check_combinations(self) -> Iterator[str]:
         if (self.env_steps is None) == (self.cpu_minutes is None):
-            message = "budget needs either env_steps or cpu_minutes: set one of them"
-            raise ValueError(message)
-        return self
+            yield "budget needs either env_steps or cpu_minutes: set one of them"
 
     @property
     def overlay(self) -> dict[str, Any]:
@@ -83,13 +80,7 @@ class ExperimentFile(StudyFile):
     baseline: str = Field(description="Variant that the others are compared with; it alone may change nothing.")
     variants: dict[str, dict[str, Any]] = Field(min_length=1, description="Parameters of each variant, by its name.")
 
-    @model_validator(mode="after")
-    def _check(self) -> ExperimentFile:
-        for message in self._problems():
-            raise ValueError(message)
-        return self
-
-    def _problems(self) -> Iterator[str]:
+    def _check_combinations(self) -> Iterator[str]:
         if (self.last_stage == "evaluate") == bool(self.measures):
             yield "measures need last_stage pretrain or clone, and these need measures: races have their own"
         if twice := sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1}):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import Count, Seed
@@ -31,7 +31,7 @@ from rulka.stages.provenance import hash_json
 from rulka.study.plan import KEY_LENGTH, Budget, Cell, StudyFile, base_sections, make_cells, nested, read_study
 from rulka.study.selection import Explore, Scores, Searched, explored, first_values, parents, ranking
 from rulka.study.turn import ORDER_FILE, RESULT_FILE, Order, Result, read_record
-from rulka.study.work import DONE_FILE, Job, cpu_seconds_in
+from rulka.study.work import DONE_FILE, Job, cpu_seconds_of
 from rulka.training.agent_run import code_hash
 
 POPULATIONS = RUNS / "populations"
@@ -60,12 +60,9 @@ class PopulationFile(StudyFile):
     worst: float = Field(0.3, gt=0.0, le=0.5, description="Largest share of members replaced after each turn.")
     explore: Explore = Field(description="Changes of a copied member's parameters.")
 
-    @model_validator(mode="after")
-    def _check(self) -> PopulationFile:
+    def _check_combinations(self) -> Iterator[str]:
         if self.env_steps > 10**12:
-            message = f"{self.turns} turns of {self.turn_env_steps} steps are more than 10^12 steps"
-            raise ValueError(message)
-        return self
+            yield f"{self.turns} turns of {self.turn_env_steps} steps are more than 10^12 steps"
 
     @property
     def env_steps(self) -> int:
@@ -262,7 +259,7 @@ class PopulationFolder:
 
     def cpu_seconds(self) -> float:
         """Returns the CPU seconds of all finished turns."""
-        return math.fsum(cpu_seconds_in(done.parent) or 0.0 for done in self.path.glob(f"member-*/*/{DONE_FILE}"))
+        return math.fsum(cpu_seconds_of(done) or 0.0 for done in self.path.glob(f"member-*/*/{DONE_FILE}"))
 
     def evaluation(self) -> Job:
         """Returns the job of stage `evaluate` for the best member's agent; all turns must be finished."""

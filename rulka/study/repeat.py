@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rulka.contracts.artifacts import META_FILE
 from rulka.contracts.problems import did_you_mean
@@ -88,10 +88,6 @@ def _difference(name: str, *folders: Path) -> Iterator[str]:
     for meta in (one, other):  # the commit, and whether it was dirty, is no difference
         meta["provenance"] = {k: v for k, v in meta.get("provenance", {}).items() if k not in ("commit", "is_dirty")}
     if one != other:
-        yield f"{name}: other content{_parted(one, other)}"
-
-
-def _parted(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Returns a clause on when the weights of two trainings first differed."""
-    words = describe_divergence(*(meta["provenance"].get("training", {}).get("marks", []) for meta in (one, other)))
-    return f"; {words}" if words else ""
+        marks = (meta["provenance"].get("training", {}).get("marks", []) for meta in (one, other))
+        parted = describe_divergence(*marks)
+        yield f"{name}: other content{f'; {parted}' if parted else ''}"

@@ -11,11 +11,11 @@ factor or resampled. All others continue unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.contracts.section import Positive, Section, Share, Weight
 from rulka.evaluation.statistics import stratified_interval
@@ -42,19 +42,14 @@ class Searched(Section):
     range: tuple[Weight, Weight] = Field(strict=False, description="Interval of all allowed values.")
     from_one: bool = Field(False, description="Vary 1 minus the value instead of the value, as for a discount.")
 
-    @model_validator(mode="after")
-    def _check(self) -> Searched:
+    def _check_combinations(self) -> Iterator[str]:
         (low, high), (first, last) = self.range, self.start
         if low >= high:
-            message = f"range must rise, got {low:g} and {high:g}"
-            raise ValueError(message)
+            yield f"range must rise, got {low:g} and {high:g}"
         if self._inside(low) * self._inside(high) <= 0.0:
-            message = f"range {low:g} to {high:g} holds {1 if self.from_one else 0}, which no factor leads to or over"
-            raise ValueError(message)
+            yield f"range {low:g} to {high:g} holds {1 if self.from_one else 0}, which no factor leads to or over"
         if not low <= first <= last <= high:
-            message = f"start must rise and lie in the range {low:g} to {high:g}, got {first:g} and {last:g}"
-            raise ValueError(message)
-        return self
+            yield f"start must rise and lie in the range {low:g} to {high:g}, got {first:g} and {last:g}"
 
     def draw(self, bounds: tuple[float, float], rng: np.random.Generator) -> float:
         """Draws a value between two bounds in the range, log-uniform in its magnitude."""

@@ -70,7 +70,7 @@ class Job(NamedTuple):
     @property
     def cpu_seconds(self) -> float | None:
         """CPU seconds of all its processes; None if it is not finished."""
-        return cpu_seconds_in(self.folder)
+        return cpu_seconds_of(self.folder / DONE_FILE)
 
     @property
     def is_due(self) -> bool:
@@ -172,11 +172,6 @@ def jobs_left(jobs: Sequence[Job]) -> int:
     return sum(job.cpu_seconds is None for job in jobs)
 
 
-def cpu_seconds_in(folder: Path) -> float | None:
-    """Returns the CPU seconds of the job in a folder; None if it is not finished."""
-    return _read_spent(folder / DONE_FILE)
-
-
 def _prepare_folder(job: Job) -> None:
     """Makes the folder of a job look like the project."""
     folder = job.folder
@@ -204,7 +199,7 @@ def _environment(num_processes: int) -> Mapping[str, str]:
 
 def _finish(folder: Path, leader: Leader) -> bool:
     """Waits for a module to end, records its CPU time, and returns True on success."""
-    cpu_seconds = (_read_spent(folder / SPENT_FILE) or 0.0) + _wait(leader)
+    cpu_seconds = (cpu_seconds_of(folder / SPENT_FILE) or 0.0) + _wait(leader)
     end_group(leader)
     is_done = leader.returncode == 0
     path = folder / (DONE_FILE if is_done else SPENT_FILE)
@@ -234,7 +229,8 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _read_spent(path: Path) -> float | None:
+def cpu_seconds_of(path: Path) -> float | None:
+    """Returns the CPU seconds in a job's `DONE_FILE` or `SPENT_FILE`; None if there is none."""
     if not path.exists():
         return None
     hint = "Remove it: its job is then done anew."

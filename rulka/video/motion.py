@@ -52,8 +52,7 @@ class Motion:
         """Returns the state at a race time; outside the samples the car stands at the first or last one."""
         race = self.race
         now_ms = float(np.clip(time_ms, race.sample_ms[0], race.sample_ms[-1]))
-        after = int(np.clip(np.searchsorted(race.sample_ms, now_ms, side="right"), 1, max(1, len(race.sample_ms) - 1)))
-        after = min(after, len(race.sample_ms) - 1)
+        after = min(max(1, int(np.searchsorted(race.sample_ms, now_ms, side="right"))), len(race.sample_ms) - 1)
         before = max(0, after - 1)
         span_ms = max(1, int(race.sample_ms[after] - race.sample_ms[before]))
         share = (now_ms - int(race.sample_ms[before])) / span_ms if after > before else 0.0

@@ -124,7 +124,7 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
     for path in found.laps:
         lap = read_reference(path, table)
         where = _same(where, track_and_demonstrations(lap.track_uid.removeprefix(UID_PREFIX), RACES)[0])
-        driven = reference_race(load_reference(path, where, params.simulator, table), _races_on(where, params))
+        driven = reference_race(load_reference(path, where, params.simulator, table), EvaluationRaces.of(where, params))
         races.append(("Reference lap", driven))
     where = where or track_and_demonstrations(None, RACES)[0]
     networks = use_device(device) if found.agents else CPU
@@ -141,15 +141,9 @@ def _same(where: Track | None, other: Track) -> Track:
 
 
 def _agent_races(folder: Path, where: Track, params: Params, device: torch.device) -> list[tuple[str, RaceResult]]:
-    races = _races_on(where, params)
+    races = EvaluationRaces.of(where, params)
     driver = agent_driver(folder, races, device)
     return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, races)]
-
-
-def _races_on(where: Track, params: Params) -> EvaluationRaces:
-    return EvaluationRaces.of(
-        where, params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-    )
 
 
 def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:

@@ -62,8 +62,7 @@ def test_a_trained_agent_has_a_row_for_each_precision(
     params = params.model_copy(update={"race_end": params.race_end.model_copy(update={"max_race_s": 1.0})})
     spec = agents.agent_spec(params, "ppo", "float32")
     tensors = dict(make_actor(spec, 0).network.state_dict())
-    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-    races = EvaluationRaces.of(straight_track(), *sections)
+    races = EvaluationRaces.of(straight_track(), params)
     sight, table = network_input_contract(params.observation), races.settings.table
     artifact = Artifact("agent", tensors, agent_config(spec), sight, table, spec.normalisation)
     rows = agents.measure_agent(artifact, FrameDataset(write_frames()[0], "train"), races, params)

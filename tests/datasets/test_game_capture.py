@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def port() -> Iterator[int]:
 @pytest.fixture
 def game(port: int) -> Iterator[GameCapture]:
     link = GameLink(port=port, speed=100.0, timeout_s=PATIENCE_S, patience_s=PATIENCE_S)
-    with GameCapture(link, TRACK, SETTINGS) as capture:
+    with closing(GameCapture(link, TRACK, SETTINGS)) as capture:
         yield capture
 
 

@@ -135,10 +135,8 @@ class Lab:
         return End(result.finish_rate == 1.0, bool(cars.simulator.is_off_track[0]), len(counted))
 
     def in_evaluation(self, script: Script) -> End:
-        params = self.params
-        sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-        pilot = Scripted(script)
-        (result,) = race(lambda _image, floats: pilot.actions(floats), EvaluationRaces.of(self.track, *sections))
+        pilot, races = Scripted(script), EvaluationRaces.of(self.track, self.params)
+        (result,) = race(lambda _image, floats: pilot.actions(floats), races)
         return End(result.is_finished, result.end == "left the track", len(result.sample_ms) - 1)
 
     def in_a_demonstration(self, script: Script) -> End:

@@ -43,8 +43,7 @@ def test_a_network_races_by_its_most_likely_action(track: Track) -> None:
     params = reference_params()
     sizes = params.network.model_copy(update={"float_hidden": 8, "dense_hidden": 8})
     policy = build_clone_policy(params.observation, params.encoder, sizes, reference_normalisation(), 12).eval()
-    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
-    races = replace(EvaluationRaces.of(track, *sections), seeds=range(7, 10))
+    races = replace(EvaluationRaces.of(track, params), seeds=range(7, 10))
     with torch.no_grad():
         policy.policy_head.weight.zero_()
         policy.policy_head.bias.zero_()

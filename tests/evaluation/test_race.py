@@ -24,9 +24,7 @@ def make_races(track: Track, num_races: int = 3, **changes: float) -> Evaluation
     limits = {"max_race_s": 30.0, "no_progress_s": 2.0, "min_gain_m": 0.5}
     end = {name: changes.pop(name, value) for name, value in limits.items()}
     evaluate = params.evaluate.model_copy(update={"num_races": num_races, "seed": 5, **changes})
-    return EvaluationRaces.of(
-        track, params.observation, params.actions, params.simulator, evaluate, RaceEndParams(**end)
-    )
+    return EvaluationRaces.of(track, params.model_copy(update={"race_end": RaceEndParams(**end)}), evaluate)
 
 
 def always(action: int) -> Callable[..., np.ndarray]:

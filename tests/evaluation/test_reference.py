@@ -56,9 +56,7 @@ def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRac
 
 
 def races_on(road: Track) -> EvaluationRaces:
-    return EvaluationRaces.of(
-        road, PARAMS.observation, PARAMS.actions, PARAMS.simulator, PARAMS.evaluate, PARAMS.race_end
-    )
+    return EvaluationRaces.of(road, PARAMS)
 
 
 def test_a_lap_is_found_and_driven_or_left_out_and_said(

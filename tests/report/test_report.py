@@ -38,11 +38,10 @@ def make_report(
     evaluation: Evaluation, video: Path | None = None, plots: Sequence[Plot] = (), demonstrations: Sequence[Race] = ()
 ) -> Report:
     params = read_params()
-    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     return Report(
         evaluation=evaluation,
         metrics={"tracks": entries_by_track([evaluation], [], 1)} | metrics_of(evaluation, 1, "ppo"),
-        races=EvaluationRaces.of(evaluation.track, *sections),
+        races=EvaluationRaces.of(evaluation.track, params),
         demonstrations=demonstrations,
         origins=NOTHING,
         parameters={"seed": "1 <2>"},

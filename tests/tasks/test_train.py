@@ -240,7 +240,7 @@ def test_inputs_of_every_tick_lead_where_the_race_led(small_params: Params, driv
 
     params, track = small_params, load_races(driven[0]).main_track
     evaluate = params.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
-    races = EvaluationRaces.of(track, params.observation, params.actions, params.simulator, evaluate, params.race_end)
+    races = EvaluationRaces.of(track, params, evaluate)
     (result,) = race(Drunk(), races)
     inputs = race_of_result(result, races.settings.table, "").controls
     again = Simulator(track, 1, params.simulator, action_table(1))
