@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor, Decision
+from rulka.agents.shared.acting import NetworkActor
+from rulka.agents.shared.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import staging
@@ -118,7 +119,7 @@ class Inference(Work):
 
     def __init__(
         self,
-        make_actor: Callable[[], Actor],
+        make_actor: Callable[[], NetworkActor],
         device: torch.device,
         slots: Sequence[SharedBlocks],
         weights: SharedWeights,

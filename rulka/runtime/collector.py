@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor, Decision
+from rulka.agents.shared.acting import NetworkActor
+from rulka.agents.shared.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.contracts.step_results import StepResult
@@ -94,7 +95,7 @@ class ActingPolicy(Protocol):
 class LocalActor:
     """An actor and the version of its weights."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: NetworkActor) -> None:
         self.version = NO_VERSION
         self.set_moment = actor.set_moment
         self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor
+from rulka.agents.shared.acting import NetworkActor
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.contracts.schedule import Moment
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
@@ -342,7 +342,7 @@ class PermittedCollectors(Collectors):
 class SyncedActor(LocalActor):
     """An actor that loads published weights before each block."""
 
-    def __init__(self, actor: Actor, weights: SharedWeights) -> None:
+    def __init__(self, actor: NetworkActor, weights: SharedWeights) -> None:
         super().__init__(actor)
         self._weights = weights
 

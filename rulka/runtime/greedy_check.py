@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor
+from rulka.agents.shared.acting import NetworkActor
 from rulka.buffers.experience import BlockSpec
 from rulka.contracts.step_results import StepResult, race_score
 from rulka.runtime.checkpoint import CheckpointError, write_file
@@ -121,7 +121,7 @@ class GreedyCheck:
     def __init__(
         self,
         environment: CarBatch,
-        actor: Actor,
+        actor: NetworkActor,
         spec: BlockSpec,
         on_step: Callable[[], None],
         *,

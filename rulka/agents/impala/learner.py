@@ -88,11 +88,11 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
         value_loss = 0.5 * ((seen.value - seen.target) / scale).square().mean()
         entropy = distribution.entropy(seen.outputs).mean()
         loss = policy_loss + params.value_weight.at(now) * value_loss - params.entropy_weight.at(now) * entropy
-        if self._initial_kl_weight() > 0.0:
+        if (kl_weight := params.initial_kl_weight.at(now)) > 0.0:
             is_kept = ~part.is_reset
             initial = self._initial_outputs(part.image[:-1][is_kept], part.floats[:-1][is_kept])
             initial_kl = distribution.divergence(initial, seen.outputs).mean()
-            loss = loss + self._initial_kl_weight() * initial_kl
+            loss = loss + kl_weight * initial_kl
             means.add(initial_kl=initial_kl)
         means.add(
             loss=loss,

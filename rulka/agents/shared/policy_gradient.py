@@ -283,9 +283,6 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         }
         return facts | self._learn(segment, means)
 
-    def _initial_kl_weight(self) -> float:
-        return 0.0 if self._initial_policy is None else self._params.initial_kl_weight.at(self.moment)
-
     def _is_warming_up(self) -> bool:
         return self.version == 0 and self._params.value_warmup_steps > 0
 
