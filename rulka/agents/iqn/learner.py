@@ -32,7 +32,7 @@ from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.learner import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn
 from rulka.agents.shared.off_policy import OffPolicyLearner
-from rulka.agents.shared.reductions import fewest, mean_of, sum_gradients
+from rulka.agents.shared.reductions import fewest, mean_of, reduce_gradients
 from rulka.agents.shared.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
@@ -144,7 +144,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         # Before the clip, which is of the gradient of the whole batch, not of a rank's share.
-        sum_gradients(self.network, self._ranks)
+        reduce_gradients(self.network, self._ranks)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm.at(self.moment))
         if params.max_grad_value is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), params.max_grad_value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -260,20 +261,17 @@ class MetricMeans:
     """Averages metrics over gradient steps without waiting for each value."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self._values: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, **values: Tensor) -> None:
         """Adds scalars of one gradient step."""
         for name, value in values.items():
-            value = value.detach()
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-            self._counts[name] = self._counts.get(name, 0) + 1
+            self._values[name].append(value.detach())
 
     def result(self) -> dict[str, float]:
         """Returns the mean of every metric, and the largest number of steps as `gradient_steps`."""
-        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
-        return means | {"gradient_steps": float(max(self._counts.values(), default=0))}
+        means = {name: float(sum(values)) / len(values) for name, values in self._values.items()}
+        return means | {"gradient_steps": float(max(map(len, self._values.values()), default=0))}
 
 
 @torch.no_grad()
