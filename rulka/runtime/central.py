@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rulka.agents.shared.acting import NetworkActor
 from rulka.agents.shared.spec import Decision
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.experience import ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import staging
 from rulka.runtime.messages import Request, Response, Stop
@@ -214,7 +214,7 @@ class CentralInference:
         """
         count = spec.train.num_collectors
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
-        self._slots = [SharedBlocks(_slot_spec(spec), 1) for _ in range(count)]
+        self._slots = [SharedBlocks(replace(spec.block, num_steps=1), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._supervisor = Supervisor("policy worker", self._make_work, self._forget)
@@ -279,10 +279,6 @@ def _drain(end: Connection) -> None:
         pass
 
 
-def _slot_spec(spec: RunSpec) -> BlockSpec:
-    return replace(spec.block, num_steps=1)
-
-
 def request_bytes(spec: RunSpec) -> int:
     """Returns the shared memory of all request slots of a run, in bytes."""
-    return spec.train.num_collectors * _slot_spec(spec).num_bytes
+    return spec.train.num_collectors * replace(spec.block, num_steps=1).num_bytes

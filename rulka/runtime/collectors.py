@@ -428,12 +428,13 @@ class CollectorWork(Work):
         if inference is None:
             self._policy = SyncedActor(part.make_actor(part.seed), weights)
         else:
-            self._policy = inference(self._wait_for_decision)
+            self._policy = inference(partial(self._beat, "waiting for a decision by central inference"))
         self._collector = part.build_with(self._policy)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
         files, first = self._states or (None, 0)
+        on_step = partial(self._beat_when_due, "filling a block")
         if files is not None and (state := files.read(first)) is not None:
             load_state(self._collector, self._policy, state)
         for number in count(first + 1):
@@ -444,7 +445,7 @@ class CollectorWork(Work):
             permitted_s = time.monotonic()
             self._policy.begin_block(message.version)
             loaded_s = time.monotonic()
-            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
+            filled = self._collector.fill(self._blocks[message.slot], message.moment, on_step)
             if files is not None:
                 files.write(number, state_of(self._collector, self._policy))
             waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
@@ -460,12 +461,6 @@ class CollectorWork(Work):
             self._beat("waiting for permission to fill a block")
         message: Fill | Stop = self._connection.recv()
         return message
-
-    def _wait_for_decision(self) -> None:
-        self._beat("waiting for a decision by central inference")
-
-    def _step(self) -> None:
-        self._beat_when_due("filling a block")
 
 
 class CollectorProcesses(PermittedCollectors):

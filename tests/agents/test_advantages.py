@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rulka.agents.impala.learner import TraceWeights, trace_values, truncated_ratio
-from rulka.agents.shared.advantages import Endings, estimate_advantages, solve_linear_value
+from rulka.agents.shared.advantages import Endings, estimate_advantages
+from rulka.agents.shared.linear_value import solve_linear_value
 
 
 def column(*values: float) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn.learner import draw_clocks, mini_race_returns
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.spec import AgentError

@@ -29,7 +29,7 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
 from rulka.agents.iqn.diagnostics import inspect_values
 from rulka.agents.iqn.params import IqnParams
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn
 from rulka.agents.shared.off_policy import OffPolicyLearner
 from rulka.agents.shared.reductions import fewest, mean_of, reduce_gradients

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
-from rulka.agents.shared.advantages import Endings, solve_linear_value
+from rulka.agents.shared.advantages import Endings
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.distributions import distribution_of
-from rulka.agents.shared.learner import Learner, MetricMeans
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.linear_value import solve_linear_value
 from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.shared.params import CriticParams, EpochsParams, PolicyParams
 from rulka.agents.shared.reductions import ALONE, Ranks, fewest, mean_of, reduce_gradients
