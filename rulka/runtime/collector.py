@@ -34,7 +34,6 @@ class CarBatch(Protocol):
         seed: int,
     ) -> None:
         """Restarts all races and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
-        ...
 
     def step_into(
         self,
@@ -48,7 +47,6 @@ class CarBatch(Protocol):
 
     def set_moment(self, moment: Moment) -> None:
         """Sets the run's progress, for rewards whose weights follow schedules."""
-        ...
 
     def cars(self) -> NDArray[np.float32] | None:
         """Positions [N, 4] in world metres, and speed in m/s; None in environments without a track."""
@@ -60,11 +58,9 @@ class CarBatch(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`, bit for bit."""
-        ...
 
     def close(self) -> None:
         """Releases its resources."""
-        ...
 
 
 class ActingPolicy(Protocol):
@@ -81,7 +77,6 @@ class ActingPolicy(Protocol):
 
     def set_moment(self, moment: Moment) -> None:
         """Sets the run's progress, for schedules."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but weights that its next decisions depend on."""
@@ -89,7 +84,6 @@ class ActingPolicy(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`, bit for bit."""
-        ...
 
 
 class LocalActor:
