@@ -50,17 +50,6 @@ class IqnSizes(NamedTuple):
     actions_per_decision: int = 1
 
 
-class Quantiles(NamedTuple):
-    """Return distribution of every action: `value` [B, T, K, A] float32 at the fractions `tau` [B, T] or [T].
-
-    The return of a decision is the sum over its K actions: Q(s, a_1 .. a_K) = sum over k of value[k, a_k]. So the best
-    decision consists of the best actions.
-    """
-
-    value: Tensor
-    tau: Tensor
-
-
 class Guide(nn.Module):
     """Frozen cloned policy inside an agent, which masks actions that the clone considers unlikely.
 
@@ -121,15 +110,21 @@ class IqnNetwork(Torso):
         self._is_noisy = sizes.noisy_sigma > 0.0
         self.guide: Guide | None = None
 
-    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
+    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Maps raw observations and fractions to quantiles of the return.
+
+        The return of a decision is the sum over its K actions: Q(s, a_1 .. a_K) = sum over k of value[k, a_k]. So the
+        best decision consists of the best actions.
 
         Args:
             image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
+
+        Returns:
+            [B, T, K, A] float32.
         """
-        return Quantiles(self._values(self.state(image, floats), tau), tau)
+        return self._values(self.state(image, floats), tau)
 
     def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Computes the return distribution of one decision per observation, as needed for learning.
@@ -141,7 +136,7 @@ class IqnNetwork(Torso):
             action: [B, K] int64.
 
         Returns:
-            [B, T] float32, `forward(...).value` gathered at the actions and summed over them.
+            [B, T] float32, `forward(...)` gathered at the actions and summed over them.
         """
         state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:

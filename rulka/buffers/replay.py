@@ -219,11 +219,6 @@ class Replay:
         arrays, stored = self.ring.arrays, slice(0, self.ring.num_blocks)
         return bool((arrays.is_held_out[stored] & ~arrays.is_reset[stored]).any())
 
-    def update_priorities(self, rows: Tensor, errors: Tensor) -> None:
-        """Sets priorities from the errors [B] of rows [B]; does nothing without priorities."""
-        if self.priorities is not None:
-            self.priorities.update(rows.numpy(), errors.numpy())
-
     # Derived columns: outputs of a frozen network, computed once for each observation instead of at every draw.
 
     @property

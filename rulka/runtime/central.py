@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -74,13 +74,6 @@ class InferenceClient:
     def set_moment(self, moment: Moment) -> None:
         """Sets the run's progress, for schedules."""
         self._moment = moment
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: the worker's decisions also depend on the other collectors' requests."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: there is no state."""
 
     def act(self, image: Tensor, floats: Tensor) -> Decision:
         """Requests actions and waits for them: image [N, L, H, W] uint8, floats [N, F] float32."""

@@ -78,13 +78,6 @@ class ActingPolicy(Protocol):
     def set_moment(self, moment: Moment) -> None:
         """Sets the run's progress, for schedules."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but weights that its next decisions depend on."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes from a `state_dict`, bit for bit."""
-
 
 class LocalActor:
     """An actor and the version of its weights."""

@@ -540,13 +540,8 @@ def _loopback_only() -> AbstractContextManager[None]:
 
     torch's default is the interface of the host name, which other machines can reach.
     """
-    return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
-
-
-def _loopback() -> str:
-    """Returns the name of the loopback interface."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
-            return name
+            return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), name))
     message = "this machine has no interface with the address 127.0.0.1, through which learners would meet"
     raise RankLostError(message)

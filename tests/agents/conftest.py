@@ -229,7 +229,11 @@ class Trained(NamedTuple):
             return rated.value.max(axis=1).tolist()
         with torch.no_grad():
             if isinstance(self.learner, PqlLearner):
-                return self.learner.values(image, floats).tolist()
+                network = self.learner.network
+                state = network.state(image, floats)
+                outputs = network.read_out(network.trunk(state))
+                seen = self.learner._decisions.rate(self.learner.critics, state, outputs)
+                return (seen.probability * seen.values[0]).sum(dim=1).tolist()
             return self.learner.network(image, floats).value.tolist()
 
     def actions(self, *states: int) -> list[int]:

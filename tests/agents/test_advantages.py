@@ -43,8 +43,8 @@ def chain(states: list[list[int]], **ends: list[tuple[int, int]]) -> tuple[torch
 
 
 def values(feature: torch.Tensor, reward: torch.Tensor, ends: Endings, gae_lambda: float) -> list[float]:
-    found = solve_linear_value(feature, reward, ends, 0.5, gae_lambda, 0.0)
-    return (found.weight + found.bias).tolist()  # of the indicators
+    weight, bias = solve_linear_value(feature, reward, ends, 0.5, gae_lambda, 0.0)
+    return (weight + bias).tolist()  # of the indicators
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 0.95, 1.0])
@@ -63,9 +63,9 @@ def test_ridge_shrinks_the_weights_and_leaves_the_mean() -> None:
     feature = torch.tensor([2.0, 4.0]).repeat(2, 1)[..., None]
     reward = 2.0 * feature[:1, :, 0] + 1.0
     ends = endings(1, 2, terminated=[(0, 0), (0, 1)])
-    found = solve_linear_value(feature, reward, ends, 0.9, 0.9, 1.0)
-    assert float(found.weight[0]) == pytest.approx(1.0)
-    assert float(3.0 * found.weight[0] + found.bias) == pytest.approx(7.0)
+    weight, bias = solve_linear_value(feature, reward, ends, 0.9, 0.9, 1.0)
+    assert float(weight[0]) == pytest.approx(1.0)
+    assert float(3.0 * weight[0] + bias) == pytest.approx(7.0)
 
 
 def test_more_cars_than_are_taken_at_once() -> None:

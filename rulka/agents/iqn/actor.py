@@ -90,7 +90,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
         # Decisions compare bit-identical advantages; Q-values average to the state's value.
         q_advantage = self._q_advantages(image, floats, explore=False)
         with torch.inference_mode():
-            value = self._in_torch(len(floats))(image, floats, self._tau).value
+            value = self._in_torch(len(floats))(image, floats, self._tau)
         centred, state = q_advantage - q_advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
         best = centred.amax(dim=2, keepdim=True)
         others = best.sum(dim=1, keepdim=True) - best

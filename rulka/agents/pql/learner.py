@@ -232,13 +232,6 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
 
     # Diagnostics and checkpoints --------------------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def values(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the first critic's value [B] of the policy at images [B, L, H, W] and floats [B, F]."""
-        state = self.network.state(image, floats)
-        rated = self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
-        return (rated.probability * rated.values[0]).sum(dim=1)
-
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients and weights, by tags; changes nothing."""
         return super().inspect() | (inspect_training(self.network, self.policy.optimizer) if self.version else {})

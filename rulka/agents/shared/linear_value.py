@@ -8,7 +8,6 @@ Dimensions: T decisions, N cars, W features, C columns (W features and a 1), M d
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +18,6 @@ CARS_AT_ONCE = 32
 """Bounds memory to some five times the float64 features of this many cars."""
 
 
-class LinearValue(NamedTuple):
-    """A value function linear in features: `weight` [W] and `bias` [], float64."""
-
-    weight: Tensor
-    bias: Tensor
-
-
 def solve_linear_value(
     feature: Tensor,
     reward: Tensor,
@@ -34,7 +26,7 @@ def solve_linear_value(
     gae_lambda: float,
     ridge: float,
     total: Callable[[Tensor], Tensor] | None = None,
-) -> LinearValue:
+) -> tuple[Tensor, Tensor]:
     """Solves for the linear value that best fits, in least squares, its own lambda-returns (LSTD(lambda)).
 
     A value fitted to returns that bootstrap from an untrained one keeps a share of its error, however good the fit is.
@@ -48,6 +40,9 @@ def solve_linear_value(
         gae_lambda: lambda in [0, 1].
         ridge: regularisation of the weights, as a share of the mean feature variance; not negative.
         total: sums tensors over all ranks, each with its own decisions; None for a single rank.
+
+    Returns:
+        Weight [W] and bias [] of the value, float64.
     """
     seen = feature[:-1][~endings.is_reset]
     mean = seen.mean(dim=0, dtype=torch.float64)
@@ -74,7 +69,7 @@ def solve_linear_value(
     matrix.diagonal()[:-1] += ridge * squares[:-1].mean()
     # Without a ridge, a feature that is always 0 makes the matrix singular: gelsd returns the minimum-norm solution.
     solution = torch.linalg.lstsq(matrix, paid[:, None], driver="gelsd").solution[:, 0]
-    return LinearValue(solution[:-1], solution[-1] - solution[:-1] @ mean)
+    return solution[:-1], solution[-1] - solution[:-1] @ mean
 
 
 def _returns_of(column: Tensor, endings: Endings, discount: float, gae_lambda: float) -> Tensor:

@@ -306,10 +306,10 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
         ranks = self._ranks
         total = None if ranks.size == 1 else lambda numbers: on_host(ranks.total(numbers.to(self._device)))[0]
-        solved = solve_linear_value(feature, reward, Endings(*ends), discount, gae_lambda, RIDGE, total)
+        weight, bias = solve_linear_value(feature, reward, Endings(*ends), discount, gae_lambda, RIDGE, total)
         with torch.no_grad():
-            network.value_head.weight.copy_(solved.weight[None].float())
-            network.value_head.bias.copy_(solved.bias.float())
+            network.value_head.weight.copy_(weight[None].float())
+            network.value_head.bias.copy_(bias.float())
             if total is not None:  # machines may solve the same equations with different last bits
                 for tensor in (network.value_head.weight, network.value_head.bias):
                     tensor.copy_(ranks.total(tensor if ranks.rank == 0 else torch.zeros_like(tensor)))

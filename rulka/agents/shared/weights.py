@@ -70,8 +70,7 @@ class RunningAverage(Generic[NetworkT]):
 
     def begin(self) -> None:
         """Restarts at the current weights."""
-        if self.network is not self._learning:
-            self.network.load_state_dict(self._learning.state_dict())
+        self.network.load_state_dict(self._learning.state_dict())
 
     @torch.no_grad()
     def move(self) -> None:
