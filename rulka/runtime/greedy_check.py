@@ -186,10 +186,6 @@ class GreedyCheck:
         race = {"time_ms": time_ms[key.car], "image": image, "floats": floats, "action": stored}
         return race | {name: np.stack(rows) for name, rows in values.items()}
 
-    def close(self) -> None:
-        """Closes the environment."""
-        self._environment.close()
-
     def _seeds(self, seed: int, num_races: int) -> NDArray[np.unsignedinteger]:
         """Returns the seed of each batch."""
         return np.random.SeedSequence(seed).generate_state(-(-num_races // self._num_cars))

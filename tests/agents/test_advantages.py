@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.agents.impala.learner import TraceWeights, trace_values, truncated_ratio
+from rulka.agents.impala.learner import trace_values, truncated_ratio
 from rulka.agents.shared.advantages import Endings, estimate_advantages
 from rulka.agents.shared.linear_value import solve_linear_value
 
@@ -90,8 +90,7 @@ def test_more_cars_than_are_taken_at_once() -> None:
 )
 def test_vtrace_by_hand(reward, value, rho, c, flags, target, advantage):
     """With gamma 0.5."""
-    weights = TraceWeights(column(*rho), column(*c))
-    result = trace_values(column(*reward), column(*value), weights, endings(len(reward), **flags), 0.5)
+    result = trace_values(column(*reward), column(*value), column(*rho), column(*c), endings(len(reward), **flags), 0.5)
     torch.testing.assert_close(result.target, column(*target))
     torch.testing.assert_close(result.advantage, column(*advantage))
 
